@@ -1,0 +1,105 @@
+"""What a comparison is: estimates with intervals, differences, a fairness verdict, ratios. Reports only show these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprimat.core.records import Result
+
+Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "not_comparable"]
+FairnessVerdict = Literal["identical", "like_for_like", "own_configuration", "not_comparable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure with its interval, or the reason why there is none."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    rests_on: str
+    """What the interval speaks of: "5 runs", "one run of 87 steps (21 effective)" …"""
+    no_interval_because: str | None = None
+    runs_for_one_percent: int | None = None
+    """How many runs would give an interval of about ± 1 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One group of runs: everything that was measured for one label and one model."""
+
+    label: str
+    """What tells it apart on screen: "AMD Instinct MI300X" or, with --by, the engine, precision …"""
+    result: Result
+    """Pooled over its files."""
+    files: tuple[str, ...]
+    step_time_seconds: Estimate
+    tokens_per_second: Estimate
+    tokens_per_second_per_gpu: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One row of the fairness table."""
+
+    field: str
+    """Key in the result: "sequence_length", "precision" …"""
+    label: str
+    values: tuple[str | None, ...]
+    """One per side, in the order of the sides; None where unknown."""
+    weight: Literal["work", "configuration", "context"]
+    """work: another problem was solved; configuration: the same problem, another way; context: worth knowing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fairness:
+    """Whether two sides did the same work at all."""
+
+    verdict: FairnessVerdict
+    differences: tuple[Difference, ...]
+    unknown: tuple[str, ...]
+    """Labels of decisive fields that at least one side does not state."""
+    sentence: str
+    """The verdict in words, ready to stand above a headline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """candidate / baseline of a rate, so that above 1 the candidate does more per second."""
+
+    metric: str
+    """tokens_per_second_per_gpu, tokens_per_second, samples_per_second or steps_per_second."""
+    estimate: Estimate
+    verdict: Verdict
+    assumption: str | None = None
+    """Printed beside a verdict that rests on one, such as --assume-run-cv 2%."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One candidate against the baseline, for one model."""
+
+    model: str
+    baseline: Side
+    candidate: Side
+    fairness: Fairness
+    ratio: Ratio | None
+    """None where a side has no rate; its verdict is not_comparable where fairness says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that reports show."""
+
+    by: str
+    """What tells sides apart: platform, engine, precision, preset or gpu."""
+    models: tuple[str, ...]
+    sides: tuple[Side, ...]
+    """Every side of every model, in reading order; one alone is reported alone."""
+    pairs: tuple[Pair, ...]
+    mean_ratio: Ratio | None
+    """Geometric mean over the models of the comparable pairs, where there are at least two and one pairing."""
+    warnings: tuple[str, ...]
+    generated_at: str

@@ -1,0 +1,85 @@
+"""The command line: every command and its options are declared here, once.
+
+A command's module holds its options, its manual (the docstring that --help shows) and thin glue: parse, call, print.
+The scripts at the top of the repository are doors: `main(["run", *sys.argv[1:]])`. Heavy imports stand inside the
+commands, so that --help needs neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from tensorprimat import __version__
+from tensorprimat.core.errors import TensorPrimatError
+
+COMMANDS = {
+    "run": "run every model on this machine, or read its logs",
+    "extract": "one log to one result file",
+    "compare": "results to a verdict, a plot and a report",
+    "enhance": "the same with cost, MFU, memory, power and time to train",
+    "analyze": "look through folders of old logs, events, profiles and results",
+}
+"""Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
+
+OVERVIEW = """Usage: tprimat COMMAND [OPTIONS]
+
+How fast, how efficiently and at what cost an accelerator trains a language model, compared with another.
+
+Commands (tprimat COMMAND --help says more):
+{commands}
+
+Options:
+  --version  print the version
+  --help     print this page
+"""
+
+
+def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> int:
+    """Run one command. argv: command and its arguments (default: sys.argv); program: what usage lines call it.
+
+    Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        print(OVERVIEW.format(commands="\n".join(f"  {name:<10} {says}" for name, says in COMMANDS.items())), end="")
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name == "--version":
+        print(f"tprimat {__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"tprimat: no command {name!r}; commands: {', '.join(COMMANDS)}. Try --help.", file=sys.stderr)
+        return 2
+    return _call(name, rest, program or f"tprimat {name}")
+
+
+def _call(name: str, arguments: list[str], program: str) -> int:
+    """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, context_settings={"help_option_names": ["-h", "--help"]})(
+        importlib.import_module(f"tensorprimat.cli.{name}").command
+    )
+    try:
+        outcome = app(args=arguments, prog_name=program, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except TensorPrimatError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print(f"{program}: interrupted; what was finished before is kept", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output went away (head, less): nothing to say, nowhere to say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"{program}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return int(outcome or 0)

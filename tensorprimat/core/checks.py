@@ -1,0 +1,145 @@
+"""What is odd about a result, in sentences: data on the result, never prints. Each is led by what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorprimat.core.records import Result
+
+if TYPE_CHECKING:
+    from tensorprimat.core.summary import Selection
+
+DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
+WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
+
+
+def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
+    """Every warning that follows from the figures and steps of a summarised result."""
+    return (
+        *_unknown_figures(result),
+        *_disagreements(result),
+        *_losses(result),
+        *_selection(selections),
+    )
+
+
+def _unknown_figures(result: Result) -> list[str]:
+    warnings = []
+    config, performance = result.training_config, result.performance_metrics
+    if result.memory_metrics is None:
+        if result.platform == "cpu":
+            warnings.append(
+                "memory_metrics: a CPU has no device allocator to ask; host_memory_peak_gb is the process's own memory"
+            )
+        else:
+            warnings.append("memory_metrics: no device memory was logged")
+    if performance.tokens_per_second is None and performance.tokens_per_second_per_gpu is None:
+        missing = [
+            flag
+            for flag, value in (
+                ("--sequence-length", config.sequence_length),
+                ("--global-batch-size", config.global_batch_size if performance.samples_per_second is None else 1),
+            )
+            if value is None
+        ]
+        if missing:
+            warnings.append(f"tokens_per_second: unknown without {' and '.join(missing)}")
+    elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
+        warnings.append("tokens_per_second_per_gpu: the number of GPUs is unknown; give --num-gpus")
+    return warnings
+
+
+def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:
+    """Which value of sequence length, batch or GPU count would make both rates agree, if they differ by a whole factor.
+
+    config_value: flag to present value, for values that scale the computed rate ("--num-gpus" divides it).
+    """
+    ratio = reported / computed
+    factor = ratio if ratio >= 1 else 1 / ratio
+    whole = round(factor)
+    if whole < 2 or abs(factor / whole - 1) > WHOLE_FACTOR:
+        return None
+    proposals = []
+    for flag, value in config_value.items():
+        if not value:
+            continue
+        grows = (ratio > 1) != (flag == "--num-gpus")
+        if grows:
+            proposals.append(f"{flag} {value * whole}")
+        elif value % whole == 0:
+            proposals.append(f"{flag} {value // whole}")
+    return " or ".join(proposals) or None
+
+
+def _disagreements(result: Result) -> list[str]:
+    warnings = []
+    performance, config = result.performance_metrics, result.training_config
+    if performance.basis != "step_times":
+        return []
+    for name, computed, reported in (
+        ("tokens_per_second", performance.tokens_per_second, performance.reported.tokens_per_second),
+        (
+            "tokens_per_second_per_gpu",
+            performance.tokens_per_second_per_gpu,
+            performance.reported.tokens_per_second_per_gpu,
+        ),
+        ("samples_per_second", performance.samples_per_second, performance.reported.samples_per_second),
+    ):
+        if not computed or not reported or abs(reported / computed - 1) <= DISAGREEMENT:
+            continue
+        values: dict[str, int | None] = {"--global-batch-size": config.global_batch_size}
+        if name != "samples_per_second":
+            values = {"--sequence-length": config.sequence_length, **values}
+        if name == "tokens_per_second_per_gpu":
+            values["--num-gpus"] = config.num_gpus
+        remedy = reconcile(computed, reported, values)
+        warnings.append(
+            f"{name}: computed {computed:,.1f} but the framework reported {reported:,.1f}"
+            + (f" ({reported / computed:.2f} times); {remedy} would reconcile them" if remedy else "")
+        )
+    return warnings
+
+
+def _losses(result: Result) -> list[str]:
+    steps = result.steps
+    if "loss" not in steps.seen:
+        return []
+    warnings = []
+    nan_rows = np.flatnonzero(steps.logged_nan("loss"))
+    if len(nan_rows):
+        first = steps[int(nan_rows[0])].index
+        warnings.append(
+            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, from step {first} on; "
+            "a run that does not learn says little about speed"
+        )
+    losses = steps.column("loss")
+    losses = losses[np.isfinite(losses)]
+    if len(losses) >= 10 and np.ptp(losses) <= 1e-6 * abs(losses[0]):
+        warnings.append(f"loss: stays at {losses[0]:g} over {len(losses)} rows; is the model training at all?")
+    skipped = int(steps.column("skipped").sum())
+    if skipped:
+        warnings.append(f"steps: the optimizer skipped {skipped} of {len(steps)} logged rows")
+    return warnings
+
+
+def _selection(selections: Sequence[Selection]) -> list[str]:
+    warnings = []
+    for selection in selections:
+        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
+        if selection.segments > 1:
+            warnings.append(
+                f"steps: {where}{selection.segments} stretches between restarts; "
+                f"the longest, number {selection.segment + 1}, is measured"
+            )
+        if not selection.settled:
+            warnings.append(f"steps: {where}step times never settle; the mean depends on where it is taken")
+        if selection.excluded_steps:
+            warnings.append(
+                f"steps: {where}{selection.excluded_steps} left out because a validation or checkpoint lies inside"
+            )
+        if 0 < len(selection.rows) < 10:
+            warnings.append(f"steps: {where}only {len(selection.rows)} measured rows; no interval can be given")
+    return warnings

@@ -1,0 +1,70 @@
+"""Every error of TensorPrimat that a user can cause or repair.
+
+TensorPrimatError               one line: where, what, what to do
+├── UsageError            (2)   flags that are wrong, clash, or cannot work here
+├── InputError            (2)   a file that cannot be read as what it should be
+│   └── NotALogError      (2)   a readable file that holds no usable step timing
+├── MissingPackageError   (2)   an optional dependency is not installed
+└── RunError              (1)   training started, or should have, and did not finish
+    └── OutOfMemoryError  (1)   the device's memory was not enough
+
+The command line prints the message as one line on stderr and exits with `exit_code`; nothing else is caught there.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+
+class TensorPrimatError(Exception):
+    """Base of all errors that are reported to the user as one line, without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(TensorPrimatError):
+    """A flag or an argument is wrong; the message names it."""
+
+    exit_code = 2
+
+
+class InputError(TensorPrimatError):
+    """A file cannot be used; the message says where, what and what to do.
+
+    >>> str(InputError("no elapsed time", path="primus.log", line=120, remedy="try --format nemo"))
+    'primus.log:120: no elapsed time; try --format nemo'
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, what: str, *, path: str | PathLike[str] | None = None, line: int | None = None, remedy: str | None = None
+    ) -> None:
+        self.what, self.path, self.line, self.remedy = what, path, line, remedy
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        super().__init__(f"{where}{what}" + (f"; {remedy}" if remedy else ""))
+
+
+class NotALogError(InputError):
+    """The file is readable but no known format finds usable step timing in it."""
+
+
+class MissingPackageError(TensorPrimatError):
+    """An optional package is needed for what was asked.
+
+    >>> str(MissingPackageError("openpyxl", needed_for="Excel profiles"))
+    'Excel profiles need the package openpyxl, which is not installed; pip install openpyxl'
+    """
+
+    exit_code = 2
+
+    def __init__(self, package: str, *, needed_for: str) -> None:
+        super().__init__(f"{needed_for} need the package {package}, which is not installed; pip install {package}")
+
+
+class RunError(TensorPrimatError):
+    """A training process failed; what it wrote is kept and the message says where."""
+
+
+class OutOfMemoryError(RunError):
+    """The device ran out of memory; the message names configuration and remedies."""

@@ -1,0 +1,342 @@
+"""The result file: what one benchmark was, what it measured, and where every figure comes from.
+
+`Result` is the JSON document (schema version 3, docs/result.schema.json is generated from it). Keys that users' scripts
+have read since version 1 keep their places; a key that ends in `_gb` counts 10**9 bytes, one that ends in `_seconds`
+counts seconds. None (null) means that nothing was measured, with a reason in `warnings`.
+`core/store` reads and writes the file, `core/legacy` lifts older versions to this one, `core/summary` fills figures.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_serializer, model_validator
+
+from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
+from tensorprimat.core.units import rounded, significant
+
+SCHEMA_VERSION = 3
+SERIES_DIGITS = 6  # significant digits of a raw series: a microsecond in a second
+
+Platform = Literal["nvd", "amd", "cpu"]
+STACK_OF_PLATFORM = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu", None: "unknown"}
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Figure = Annotated[float | None, BeforeValidator(_finite_or_none)]
+"""A measured figure: finite, or None."""
+Count = Annotated[int, Field(ge=0)] | None
+
+
+class Record(BaseModel):
+    """Frozen, keyword-only, silent about keys of a newer version (they are kept on the side)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class RoundedRecord(Record):
+    """A record whose figures are rounded when written: 3 decimals, or 4 significant digits where that says more."""
+
+    @model_serializer(mode="wrap")
+    def _round(self, serialise: Any) -> dict[str, Any]:
+        return {key: rounded(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
+
+
+class GpuInfo(Record):
+    """The accelerator, as the driver or the log names it."""
+
+    device_name: str | None = None
+    device_count: Count = None
+    total_memory_gb: Figure = None
+    """Of one device."""
+    gpu_cores: Count = None
+    """CUDA cores or stream processors; CPU cores on a CPU."""
+    software_stack: str | None = None
+    """cuda, rocm or cpu."""
+    software_version: str | None = None
+    pytorch_version: str | None = None
+    power_limit_watts: Figure = None
+
+
+class TrainingConfig(Record):
+    """What was trained how; None where neither the run nor the log says it."""
+
+    max_steps: Count = None
+    """Optimizer steps planned, warm-up included."""
+    warmup_steps: Count = None
+    """Steps declared as warm-up before the run; None where the warm-up is found from the data."""
+    global_batch_size: Count = None
+    micro_batch_size: Count = None
+    gradient_accumulation_steps: Count = None
+    sequence_length: Count = None
+    num_gpus: Count = None
+    num_nodes: Count = None
+    tensor_model_parallel_size: Count = None
+    pipeline_model_parallel_size: Count = None
+    context_parallel_size: Count = None
+    expert_model_parallel_size: Count = None
+    data_parallel_size: Count = None
+    strategy: str | None = None
+    """How replicas share weights: ddp, fsdp, zero-1, megatron …"""
+    precision: str | None = None
+    """fp32, tf32, bf16, fp16, fp8, fp4."""
+    compute_dtype: str | None = None
+    parameter_dtype: str | None = None
+    optimizer_dtype: str | None = None
+    fp8_recipe: str | None = None
+    optimizer: str | None = None
+    learning_rate: Figure = None
+    attention_backend: str | None = None
+    compile: bool | None = None
+    recompute: str | None = None
+    fused_kernels: str | None = None
+    padded_vocabulary_size: Count = None
+    data: str | None = None
+    """synthetic, mock, or the name of the data set."""
+    seed: int | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of the packages that took part, by package."""
+
+
+class ModelShape(Record):
+    """The numbers that a decoder-only transformer's cost depends on."""
+
+    num_layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    ffn_hidden_size: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+    gated_mlp: bool = True
+    """SwiGLU: three matrices in the MLP instead of two."""
+    attention_bias: bool = False
+    """Biases on query, key and value (Qwen 2.5)."""
+    tied_embeddings: bool = False
+    sliding_window: int | None = None
+    """Tokens that a query can see; None means all before it."""
+
+
+class Model(Record):
+    """name is a label; only a shape that the run or the log confirms makes FLOPs and MFU possible."""
+
+    name: str | None = None
+    preset: str | None = None
+    shape: ModelShape | None = None
+    parameters: Count = None
+
+
+class Reported(RoundedRecord):
+    """What a framework printed about itself, over the measured rows; never mixed with what we compute."""
+
+    tokens_per_second: Figure = None
+    tokens_per_second_per_gpu: Figure = None
+    samples_per_second: Figure = None
+    tflops_per_gpu: Figure = None
+    mfu: Figure = None
+    step_time_seconds: Figure = None
+    runtime_seconds: Figure = None
+    time_to_train_seconds: Figure = None
+    """From the run's own start and stop marks (MLPerf)."""
+    status: str | None = None
+    """The run's own verdict about itself (MLPerf: success, aborted)."""
+
+
+class PerformanceMetrics(RoundedRecord):
+    """Figures of the measured steps, except `total_*`, which count every logged step. A rate is a ratio of sums."""
+
+    total_steps: Count = None
+    total_time_seconds: Figure = None
+    measured_steps: Count = None
+    measured_time_seconds: Figure = None
+    warmup_steps_dropped: Count = None
+    """Optimizer steps left out at the start, over all runs."""
+    excluded_steps: Count = None
+    """Steps left out because a validation or a checkpoint lies inside them."""
+    avg_step_time_seconds: Figure = None
+    median_step_time_seconds: Figure = None
+    min_step_time_seconds: Figure = None
+    max_step_time_seconds: Figure = None
+    std_step_time_seconds: Figure = None
+    cv_step_time: Figure = None
+    """Coefficient of variation: standard deviation over mean."""
+    steps_per_second: Figure = None
+    tokens_per_second: Figure = None
+    tokens_per_second_per_gpu: Figure = None
+    samples_per_second: Figure = None
+    samples_per_second_per_gpu: Figure = None
+    tokens_per_step: Figure = None
+    basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
+    """What the rates rest on: measured times, the framework's own rates, or means without any step."""
+    reported: Reported = Field(default_factory=Reported)
+
+
+class MemoryMetrics(RoundedRecord):
+    """Device memory by kind, in units of 10**9 bytes; only equal kinds can be compared. Peaks are maxima over ranks."""
+
+    avg_memory_allocated_gb: Figure = None
+    peak_memory_allocated_gb: Figure = None
+    avg_memory_reserved_gb: Figure = None
+    peak_memory_reserved_gb: Figure = None
+    avg_memory_device_used_gb: Figure = None
+    peak_memory_device_used_gb: Figure = None
+
+
+class PowerMetrics(RoundedRecord):
+    """Measured, never nameplate."""
+
+    avg_power_watts_per_gpu: Figure = None
+    energy_joules_per_gpu: Figure = None
+    """Over the measured steps."""
+
+
+class Run(RoundedRecord):
+    """One repetition: a fresh process, or one log."""
+
+    index: int
+    started_at: str | None = None
+    seed: int | None = None
+    host: str | None = None
+    total_steps: Count = None
+    measured_steps: Count = None
+    measured_time_seconds: Figure = None
+    warmup_steps_dropped: Count = None
+    segment: int | None = None
+    """Which stretch between restarts was measured."""
+    segments: int = 1
+    avg_step_time_seconds: Figure = None
+    tokens_per_second: Figure = None
+    tokens_per_second_per_gpu: Figure = None
+    final_loss: Figure = None
+    complete: bool = True
+    ended_by: str | None = None
+    """Why an incomplete run ended: interrupted, out of memory, crashed …"""
+
+
+class Source(Record):
+    """A file that figures were read from."""
+
+    file: str
+    sha256: str | None = None
+    size_bytes: Count = None
+    format: str | None = None
+    modified_at: str | None = None
+
+
+class Provenance(Record):
+    """Where the figures come from."""
+
+    engine: str | None = None
+    """nemo, bridge, primus, torch or logs."""
+    format: str | None = None
+    """Log format by its name in tensorprimat.logs.FORMATS; None for a live run."""
+    timing: Literal["measured", "reported"] | None = None
+    """measured by our callback, or reported by the framework in its log."""
+    timer: str | None = None
+    """How a live run was timed: device events, synchronised wall clock …"""
+    sources: tuple[Source, ...] = ()
+    host: str | None = None
+    gpu_ids: tuple[str, ...] = ()
+    command: str | None = None
+    tool_version: str | None = None
+    profiled: bool = False
+    """A profiler slowed this run down: it never enters a comparison."""
+    assumed: dict[str, str] = Field(default_factory=dict)
+    """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
+
+
+def _read_steps(document: Any) -> Any:
+    """Build `steps` from raw_step_times and step_metrics when a document comes from JSON."""
+    if not isinstance(document, dict) or "steps" in document:
+        return document
+    times = document.get("raw_step_times") or []
+    metrics = document.get("step_metrics") or {}
+    columns: dict[str, np.ndarray] = {}
+    logged_nan: dict[str, np.ndarray] = {}
+    for name, values in {**metrics, **({"seconds": times} if times else {})}.items():
+        if name == "interrupted_by":
+            columns[name] = np.array([INTERRUPTIONS.index(value or "") for value in values], np.int8)
+        elif name in INTEGER_COLUMNS:
+            unseen = INTEGER_COLUMNS[name]
+            columns[name] = np.array([unseen if value is None else value for value in values], np.int64)
+        elif name in FLAG_COLUMNS:
+            columns[name] = np.array([bool(value) for value in values], np.int8)
+        else:
+            mask = np.array([value == "nan" for value in values], np.bool_)
+            columns[name] = np.array(
+                [math.nan if value is None or value == "nan" else value for value in values], np.float64
+            )
+            if mask.any():
+                logged_nan[name] = mask
+    return {**document, "steps": Steps(columns, logged_nan=logged_nan)}
+
+
+def _series(steps: Steps, name: str) -> list[Any]:
+    """One column as JSON: null where unseen, "nan" where nan was logged."""
+    column = steps.column(name)
+    if name == "interrupted_by":
+        return [INTERRUPTIONS[int(value)] or None for value in column]
+    if name in FLAG_COLUMNS:
+        return [bool(value) for value in column]
+    if name in INTEGER_COLUMNS:
+        return [None if name == "line" and value < 0 else int(value) for value in column]
+    printed_nan = steps.logged_nan(name)
+    return [
+        significant(value, SERIES_DIGITS) if math.isfinite(value) else "nan" if is_nan else None
+        for value, is_nan in zip(column.tolist(), printed_nan.tolist(), strict=True)
+    ]
+
+
+class Result(Record):
+    """One benchmark: what ran, on what, with which configuration, its runs, its steps."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), arbitrary_types_allowed=True)
+
+    schema_version: int = SCHEMA_VERSION
+    platform: Platform | None
+    """nvd, amd or cpu; None for a device that the log does not tell."""
+    source: str | None = None
+    """Where the result came from, in words: "torch engine", "primus log" …"""
+    timestamp: str | None = None
+    """When the training ran (ISO 8601); for a log, the log's own date."""
+    methodology: str | None = None
+    complete: bool = True
+    gpu_info: GpuInfo
+    model: Model
+    training_config: TrainingConfig
+    performance_metrics: PerformanceMetrics
+    memory_metrics: MemoryMetrics | None = None
+    host_memory_peak_gb: Figure = None
+    """Peak resident memory of the training process, largest over ranks."""
+    power_metrics: PowerMetrics | None = None
+    runs: tuple[Run, ...] = ()
+    provenance: Provenance = Field(default_factory=Provenance)
+    warnings: tuple[str, ...] = ()
+    """One sentence each, led by what it is about: "memory_metrics: …"."""
+    series_file: str | None = None
+    """Sidecar (npz, beside this file) that holds the series of a result with very many steps."""
+    steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
+
+    _from_json = model_validator(mode="before")(_read_steps)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
+    @property
+    def raw_step_times(self) -> list[float | None]:
+        """Seconds of one optimizer step for every logged row, warm-up included, runs one after the other."""
+        inline = self.series_file is None and "seconds" in self.steps.seen
+        return _series(self.steps, "seconds") if inline else []
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def step_metrics(self) -> dict[str, list[Any]]:
+        """What else was seen per logged row, in columns; null where unseen; a nan loss is the string "nan"."""
+        if self.series_file is not None:
+            return {}
+        return {name: _series(self.steps, name) for name in self.steps.seen if name != "seconds"}

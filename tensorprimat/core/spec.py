@@ -1,0 +1,101 @@
+"""`RunSpec`: what to run. Declared by the command line, checked here, handed to an engine's fresh process as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import Record
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+MODELS = ("llama", "qwen", "mistral")
+
+
+class RunSpec(Record):
+    """One run of one model on one engine. Every value is explicit: nothing is inherited from a recipe's defaults."""
+
+    model: str
+    """llama, qwen or mistral."""
+    preset: str
+    """Name of the shape in tensorprimat.core.models: the real one, or tiny."""
+    engine: str
+    steps: int
+    """Measured optimizer steps."""
+    warmup_steps: int
+    """Optimizer steps before them, declared as warm-up."""
+    micro_batch_size: int
+    """Sequences of one forward pass on one device."""
+    global_batch_size: int
+    """Sequences of one optimizer step over all devices."""
+    sequence_length: int
+    precision: Precision
+    num_gpus: int
+    """Processes: one per GPU, or per gloo process on a CPU."""
+    num_nodes: int = 1
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    context_parallel_size: int = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    seed: int = 1234
+    methodology: str | None = None
+    attention_backend: str | None = None
+    """sdpa, eager or flash; None leaves the engine's choice, which the result names."""
+    compile: bool = False
+    recompute: bool = False
+    platform: Literal["nvd", "amd", "cpu"] = "cpu"
+    output_dir: str = "output"
+    options: dict[str, str] = Field(default_factory=dict)
+    """What only one engine understands."""
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Replicas of the model: devices over the product of the parallel sizes."""
+        return (self.num_gpus * self.num_nodes) // self.model_parallel_size
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Devices that share one replica."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of one optimizer step on one replica."""
+        return self.global_batch_size // (self.micro_batch_size * self.data_parallel_size)
+
+    @property
+    def max_steps(self) -> int:
+        """Optimizer steps in all."""
+        return self.warmup_steps + self.steps
+
+    def check(self) -> RunSpec:
+        """The spec itself if it can work; raises UsageError naming the flag if not."""
+        for flag, value, least in (
+            ("--steps", self.steps, 1),
+            ("--warmup-steps", self.warmup_steps, 0),
+            ("--micro-batch-size", self.micro_batch_size, 1),
+            ("--global-batch-size", self.global_batch_size, 1),
+            ("--sequence-length", self.sequence_length, 2),
+            ("--num-gpus", self.num_gpus, 1),
+            ("--num-nodes", self.num_nodes, 1),
+            ("--tensor-parallel-size", self.tensor_model_parallel_size, 1),
+            ("--pipeline-parallel-size", self.pipeline_model_parallel_size, 1),
+            ("--context-parallel-size", self.context_parallel_size, 1),
+        ):
+            if value < least:
+                raise UsageError(f"{flag} {value}: must be at least {least}")
+        devices = self.num_gpus * self.num_nodes
+        if devices % self.model_parallel_size:
+            raise UsageError(
+                f"{devices} devices cannot hold replicas of {self.model_parallel_size} "
+                "(tensor × pipeline × context parallel size); change --num-gpus or a parallel size"
+            )
+        per_micro_step = self.micro_batch_size * self.data_parallel_size
+        if self.global_batch_size % per_micro_step:
+            raise UsageError(
+                f"--global-batch-size {self.global_batch_size} is not a multiple of --micro-batch-size "
+                f"{self.micro_batch_size} × {self.data_parallel_size} data-parallel replicas; "
+                f"try --global-batch-size {max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step}"
+            )
+        return self

@@ -1,0 +1,260 @@
+"""`Step`, one logged row of optimizer steps, and `Steps`, millions of them in columns.
+
+A reader or an engine produces one `Step` per event; a `Steps` keeps them as one numpy array per field that was ever
+seen, so a log of ten million lines fits in memory and arithmetic is vectorised. `None` (NaN in a column) means that
+nothing was seen. A loss that the framework itself printed as nan is a different thing: see `Steps.logged_nan`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+INTERRUPTIONS = ("", "validation", "checkpoint")  # what else happened inside a step's interval; coded by position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One logged row of optimizer steps. Times in seconds, memory in bytes, powers in watts, None where unseen."""
+
+    index: int
+    """Number of the last optimizer step of the row, as the framework counts."""
+    seconds: float | None
+    """Mean wall time of one optimizer step of the row, from one step end to the next; data wait is inside."""
+    covers: int = 1
+    """How many optimizer steps the row averages (a log interval)."""
+    ended_at: float | None = None
+    """When the row was printed: seconds since the epoch, the log's clock read as UTC where it names no zone."""
+    data_wait_seconds: float | None = None
+    tokens: float | None = None
+    """Tokens of one optimizer step over all devices."""
+    samples: float | None = None
+    """Sequences (images for diffusion) of one optimizer step over all devices: the global batch size."""
+    loss: float | None = None
+    """Training loss; nan where the framework printed nan."""
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    memory_allocated_bytes: float | None = None
+    memory_reserved_bytes: float | None = None
+    memory_allocated_peak_bytes: float | None = None
+    memory_reserved_peak_bytes: float | None = None
+    memory_device_used_bytes: float | None = None
+    """The whole device's use as its driver reports it, every process and pool included."""
+    reported_tokens_per_second: float | None = None
+    """Printed by the framework, over all devices."""
+    reported_tokens_per_second_per_gpu: float | None = None
+    reported_samples_per_second: float | None = None
+    reported_tflops_per_gpu: float | None = None
+    reported_mfu: float | None = None
+    """As a fraction (0.42), whatever the framework prints."""
+    power_watts_per_gpu: float | None = None
+    energy_joules_per_gpu: float | None = None
+    """Energy of one optimizer step on one GPU."""
+    interrupted_by: str = ""
+    """What else the interval holds ("validation", "checkpoint"): such a row is shown but never measured."""
+    skipped: bool = False
+    """The optimizer skipped its update (overflow); the work was done, so the time counts."""
+    run: int = 0
+    """Which repetition of the benchmark."""
+    segment: int = 0
+    """Which stretch between restarts of one log."""
+    source: int = 0
+    """Position of the file in the result's provenance."""
+    line: int | None = None
+    """1-based line in that file."""
+
+
+INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segment": 0, "source": 0, "line": -1}
+"""Whole-number columns with the value that stands for "unseen" (a line is unseen as -1)."""
+FLAG_COLUMNS: Mapping[str, int] = {"interrupted_by": 0, "skipped": 0}
+FLOAT_COLUMNS = tuple(f.name for f in fields(Step) if f.name not in INTEGER_COLUMNS and f.name not in FLAG_COLUMNS)
+COLUMNS = tuple(f.name for f in fields(Step))
+
+FloatArray = NDArray[np.float64]
+
+
+class Steps(Sequence[Step]):
+    """Rows of optimizer steps in columns; reads like a sequence of `Step`.
+
+    Only fields that were seen are stored. Immutable: `take`, `replace` and `concatenate` give new objects.
+    """
+
+    __slots__ = ("_columns", "_length", "_logged_nan")
+
+    def __init__(
+        self, columns: Mapping[str, np.ndarray], *, logged_nan: Mapping[str, NDArray[np.bool_]] | None = None
+    ) -> None:
+        """columns: equally long arrays by `Step` field; float columns hold NaN where unseen, `interrupted_by` holds
+        positions in INTERRUPTIONS. logged_nan: masks of the NaNs that the framework itself printed.
+
+        Raises ValueError for an unknown field or arrays of different length.
+        """
+        unknown = set(columns) - set(COLUMNS)
+        if unknown:
+            raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+        lengths = {len(values) for values in columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of different length: {sorted(lengths)}")
+        self._length = lengths.pop() if lengths else 0
+        self._columns = {name: np.asarray(values) for name, values in columns.items()}
+        self._logged_nan = {name: mask for name, mask in (logged_nan or {}).items() if mask.any()}
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Steps:
+        """Collect single steps, in their order."""
+        builder = StepsBuilder()
+        for step in steps:
+            builder.append(step)
+        return builder.build()
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Steps]) -> Steps:
+        """Rows of several `Steps`, one after the other; a field that one part never saw is unseen there."""
+        parts = [part for part in parts if len(part)]
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in COLUMNS if any(name in part._columns for part in parts)]
+        nan_names = {name for part in parts for name in part._logged_nan}
+        return cls(
+            {name: np.concatenate([part.column(name) for part in parts]) for name in names},
+            logged_nan={name: np.concatenate([part.logged_nan(name) for part in parts]) for name in nan_names},
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Names of the fields that at least one row carries."""
+        return tuple(name for name in COLUMNS if name in self._columns)
+
+    def column(self, name: str) -> np.ndarray:
+        """One field of every row; float fields are NaN where unseen (and where nan was logged)."""
+        if name in self._columns:
+            return self._columns[name]
+        if name in INTEGER_COLUMNS:
+            return np.full(self._length, INTEGER_COLUMNS[name], np.int64)
+        if name in FLAG_COLUMNS:
+            return np.zeros(self._length, np.int8)
+        if name not in FLOAT_COLUMNS:
+            raise KeyError(name)
+        return np.full(self._length, np.nan)
+
+    def logged_nan(self, name: str) -> NDArray[np.bool_]:
+        """Rows in which the framework printed nan for this field, as opposed to printing nothing."""
+        return self._logged_nan.get(name, np.zeros(self._length, np.bool_))
+
+    def take(self, rows: slice | np.ndarray) -> Steps:
+        """Rows by slice, boolean mask or positions."""
+        return Steps(
+            {name: values[rows] for name, values in self._columns.items()},
+            logged_nan={name: mask[rows] for name, mask in self._logged_nan.items()},
+        )
+
+    def replace(self, **columns: np.ndarray | float | int) -> Steps:
+        """The same rows with some columns set anew; a single number fills its column."""
+        filled = {
+            name: np.full(self._length, value) if np.isscalar(value) else np.asarray(value)
+            for name, value in columns.items()
+        }
+        kept_nan = {name: mask for name, mask in self._logged_nan.items() if name not in columns}
+        return Steps({**self._columns, **filled}, logged_nan=kept_nan)
+
+    @overload
+    def __getitem__(self, position: int) -> Step: ...
+    @overload
+    def __getitem__(self, position: slice) -> Steps: ...
+    def __getitem__(self, position: int | slice) -> Step | Steps:
+        if isinstance(position, slice):
+            return self.take(position)
+        if not -self._length <= position < self._length:
+            raise IndexError(position)
+        row: dict[str, object] = {}
+        for name in ("index", "seconds", *self._columns):
+            value = self.column(name)[position]
+            if name == "interrupted_by":
+                row[name] = INTERRUPTIONS[int(value)]
+            elif name == "skipped":
+                row[name] = bool(value)
+            elif name in INTEGER_COLUMNS:
+                row[name] = None if name == "line" and value < 0 else int(value)
+            elif np.isnan(value) and not self.logged_nan(name)[position]:
+                row[name] = None
+            else:
+                row[name] = float(value)
+        return Step(**row)  # type: ignore[arg-type]  # the column tables above are Step's own fields
+
+    def __iter__(self) -> Iterator[Step]:
+        return (self[position] for position in range(self._length))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Steps)
+            and len(self) == len(other)
+            and all(
+                np.array_equal(self.column(name), other.column(name), equal_nan=name in FLOAT_COLUMNS)
+                for name in {*self.seen, *other.seen}
+            )
+            and all(
+                np.array_equal(self.logged_nan(name), other.logged_nan(name))
+                for name in {*self._logged_nan, *other._logged_nan}
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # numpy columns inside
+
+    def __repr__(self) -> str:
+        return f"Steps({self._length} rows: {', '.join(self.seen)})"
+
+
+class StepsBuilder:
+    """Collects `Step`s into columns without keeping the objects."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._columns: dict[str, array[float]] = {}  # of int for the columns of INTEGER_COLUMNS
+        self._nan_rows: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, step: Step) -> None:
+        """Add one row at the end."""
+        for name in FLOAT_COLUMNS:
+            value = getattr(step, name)
+            if value is None:
+                if name in self._columns:
+                    self._columns[name].append(np.nan)
+                continue
+            if value != value:
+                self._nan_rows.setdefault(name, []).append(self._length)
+            self._column(name, "d", np.nan).append(value)
+        for name, unseen in INTEGER_COLUMNS.items():
+            value = getattr(step, name)
+            if name in self._columns or (value is not None and value != unseen):
+                self._column(name, "q", unseen).append(unseen if value is None else value)
+        if step.interrupted_by or "interrupted_by" in self._columns:
+            self._column("interrupted_by", "b", 0).append(INTERRUPTIONS.index(step.interrupted_by))
+        if step.skipped or "skipped" in self._columns:
+            self._column("skipped", "b", 0).append(step.skipped)
+        self._length += 1
+
+    def _column(self, name: str, typecode: str, unseen: float) -> array[float]:
+        if name not in self._columns:
+            self._columns[name] = array(typecode, [unseen]) * self._length  # type: ignore[assignment]
+        return self._columns[name]
+
+    def build(self) -> Steps:
+        """The rows so far."""
+        if self._length and not self._columns:
+            self._column("index", "q", 0)
+        masks = {}
+        for name, rows in self._nan_rows.items():
+            masks[name] = np.zeros(self._length, np.bool_)
+            masks[name][rows] = True
+        return Steps({name: np.array(values) for name, values in self._columns.items()}, logged_nan=masks)

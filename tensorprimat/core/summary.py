@@ -1,0 +1,317 @@
+"""From steps to figures: `summarise` fills a Result, `pool` joins repetitions. The same for engines, logs and files.
+
+Measured steps are those of the chosen segment of each run, after warm-up, without intervals that hold a validation or a
+checkpoint. Every rate is a ratio of sums over them. Where the tokens of a step are unknown but the framework printed a
+rate, the rate is combined by work (harmonically, or by time where times exist) and `basis` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprimat.core.checks import warnings_about
+from tensorprimat.core.records import (
+    MemoryMetrics,
+    PerformanceMetrics,
+    PowerMetrics,
+    Reported,
+    Result,
+    Run,
+    Source,
+)
+from tensorprimat.core.steady import find_steady
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.units import GB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which rows of one run are measured."""
+
+    run: int
+    rows: np.ndarray
+    """Positions of the measured rows, in their order."""
+    segment: int
+    segments: int
+    dropped_steps: int
+    """Optimizer steps of the segment left out as warm-up."""
+    excluded_steps: int
+    """Optimizer steps after warm-up left out because something else lies inside them."""
+    settled: bool
+
+
+def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
+    """The measured rows, run by run.
+
+    warmup_steps: optimizer steps declared as warm-up; None finds the end of warm-up from the data. The first row of a
+    segment never counts. Of several segments (a log with restarts) the one with most optimizer steps is measured, the
+    later one of equals.
+    """
+    run_column, segment_column = steps.column("run"), steps.column("segment")
+    covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
+    pace = _pace(steps)
+    selections = []
+    for run in np.unique(run_column):
+        of_run = np.flatnonzero(run_column == run)
+        segments = np.unique(segment_column[of_run])
+        chosen = max(segments, key=lambda s: (covers[of_run[segment_column[of_run] == s]].sum(), s))
+        rows = of_run[segment_column[of_run] == chosen]
+        if warmup_steps is None:
+            steady = find_steady(np.where(interrupted[rows], np.nan, pace[rows]))
+            start, settled = max(1, steady.start), steady.settled
+        else:
+            finished = np.cumsum(covers[rows])
+            start, settled = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))), True
+        after = rows[start:]
+        selections.append(
+            Selection(
+                run=int(run),
+                rows=after[~interrupted[after]],
+                segment=int(chosen),
+                segments=len(segments),
+                dropped_steps=int(covers[rows[:start]].sum()),
+                excluded_steps=int(covers[after][interrupted[after]].sum()),
+                settled=settled,
+            )
+        )
+    return tuple(selections)
+
+
+def _pace(steps: Steps) -> FloatArray:
+    """Seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
+    if "seconds" in steps.seen:
+        return steps.column("seconds")
+    for name in _RATES:
+        if name in steps.seen:
+            return 1.0 / steps.column(name)
+    return np.full(len(steps), np.nan)
+
+
+_RATES = ("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+
+
+def time_of(steps: Steps) -> float | None:
+    """Seconds of all rows that have a time: sum of mean step time × steps covered."""
+    return _sum(steps.column("seconds") * steps.column("covers"))
+
+
+def combined_rate(steps: Steps, name: str) -> float | None:
+    """A printed rate over several rows, as total work over total time.
+
+    With times: rate × time is the work of a row. Without: rows of equal steps did equal work, so work / rate is the
+    time (a work-weighted harmonic mean). None where no row carries the rate.
+    """
+    rate, covers = steps.column(name), steps.column("covers").astype(np.float64)
+    usable = np.isfinite(rate) & (rate > 0)
+    seconds = steps.column("seconds")
+    if not usable.any():
+        return None
+    if np.isfinite(seconds[usable]).all():
+        spent = (seconds * covers)[usable]
+        return float((rate[usable] * spent).sum() / spent.sum())
+    samples = steps.column("samples")
+    work = (np.where(np.isfinite(samples), samples, 1.0) * covers)[usable]
+    return float(work.sum() / (work / rate[usable]).sum())
+
+
+def summarise(result: Result) -> Result:
+    """The same result with every figure computed anew from its steps; idempotent.
+
+    A result without steps keeps its figures as the framework or an older file reported them.
+    """
+    said = _said_by_others(result)
+    if not len(result.steps):
+        return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
+    config, steps = result.training_config, result.steps
+    if "tokens" not in steps.seen and config.global_batch_size and config.sequence_length:
+        steps = steps.replace(tokens=float(config.global_batch_size * config.sequence_length))
+    if "samples" not in steps.seen and config.global_batch_size:
+        steps = steps.replace(samples=float(config.global_batch_size))
+    selections = select_measured(steps, warmup_steps=config.warmup_steps)
+    measured = steps.take(np.concatenate([selection.rows for selection in selections]))
+    figured = result.model_copy(
+        update={
+            "performance_metrics": _performance(result, steps, measured, selections),
+            "memory_metrics": _memory(steps, measured),
+            "power_metrics": _power(measured),
+            "runs": tuple(_run(result, steps, selection) for selection in selections),
+        }
+    )
+    return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
+
+
+def _said_by_others(result: Result) -> tuple[str, ...]:
+    """Warnings that readers and engines gave, without those that follow from the figures and are made anew."""
+    selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
+    derived = set(warnings_about(result, selections))
+    return tuple(warning for warning in result.warnings if warning not in derived)
+
+
+def pool(results: Sequence[Result]) -> Result:
+    """Repetitions of one benchmark as one result: steps and runs one after the other, figures over all of them.
+
+    What is said once (configuration, device, model) is taken from the first; callers check that the rest agrees.
+    Raises ValueError for no result at all.
+    """
+    if not results:
+        raise ValueError("nothing to pool")
+    parts: list[Steps] = []
+    runs: list[Run] = []
+    sources: list[Source] = []
+    warnings: list[str] = []
+    for result in results:
+        first_run = len(runs)
+        parts.append(
+            result.steps.replace(
+                run=result.steps.column("run") + first_run, source=result.steps.column("source") + len(sources)
+            )
+        )
+        facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
+        runs += [run.model_copy(update={"index": first_run + run.index}) for run in facts]
+        sources += result.provenance.sources
+        warnings += _said_by_others(result)
+    peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
+    first = results[0]
+    return summarise(
+        first.model_copy(
+            update={
+                "steps": Steps.concatenate(parts),
+                "runs": tuple(runs),
+                "provenance": first.provenance.model_copy(update={"sources": tuple(sources)}),
+                "complete": all(result.complete for result in results),
+                "host_memory_peak_gb": max(peaks, default=None),
+                "warnings": _unique(tuple(warnings)),
+            }
+        )
+    )
+
+
+def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequence[Selection]) -> PerformanceMetrics:
+    covers = measured.column("covers").astype(np.float64)
+    seconds = measured.column("seconds")
+    timed = np.isfinite(seconds)
+    time = time_of(measured)
+    timed_steps = float(covers[timed].sum())
+    mean = time / timed_steps if time and timed_steps else None
+    deviation = float(np.std(seconds[timed], ddof=1)) if timed.sum() > 1 else None
+    tokens = _work_rate(measured, "tokens") or combined_rate(measured, "reported_tokens_per_second")
+    samples = _work_rate(measured, "samples") or combined_rate(measured, "reported_samples_per_second")
+    gpus = result.training_config.num_gpus
+    per_gpu = tokens / gpus if tokens and gpus else combined_rate(measured, "reported_tokens_per_second_per_gpu")
+    if tokens is None and samples is not None and result.training_config.sequence_length:
+        tokens = samples * result.training_config.sequence_length
+        per_gpu = tokens / gpus if gpus else per_gpu
+    if tokens is None and per_gpu is not None and gpus:
+        tokens = per_gpu * gpus
+    tokens_per_step = _sum(measured.column("tokens") * covers)
+    from_times = mean is not None and (tokens_per_step is not None or tokens is None)
+    return PerformanceMetrics(
+        total_steps=int(steps.column("covers").sum()),
+        total_time_seconds=time_of(steps),
+        measured_steps=int(covers.sum()),
+        measured_time_seconds=time,
+        warmup_steps_dropped=sum(selection.dropped_steps for selection in selections),
+        excluded_steps=sum(selection.excluded_steps for selection in selections),
+        avg_step_time_seconds=mean,
+        median_step_time_seconds=float(np.median(seconds[timed])) if timed.any() else None,
+        min_step_time_seconds=float(seconds[timed].min()) if timed.any() else None,
+        max_step_time_seconds=float(seconds[timed].max()) if timed.any() else None,
+        std_step_time_seconds=deviation,
+        cv_step_time=deviation / mean if deviation is not None and mean else None,
+        steps_per_second=1 / mean if mean else None,
+        tokens_per_second=tokens,
+        tokens_per_second_per_gpu=per_gpu,
+        samples_per_second=samples,
+        samples_per_second_per_gpu=samples / gpus if samples and gpus else None,
+        tokens_per_step=tokens_per_step / float(covers.sum()) if tokens_per_step else None,
+        basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
+        reported=_reported(result.performance_metrics.reported, measured),
+    )
+
+
+def _reported(known: Reported, measured: Steps) -> Reported:
+    """What the framework printed: rates combined over the measured rows, beside what it printed once for the run."""
+    printed = {
+        "tokens_per_second": combined_rate(measured, "reported_tokens_per_second"),
+        "tokens_per_second_per_gpu": combined_rate(measured, "reported_tokens_per_second_per_gpu"),
+        "samples_per_second": combined_rate(measured, "reported_samples_per_second"),
+        "tflops_per_gpu": combined_rate(measured, "reported_tflops_per_gpu"),
+        "mfu": combined_rate(measured, "reported_mfu"),
+    }
+    return known.model_copy(update={name: value for name, value in printed.items() if value is not None})
+
+
+def _work_rate(measured: Steps, work: str) -> float | None:
+    """Sum of work over sum of seconds, over rows that know both."""
+    covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(work)
+    usable = np.isfinite(seconds) & np.isfinite(amount)
+    time = float((seconds * covers)[usable].sum())
+    return float((amount * covers)[usable].sum()) / time if time > 0 else None
+
+
+def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
+    """Average over measured rows, peak over all rows (the first step may hold it)."""
+    figures = {}
+    for kind, columns in {
+        "memory_allocated": ("memory_allocated_bytes", "memory_allocated_peak_bytes"),
+        "memory_reserved": ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
+        "memory_device_used": ("memory_device_used_bytes",),
+    }.items():
+        in_use = measured.column(columns[0])
+        figures[f"avg_{kind}_gb"] = _scaled(float(np.nanmean(in_use)) if np.isfinite(in_use).any() else None)
+        seen = np.concatenate([steps.column(name) for name in columns])
+        figures[f"peak_{kind}_gb"] = _scaled(float(np.nanmax(seen)) if np.isfinite(seen).any() else None)
+    return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
+
+
+def _scaled(value: float | None) -> float | None:
+    return None if value is None else value / GB
+
+
+def _power(measured: Steps) -> PowerMetrics | None:
+    power = combined_rate(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
+    energy = _sum(measured.column("energy_joules_per_gpu") * measured.column("covers"))
+    if energy is None and power is not None and (time := time_of(measured)):
+        energy = power * time
+    if power is None and energy is None:
+        return None
+    return PowerMetrics(avg_power_watts_per_gpu=power, energy_joules_per_gpu=energy)
+
+
+def _run(result: Result, steps: Steps, selection: Selection) -> Run:
+    rows = steps.take(selection.rows)
+    gpus = result.training_config.num_gpus
+    tokens = _work_rate(rows, "tokens") or combined_rate(rows, "reported_tokens_per_second")
+    time = time_of(rows)
+    timed = float(rows.column("covers")[np.isfinite(rows.column("seconds"))].sum())
+    losses = steps.column("loss")[steps.column("run") == selection.run]
+    losses = losses[np.isfinite(losses)]
+    facts = next((run for run in result.runs if run.index == selection.run), Run(index=selection.run))
+    return facts.model_copy(
+        update={
+            "total_steps": int(steps.column("covers")[steps.column("run") == selection.run].sum()),
+            "measured_steps": int(rows.column("covers").sum()),
+            "measured_time_seconds": time,
+            "warmup_steps_dropped": selection.dropped_steps,
+            "segment": selection.segment,
+            "segments": selection.segments,
+            "avg_step_time_seconds": time / timed if time and timed else None,
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_gpu": tokens / gpus
+            if tokens and gpus
+            else combined_rate(rows, "reported_tokens_per_second_per_gpu"),
+            "final_loss": float(losses[-1]) if len(losses) else None,
+        }
+    )
+
+
+def _sum(values: FloatArray) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite.sum()) if len(finite) else None
+
+
+def _unique(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(warnings))

@@ -1,0 +1,78 @@
+"""What a log format is, and what a reader hands over. One file per family of formats; `FORMATS` in `logs` is the table.
+
+A reader turns text into `Reading`: steps, and whatever configuration the log itself states. It never computes a rate,
+never fills in a default and never looks at the file's name. `logs.read` joins a Reading with the user's flags
+(`Given`), and core/summary computes the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from tensorprimat.core.records import Platform
+from tensorprimat.core.steps import Steps
+
+if TYPE_CHECKING:
+    from tensorprimat.logs.text import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user said by flag; None means not said. It overrides the log, and a conflict is a warning."""
+
+    model_name: str | None = None
+    num_gpus: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str | None = None
+    gpu: str | None = None
+    """Device name, as the hardware catalogue or a driver spells it."""
+    warmup_steps: int | None = None
+
+    def said(self) -> dict[str, Any]:
+        """Only what was said, by field name."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What one log says. Dictionaries hold fields of the record of that name that the log states, nothing else."""
+
+    steps: Steps
+    training_config: dict[str, Any] = field(default_factory=dict)
+    """Fields of core.records.TrainingConfig."""
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    """Fields of core.records.GpuInfo."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Fields of core.records.Model; shape only where the log states every number of it."""
+    reported: dict[str, Any] = field(default_factory=dict)
+    """Fields of core.records.Reported that the log states once for the whole run."""
+    platform: Platform | None = None
+    source: str | None = None
+    """What wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""
+    timestamp: str | None = None
+    """The log's own date, ISO 8601."""
+    host: str | None = None
+    complete: bool = True
+    ended_by: str | None = None
+    """Why the run ended early, from the log: traceback, cancelled, out of memory …"""
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One row of FORMATS."""
+
+    name: str
+    """What --format takes and provenance.format holds."""
+    reads: str
+    """Which frameworks and spellings, for `tprimat extract --formats`."""
+    looks_for: str
+    """The text that gives it away, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
+    detect: Callable[[Log], int]
+    """How many rows in the head of the log only this format would write; 0 means it is not this format."""
+    read: Callable[[Log], Reading]
+    """Reads it all. A log with no usable step comes back with empty steps; a broken row raises InputError."""
