@@ -87,20 +87,27 @@ def _disagreements(result: Result) -> list[str]:
             performance.reported.tokens_per_second_per_gpu,
         ),
         ("samples_per_second", performance.samples_per_second, performance.reported.samples_per_second),
+        ("avg_step_time_seconds", performance.avg_step_time_seconds, performance.reported.step_time_seconds),
     ):
         if not computed or not reported or abs(reported / computed - 1) <= DISAGREEMENT:
             continue
         values: dict[str, int | None] = {"--global-batch-size": config.global_batch_size}
-        if name != "samples_per_second":
+        if name == "avg_step_time_seconds":
+            values = {}
+        elif name != "samples_per_second":
             values = {"--sequence-length": config.sequence_length, **values}
         if name == "tokens_per_second_per_gpu":
             values["--num-gpus"] = config.num_gpus
         remedy = reconcile(computed, reported, values)
         warnings.append(
-            f"{name}: computed {computed:,.1f} but the framework reported {reported:,.1f}"
+            f"{name}: computed {_figure(computed)} but the framework reported {_figure(reported)}"
             + (f" ({reported / computed:.2f} times); {remedy} would reconcile them" if remedy else "")
         )
     return warnings
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.1f}" if value >= 100 else f"{value:.4g}"
 
 
 def _losses(result: Result) -> list[str]:
@@ -140,6 +147,8 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
             warnings.append(
                 f"steps: {where}{selection.excluded_steps} left out because a validation or checkpoint lies inside"
             )
-        if 0 < len(selection.rows) < 10:
+        if not len(selection.rows):
+            warnings.append(f"steps: {where}nothing is left after warm-up, so no step is measured")
+        elif len(selection.rows) < 10:
             warnings.append(f"steps: {where}only {len(selection.rows)} measured rows; no interval can be given")
     return warnings

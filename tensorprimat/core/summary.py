@@ -135,7 +135,7 @@ def summarise(result: Result) -> Result:
     figured = result.model_copy(
         update={
             "performance_metrics": _performance(result, steps, measured, selections),
-            "memory_metrics": _memory(steps, measured),
+            "memory_metrics": _memory(steps, measured) or result.memory_metrics,  # figures said once for a run stay
             "power_metrics": _power(measured),
             "runs": tuple(_run(result, steps, selection) for selection in selections),
         }
@@ -183,6 +183,7 @@ def pool(results: Sequence[Result]) -> Result:
                 "provenance": first.provenance.model_copy(update={"sources": tuple(sources)}),
                 "complete": all(result.complete for result in results),
                 "host_memory_peak_gb": max(peaks, default=None),
+                "memory_metrics": _pooled_memory(results),
                 "warnings": _unique(tuple(warnings)),
             }
         )
@@ -228,7 +229,7 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         samples_per_second_per_gpu=samples / gpus if samples and gpus else None,
         tokens_per_step=tokens_per_step / float(covers.sum()) if tokens_per_step else None,
         basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
-        reported=_reported(result.performance_metrics.reported, measured),
+        reported=_reported(result.performance_metrics.reported, measured if len(measured) else steps),
     )
 
 
@@ -265,6 +266,16 @@ def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
         seen = np.concatenate([steps.column(name) for name in columns])
         figures[f"peak_{kind}_gb"] = _scaled(float(np.nanmax(seen)) if np.isfinite(seen).any() else None)
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
+
+
+def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
+    """Figures that repetitions say once for a run: mean of averages, highest of peaks. Steps that know it replace it."""
+    pooled = {}
+    for name in MemoryMetrics.model_fields:
+        said = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]
+        known = [value for value in said if value is not None]
+        pooled[name] = None if not known else max(known) if name.startswith("peak_") else sum(known) / len(known)
+    return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
 
 
 def _scaled(value: float | None) -> float | None:

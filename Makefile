@@ -1,0 +1,34 @@
+# Two commands do everything: `make benchmark` and `make test`. Both build .venv first where it is not there yet.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+# Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
+ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
+
+.PHONY: benchmark test env lint help clean
+
+help:           ## show this list
+	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
+
+benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare, and name the files to look at
+	$(PY) benchmark.py --model all --runs 3 $(ENGINE)
+	$(PY) compare_results.py
+
+test: $(READY)        ## run the whole test suite
+	$(PY) -m pytest -n 2
+
+lint: $(READY)        ## ruff, mypy and shellcheck
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/shellcheck .ci/run $$(git ls-files '*.sh')
+
+env: $(READY)         ## only build .venv
+
+$(READY): requirements.txt requirements-dev.txt constraints.txt tools/make_env.py
+	$(PYTHON) tools/make_env.py --venv $(VENV)
+	@touch $@
+
+clean:          ## remove .venv and caches; output/ stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,275 @@
+"""Result files on disk: read any version, write atomically, keep everything that was ever measured.
+
+`output/benchmark_{cuda|rocm|cpu|unknown}_{model}.json` is the latest complete result; every invocation's result is also
+kept in output/history/ under its own stamp, incomplete ones only there. A file that someone put in the place of the
+latest by hand is copied to history before it is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from tensorprimat.core import legacy
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import summarise
+
+INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
+LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
+DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
+DEFAULT_METHODOLOGY = "max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A result and the file it came from."""
+
+    path: Path
+    result: Result
+
+
+def new_stamp() -> str:
+    """Name of one invocation in history: local time to the microsecond."""
+    return datetime.now().strftime("%Y%m%d_%H%M%S_%f")
+
+
+def file_stem(result: Result, *, default_engine: str | None = None) -> str:
+    """Name of a result's file without ending.
+
+    default_engine: what this machine would have chosen; another engine, a preset that is not the platform's default and
+    a methodology that is not the default become suffixes. None leaves the engine out of the name.
+    """
+    stack = STACK_OF_PLATFORM[result.platform]
+    parts = [f"benchmark_{stack}_{_file_safe(result.model.name or 'model')}"]
+    engine = result.provenance.engine
+    if default_engine is not None and engine is not None and engine != default_engine:
+        parts.append(engine)
+    if result.model.preset not in (None, DEFAULT_PRESET.get(result.platform or "", "full")):
+        parts.append(str(result.model.preset))
+    if result.methodology not in (None, DEFAULT_METHODOLOGY):
+        parts.append(str(result.methodology))
+    return "_".join([parts[0], *map(_file_safe, parts[1:])])
+
+
+def _file_safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "model"
+
+
+def save(result: Result, folder: Path, *, stamp: str, default_engine: str | None = None) -> Path:
+    """Write a result as the latest of its name and into history; an incomplete one into history alone.
+
+    stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
+    Returns the file that now holds the result. Raises OSError where the folder cannot be written.
+    """
+    stem = file_stem(result, default_engine=default_engine)
+    kept = folder / "history" / f"{stem}_{stamp}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if not result.complete:
+        return _write(result, kept)
+    latest = folder / f"{stem}.json"
+    _keep_foreign(latest, kept.parent, stamp)
+    _write(result, kept)
+    return _write(result, latest)
+
+
+def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
+    """Copy a latest file that history does not hold (put there by hand, or by an older version) into history."""
+    if not latest.is_file():
+        return
+    content = latest.read_bytes()
+    for known in history.glob(f"{latest.stem}_*.json"):
+        if known.stat().st_size == len(content) and known.read_bytes() == content:
+            return
+    series = latest.with_suffix(".npz")
+    if series.is_file():
+        shutil.copy2(series, history / series.name)  # under its own name: the JSON refers to it by that
+    write_atomically(history / f"{latest.stem}_before_{stamp}.json", content)
+
+
+def _write(result: Result, path: Path) -> Path:
+    if len(result.steps) > INLINE_STEPS:
+        series = path.with_suffix(".npz")
+        buffer = io.BytesIO()
+        columns = {name: result.steps.column(name) for name in result.steps.seen}
+        masks = {f"nan:{name}": mask for name in result.steps.seen if (mask := result.steps.logged_nan(name)).any()}
+        np.savez(buffer, allow_pickle=False, **columns, **masks)
+        write_atomically(series, buffer.getbuffer())
+        result = result.model_copy(update={"series_file": series.name})
+    write_atomically(path, to_json(result))
+    return path
+
+
+def to_json(result: Result) -> str:
+    """The JSON document: indented for people, each series on one line."""
+    document = result.model_dump(mode="json")
+    times, metrics = document.pop("raw_step_times"), document.pop("step_metrics")
+    head = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    columns = ",\n".join(f"    {json.dumps(name)}: {json.dumps(values)}" for name, values in metrics.items())
+    return (
+        f'{head[:-2]},\n  "raw_step_times": {json.dumps(times)},\n  "step_metrics": {{'
+        + (f"\n{columns}\n  " if columns else "")
+        + "}\n}\n"
+    )
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
+    """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
+        os.replace(temporary, path)
+    except BaseException:  # Ctrl-C too: no half-written file stays behind, and the error goes on
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load(path: Path, *, model_name: str | None = None) -> Result:
+    """Read one result of any version.
+
+    model_name: for files of version 1, which do not say it. Raises InputError with the reason for anything else.
+    """
+    return _from_document(_read_json(path), path, model_name=model_name)
+
+
+def _from_document(document: Any, path: Path, *, model_name: str | None) -> Result:
+    if not is_result(document):
+        raise InputError(
+            "JSON, but not a benchmark result (no performance_metrics)", path=path,
+            remedy="for a training log use extract_primus_metrics.py",
+        )  # fmt: skip
+    if document.get("schema_version") != SCHEMA_VERSION:
+        document = legacy.lift(document, path, model_name=model_name)
+    try:
+        result = Result.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
+    if result.series_file is not None:
+        result = result.model_copy(update={"steps": _read_series(path, result.series_file), "series_file": None})
+    _check_times(result, path)
+    if len(result.steps):
+        return summarise(result)
+    figures = result.performance_metrics
+    if all(
+        value is None
+        for value in (figures.avg_step_time_seconds, figures.tokens_per_second, figures.tokens_per_second_per_gpu,
+                      figures.samples_per_second)
+    ):  # fmt: skip
+        raise InputError("neither steps nor reported means: nothing was measured", path=path)
+    return result
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except IsADirectoryError:
+        raise InputError("a folder, not a file", path=path) from None
+    if not content.strip():
+        raise InputError("the file is empty", path=path)
+    try:
+        return json.loads(content)
+    except UnicodeDecodeError:
+        raise InputError("not text: a result is a JSON file", path=path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
+    except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
+        raise InputError(f"JSON that cannot be read: {error}", path=path) from None
+
+
+def is_result(document: Any) -> bool:
+    """Whether a JSON document is a benchmark result of any version."""
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("performance_metrics"), dict)
+        and ("platform" in document or "gpu_info" in document)
+    )
+
+
+def _read_series(path: Path, name: str) -> Steps:
+    if Path(name).name != name:
+        raise InputError(f"series_file {name!r} is not a plain file name", path=path)
+    try:
+        with np.load(path.parent / name, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        return Steps(
+            {key: values for key, values in arrays.items() if not key.startswith("nan:")},
+            logged_nan={key[4:]: mask.astype(np.bool_) for key, mask in arrays.items() if key.startswith("nan:")},
+        )
+    except FileNotFoundError:
+        raise InputError(f"its step series {name} is missing", path=path, remedy="copy it beside the JSON") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"its step series {name} cannot be read: {error}", path=path) from error
+
+
+def _check_times(result: Result, path: Path) -> None:
+    seconds = result.steps.column("seconds")
+    wrong = np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))
+    if len(wrong):
+        raise InputError(
+            f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is no step time", path=path,
+            remedy="repair or remove the file",
+        )  # fmt: skip
+    if (result.steps.column("covers") < 1).any():
+        raise InputError("step_metrics.covers holds a number below 1", path=path, remedy="repair or remove the file")
+
+
+def load_all(paths: Iterable[Path], *, model_name: str | None = None) -> tuple[list[Loaded], list[str]]:
+    """Results of files and folders, in the order given, files of a folder by name.
+
+    A named file must be a result: InputError otherwise. In a folder (not searched deeper), other JSON files are passed
+    over and broken ones come back as sentences in the second list. InputError where a folder holds no result at all.
+    """
+    loaded: list[Loaded] = []
+    problems: list[str] = []
+    for path in paths:
+        if not path.is_dir():
+            loaded.append(Loaded(path=path, result=load(path, model_name=model_name)))
+            continue
+        found = 0
+        for file in sorted(path.glob("*.json")):
+            try:
+                document = _read_json(file)
+                if is_result(document):
+                    result = _from_document(document, file, model_name=model_name)
+                    loaded.append(Loaded(path=file, result=result))
+                    found += 1
+            except InputError as error:
+                problems.append(f"left out: {error}")
+        if not found:
+            raise InputError(
+                "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,
+                remedy="run ./benchmark.py or extract_primus_metrics.py first",
+            )  # fmt: skip
+    return loaded, problems

@@ -1,0 +1,89 @@
+"""The rooms of the house keep to their imports, and light commands stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tensorprimat"
+
+MAY_IMPORT = {
+    "core": set(),
+    "logs": {"core"},
+    "machine": {"core"},
+    "analysis": {"core"},
+    "engines": {"core", "logs", "machine"},
+    "micro": {"core", "machine", "engines"},
+    "reports": {"core", "analysis"},
+    "cli": {"core", "logs", "machine", "engines", "micro", "analysis", "reports"},
+}
+TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
+TRAINING_ROOMS = {"machine", "engines", "micro"}
+
+
+def imported_by(path):
+    """Every module that a file imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+FILES = sorted(path for room in MAY_IMPORT for path in (PACKAGE / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_imports_only_the_rooms_below_it(path):
+    room = path.relative_to(PACKAGE).parts[0]
+    allowed = MAY_IMPORT[room] | {room}
+    for module in imported_by(path):
+        top, *rest = module.split(".")
+        if top == "tensorprimat" and rest and rest[0] in MAY_IMPORT:
+            assert rest[0] in allowed, f"{room} imports {module}"
+        assert top not in {door.stem for door in ROOT.glob("*.py")}, f"{room} imports the command {module}"
+        if top in TRAINING_STACK:
+            assert room in TRAINING_ROOMS, f"{room} imports {module}"
+        if top == "matplotlib":
+            assert path.name == "plots.py", f"{path.name} imports {module}"
+
+
+HEAVY = ("torch", "lightning", "transformers", "matplotlib", "numpy", "scipy", "pydantic", "pandas")
+DOORS = sorted(path.name for path in ROOT.glob("*.py") if "__main__" in path.read_text())
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_help_of_every_command_loads_nothing_heavy_and_shows_its_manual(door):
+    show = (
+        "import runpy, sys\n"
+        f"sys.argv = [{door!r}, '--help']\n"
+        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as stop:\n    code = stop.code\n"
+        f"print('LOADED', sorted(set({HEAVY!r}) & set(sys.modules)), 'CODE', code)"
+    )
+    shown = subprocess.run([sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert shown.stdout.splitlines()[-1] == "LOADED [] CODE 0", shown.stderr
+    assert "Usage:" in shown.stdout
+
+
+LIGHT = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {'torch', 'lightning', 'transformers', 'nemo', 'nemo_run', 'pynvml', 'amdsmi'}:
+            raise ImportError('not on this laptop: ' + name)
+sys.meta_path.insert(0, Refuse())
+import importlib, pkgutil, tensorprimat
+for room in ('core', 'logs', 'analysis', 'reports', 'cli'):
+    package = importlib.import_module('tensorprimat.' + room)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f'tensorprimat.{room}.{module.name}')
+"""
+
+
+def test_everything_a_laptop_needs_imports_without_the_training_stack():
+    subprocess.run([sys.executable, "-c", LIGHT], cwd=ROOT, check=True, timeout=120)

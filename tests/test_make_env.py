@@ -1,0 +1,63 @@
+"""The environment is built to fit the machine, and a vendor's stack is never installed over."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[1] / "tools" / "make_env.py"
+
+
+@pytest.fixture
+def make_env():
+    spec = importlib.util.spec_from_file_location("make_env", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def a_python(tmp_path, *, sees_gpu):
+    """An interpreter that answers like one with (or without) a torch that sees a GPU."""
+    python = tmp_path / "python3"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *"import torch"*) exit {0 if sees_gpu else 1};; '
+        "*list*) printf 'torch==2.5.0a0+rocm\\nNumPy==1.26.4\\nlightning==2.4.0\\nnemo_toolkit==2.7.3\\ntqdm==4.66\\n';; esac\n"
+    )
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_a_vendor_stack_is_seen_and_pinned(make_env, tmp_path):
+    stack = make_env.vendor_stack(a_python(tmp_path, sees_gpu=True))
+    assert stack == ["torch==2.5.0a0+rocm", "NumPy==1.26.4", "lightning==2.4.0", "nemo_toolkit==2.7.3"]
+    create, install = make_env.commands("python3", tmp_path / "venv", stack)
+    assert "--system-site-packages" in create
+    assert install[install.index("-c") + 1] == str(tmp_path / "venv" / "vendor-stack.txt")
+    assert not any(word.startswith("torch==") for word in install)
+
+
+def test_a_torch_that_sees_no_gpu_is_no_vendor_stack(make_env, tmp_path):
+    assert make_env.vendor_stack(a_python(tmp_path, sees_gpu=False)) == []
+
+
+def test_without_a_gpu_the_small_build_of_torch_is_asked_for(make_env, tmp_path):
+    if make_env.torch_source()[-1].endswith(make_env.TORCH):
+        pytest.skip("this machine has a GPU or a processor without CPU builds")
+    create, torch, _ = make_env.commands("python3", tmp_path, [])
+    assert "--system-site-packages" not in create
+    assert torch[-1] == f"torch=={make_env.TORCH}+cpu"
+
+
+def test_a_dry_run_names_the_commands_and_makes_nothing(tmp_path):
+    shown = subprocess.run(
+        [sys.executable, TOOL, "--venv", tmp_path / "venv", "--dry-run"], capture_output=True, text=True, check=True
+    )
+    assert "-m venv" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_pins_hold_the_torch_that_is_installed(make_env):
+    assert f"torch=={make_env.TORCH}\n" in (TOOL.parents[1] / "constraints.txt").read_text()

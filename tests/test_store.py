@@ -1,0 +1,152 @@
+"""Nothing that was measured is ever lost, and a file that is no result says so in one line."""
+
+import json
+
+import pytest
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+
+
+def result(*, seconds=0.5, rows=4, platform="cpu", preset="tiny", complete=True, engine="torch"):
+    steps = [Step(index=i, seconds=seconds, loss=float("nan") if i == 2 else 1.0 / (i + 1)) for i in range(rows)]
+    return summarise(
+        Result(
+            platform=platform,
+            gpu_info=GpuInfo(device_name="some device"),
+            model=Model(name="llama", preset=preset),
+            training_config=TrainingConfig(warmup_steps=1, global_batch_size=8, sequence_length=128, num_gpus=1),
+            performance_metrics=PerformanceMetrics(),
+            provenance=Provenance(engine=engine),
+            complete=complete,
+            steps=Steps.of(steps),
+        )
+    )
+
+
+def test_a_result_comes_back_from_disk_as_it_was(tmp_path):
+    path = store.save(result(), tmp_path, stamp="s1")
+    assert path == tmp_path / "benchmark_cpu_llama.json"
+    back = store.load(path)
+    assert back.steps == result().steps
+    assert back.performance_metrics.tokens_per_second == result().performance_metrics.tokens_per_second
+
+
+def test_a_nan_loss_is_the_string_nan_and_the_file_is_strict_json(tmp_path):
+    text = store.save(result(), tmp_path, stamp="s1").read_text()
+    document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert document["step_metrics"]["loss"][2] == "nan"
+    assert document["raw_step_times"] == [0.5] * 4
+    assert document["schema_version"] == 3
+
+
+def test_an_earlier_result_stays_in_history(tmp_path):
+    store.save(result(seconds=0.5), tmp_path, stamp="s1")
+    store.save(result(seconds=0.75), tmp_path, stamp="s2")
+    kept = {store.load(path).performance_metrics.avg_step_time_seconds for path in (tmp_path / "history").iterdir()}
+    assert kept == {0.5, 0.75}
+
+
+def test_a_file_put_there_by_hand_is_kept_before_it_is_replaced(tmp_path):
+    foreign = tmp_path / "benchmark_cpu_llama.json"
+    foreign.write_text(store.to_json(result(seconds=3.0)))
+    store.save(result(), tmp_path, stamp="s1")
+    kept = [store.load(path).performance_metrics.avg_step_time_seconds for path in (tmp_path / "history").iterdir()]
+    assert 3.0 in kept
+
+
+def test_an_incomplete_result_never_replaces_the_latest(tmp_path):
+    store.save(result(seconds=0.5), tmp_path, stamp="s1")
+    path = store.save(result(seconds=0.1, complete=False), tmp_path, stamp="s2")
+    assert path.parent.name == "history"
+    assert store.load(tmp_path / "benchmark_cpu_llama.json").performance_metrics.avg_step_time_seconds == 0.5
+
+
+def test_another_engine_and_another_preset_than_the_default_are_in_the_name():
+    assert store.file_stem(result(platform="nvd", preset="full")) == "benchmark_cuda_llama"
+    assert store.file_stem(result(platform="nvd", preset="tiny")) == "benchmark_cuda_llama_tiny"
+    name = store.file_stem(result(platform="amd", preset="full"), default_engine="primus")
+    assert name == "benchmark_rocm_llama_torch"
+    assert store.file_stem(result(platform=None, preset=None)) == "benchmark_unknown_llama"
+
+
+def test_a_very_long_series_moves_to_a_sidecar_and_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "INLINE_STEPS", 3)
+    path = store.save(result(rows=5), tmp_path, stamp="s1")
+    assert json.loads(path.read_text())["series_file"] == "benchmark_cpu_llama.npz"
+    assert store.load(path).steps == result(rows=5).steps
+    path.with_suffix(".npz").unlink()
+    with pytest.raises(InputError, match="its step series .* is missing"):
+        store.load(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
+    path = tmp_path / "kept.json"
+    store.write_atomically(path, "old")
+    with pytest.raises(TypeError):
+        store.write_atomically(path, None)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "the file is empty"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "not text"),
+        (b'{"a": 1,\n "b": }', r"broken.json:2: invalid JSON"),
+        (b'{"speedup": 2}', "not a benchmark result"),
+        (b"[" * 100_000, "cannot be read"),
+        (b"[1, 2]", "not a benchmark result"),
+    ],
+)
+def test_a_file_that_is_no_result_says_so_in_one_line(tmp_path, content, says):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=says) as refusal:
+        store.load(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        store.load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="a folder, not a file"):
+        store.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"raw_step_times": [0.5, -1, 0.5, 0.5]},
+        {"raw_step_times": [0.5, 1e300, 0.5, 0.5]},
+        {"raw_step_times": [0.5, 0.5]},
+        {"raw_step_times": "quick"},
+        {"platform": "tpu"},
+        {"raw_step_times": [], "step_metrics": {}, "performance_metrics": {}},
+    ],
+)
+def test_a_damaged_result_is_refused_with_its_place(tmp_path, change):
+    document = json.loads(store.to_json(result()))
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps({**document, **change}))
+    with pytest.raises(InputError, match=r"damaged\.json"):
+        store.load(path)
+
+
+def test_a_folder_gives_its_results_and_names_what_is_broken(tmp_path):
+    store.save(result(), tmp_path, stamp="s1")
+    (tmp_path / "comparison.json").write_text('{"verdict": "faster"}')
+    (tmp_path / "half.json").write_text('{"platform": ')
+    loaded, problems = store.load_all([tmp_path])
+    assert [item.path.name for item in loaded] == ["benchmark_cpu_llama.json"]
+    assert len(problems) == 1
+    assert "half.json" in problems[0]
+
+
+def test_a_folder_without_results_says_what_to_run(tmp_path):
+    with pytest.raises(InputError, match=r"run \./benchmark\.py"):
+        store.load_all([tmp_path])

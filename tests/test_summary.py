@@ -1,0 +1,143 @@
+"""Figures follow from steps: ratios of sums over the measured ones, and None where nothing was measured."""
+
+import pytest
+
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import pool, summarise
+
+
+def result(rows, *, warmup_steps=1, platform="nvd", **config):
+    return Result(
+        platform=platform,
+        gpu_info=GpuInfo(),
+        model=Model(name="llama"),
+        training_config=TrainingConfig(warmup_steps=warmup_steps, **config),
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps.of(rows),
+    )
+
+
+def timed(*seconds, **fields):
+    return [Step(index=i, seconds=value, **fields) for i, value in enumerate(seconds, start=1)]
+
+
+def test_throughput_is_tokens_over_seconds_never_a_mean_of_rates():
+    figures = summarise(
+        result(timed(9.0, 1.0, 3.0), global_batch_size=4, sequence_length=100, num_gpus=2)
+    ).performance_metrics
+    assert figures.tokens_per_second == pytest.approx(2 * 400 / 4.0)
+    assert figures.tokens_per_second_per_gpu == pytest.approx(100.0)
+    assert figures.samples_per_second == pytest.approx(2.0)
+    assert figures.basis == "step_times"
+
+
+def test_the_first_step_never_counts_even_with_no_declared_warm_up():
+    figures = summarise(result(timed(9.0, 1.0, 1.0), warmup_steps=0)).performance_metrics
+    assert figures.avg_step_time_seconds == 1.0
+    assert (figures.total_steps, figures.measured_steps, figures.warmup_steps_dropped) == (3, 2, 1)
+    assert figures.total_time_seconds == 11.0
+
+
+def test_declared_warm_up_counts_optimizer_steps_not_rows():
+    rows = [Step(index=10 * i, seconds=s, covers=10) for i, s in enumerate((5.0, 2.0, 1.0, 1.0), start=1)]
+    figures = summarise(result(rows, warmup_steps=20)).performance_metrics
+    assert (figures.measured_steps, figures.measured_time_seconds) == (20, 20.0)
+
+
+def test_a_step_that_holds_a_validation_is_left_out_and_counted():
+    rows = [*timed(1.0, 1.0), Step(index=3, seconds=7.0, interrupted_by="validation"), Step(index=4, seconds=1.0)]
+    summary = summarise(result(rows))
+    assert summary.performance_metrics.max_step_time_seconds == 1.0
+    assert summary.performance_metrics.excluded_steps == 1
+    assert any("validation" in warning for warning in summary.warnings)
+
+
+def test_rates_without_times_are_combined_harmonically():
+    rows = [
+        Step(index=i, seconds=None, samples=8, reported_samples_per_second=r) for i, r in ((1, 1.0), (2, 2.0), (3, 4.0))
+    ]
+    figures = summarise(result(rows)).performance_metrics
+    assert figures.samples_per_second == pytest.approx(2 / (1 / 2 + 1 / 4))
+    assert figures.basis == "reported_rates"
+    assert figures.avg_step_time_seconds is None
+
+
+def test_a_rate_printed_beside_times_is_weighted_by_time():
+    slow = Step(index=3, seconds=3.0, reported_tokens_per_second=20.0)
+    rows = [*timed(1.0, 1.0, reported_tokens_per_second=100.0), slow]
+    assert summarise(result(rows)).performance_metrics.tokens_per_second == pytest.approx((100 + 60) / 4)
+
+
+def test_the_longest_stretch_between_restarts_is_measured_and_named():
+    rows = timed(1.0, 1.0) + [Step(index=i, seconds=2.0, segment=1) for i in range(1, 6)]
+    summary = summarise(result(rows))
+    assert summary.performance_metrics.avg_step_time_seconds == 2.0
+    assert summary.runs[0].segment == 1
+    assert any("restart" in warning for warning in summary.warnings)
+
+
+def test_memory_peak_is_over_all_rows_and_average_over_measured_ones():
+    rows = [
+        Step(index=1, seconds=1.0, memory_allocated_bytes=1e9, memory_allocated_peak_bytes=9e9),
+        Step(index=2, seconds=1.0, memory_allocated_bytes=2e9, memory_allocated_peak_bytes=4e9),
+    ]
+    memory = summarise(result(rows)).memory_metrics
+    assert (memory.avg_memory_allocated_gb, memory.peak_memory_allocated_gb) == (2.0, 9.0)
+    assert memory.peak_memory_reserved_gb is None
+
+
+def test_a_cpu_has_no_device_memory_and_says_why():
+    summary = summarise(result(timed(1.0, 1.0), platform="cpu"))
+    assert summary.memory_metrics is None
+    assert any(warning.startswith("memory_metrics:") for warning in summary.warnings)
+
+
+def test_rates_that_differ_by_a_whole_factor_name_the_value_that_reconciles_them():
+    rows = timed(9.763, 9.763, reported_tokens_per_second_per_gpu=13425.0)
+    warnings = summarise(result(rows, global_batch_size=128, sequence_length=2048, num_gpus=8)).warnings
+    assert any("--sequence-length 8192" in warning for warning in warnings)
+
+
+def test_a_missing_sequence_length_leaves_tokens_unknown_and_names_the_flag():
+    summary = summarise(result(timed(1.0, 1.0), global_batch_size=8))
+    assert summary.performance_metrics.tokens_per_second is None
+    assert any("--sequence-length" in warning for warning in summary.warnings)
+
+
+def test_a_nan_loss_is_a_warning():
+    rows = [*timed(1.0), Step(index=2, seconds=1.0, loss=float("nan"))]
+    assert any(warning.startswith("loss: nan in 1 of 2") for warning in summarise(result(rows)).warnings)
+
+
+def test_summarising_twice_changes_nothing():
+    once = summarise(result(timed(1.0, 2.0, 3.0), global_batch_size=2))
+    assert summarise(once) == once
+
+
+def test_pooling_keeps_every_run_and_divides_sums_by_sums():
+    runs = [
+        summarise(result(timed(9.0, s, s), global_batch_size=1, sequence_length=10, num_gpus=1)) for s in (1.0, 3.0)
+    ]
+    joined = pool(runs)
+    assert [run.index for run in joined.runs] == [0, 1]
+    assert [run.avg_step_time_seconds for run in joined.runs] == [1.0, 3.0]
+    assert joined.performance_metrics.tokens_per_second == pytest.approx(40 / 8)
+    assert not any("run 1: only" in w and "run 1: run 1" in w for w in joined.warnings)
+
+
+def test_a_single_row_has_a_reported_rate_but_no_measured_step():
+    rows = timed(1.0, reported_tokens_per_second_per_gpu=500.0)
+    summary = summarise(result(rows))
+    figures = summary.performance_metrics
+    assert figures.measured_steps == 0
+    assert figures.avg_step_time_seconds is None
+    assert figures.reported.tokens_per_second_per_gpu == 500.0
+    assert any("no step is measured" in warning for warning in summary.warnings)
+
+
+def test_a_result_without_steps_keeps_what_was_reported():
+    bare = result([]).model_copy(
+        update={"performance_metrics": PerformanceMetrics(avg_step_time_seconds=1.5, reported=Reported(mfu=0.4))}
+    )
+    assert summarise(bare).performance_metrics.avg_step_time_seconds == 1.5

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Build .venv: everything that benchmark.py, compare_results.py and the tests need.
+
+    python3 tools/make_env.py            .venv beside this folder
+    python3 tools/make_env.py --dry-run  only say what would be done
+
+Three kinds of machine:
+- python3 already has a torch that sees the GPU (NeMo, Primus and ROCm images): .venv sees that stack
+  (--system-site-packages) and none of it is installed over;
+- an NVIDIA GPU without such a torch: the ordinary build of torch comes from PyPI;
+- no GPU: the CPU build, from PyTorch's own index.
+On ROCm without torch it stops and says where the wheel comes from. Exit codes: 0 done, 1 pip failed, 2 needs a decision.
+Only the standard library is used: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCH = "2.13.0"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+STACK = (
+    "torch", "triton", "pytorch-triton", "numpy", "lightning", "pytorch-lightning", "nemo", "megatron", "transformer",
+    "apex", "flash", "nvidia", "cuda", "aiter", "primus",
+)  # fmt: skip
+"""How the names of packages begin that a vendor's image was built around."""
+NO_ROCM_TORCH = """make_env: an AMD GPU (/dev/kfd) but no torch for ROCm in this python3. Install it first, for example
+  python3 -m pip install torch --index-url https://download.pytorch.org/whl/rocm6.4
+(PyTorch's own index; take the rocm version of your driver), or use a ROCm or Primus image."""
+
+
+def vendor_stack(python: str) -> list[str]:
+    """Pins of the vendor stack if this python has a torch that sees a GPU, else nothing."""
+    sees_gpu = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 1)"
+    if subprocess.run([python, "-c", sees_gpu], capture_output=True, check=False).returncode:
+        return []
+    freeze = [python, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"]
+    packages = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout.split()
+    return [pin for pin in packages if pin.lower().startswith(STACK)]
+
+
+def torch_source() -> list[str]:
+    """pip arguments that bring the right torch where the machine has none."""
+    if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists() or sys.platform == "darwin":
+        return [f"torch=={TORCH}"]
+    if platform.machine() in ("x86_64", "aarch64"):
+        return ["--extra-index-url", CPU_INDEX, f"torch=={TORCH}+cpu"]
+    return [f"torch=={TORCH}"]
+
+
+def commands(python: str, venv: Path, stack: list[str]) -> list[list[str]]:
+    """What builds the environment, in order; stack: pins that nothing may be installed over."""
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    requirements = ["-r", str(ROOT / "requirements.txt"), "-r", str(ROOT / "requirements-dev.txt")]
+    if stack:
+        return [
+            [python, "-m", "venv", "--system-site-packages", str(venv)],
+            [*pip, "-c", str(stack_file(venv)), *requirements],
+        ]
+    pins = ["-c", str(ROOT / "constraints.txt")] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
+    return [
+        [python, "-m", "venv", str(venv)],
+        [*pip, *pins, *torch_source()],
+        [*pip, *pins, *requirements],
+    ]
+
+
+def stack_file(venv: Path) -> Path:
+    """Where the pins of the vendor stack are kept, inside the environment that respects them."""
+    return venv / "vendor-stack.txt"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args(argv)
+    venv = options.venv.absolute()
+    stack = vendor_stack(sys.executable)
+    if not stack and Path("/dev/kfd").exists():
+        print(NO_ROCM_TORCH, file=sys.stderr)
+        return 2
+    if stack and not options.dry_run:
+        venv.mkdir(parents=True, exist_ok=True)
+        stack_file(venv).write_text("\n".join(stack) + "\n")
+    for command in commands(sys.executable, venv, stack):
+        print("+", *command, flush=True)
+        if not options.dry_run and subprocess.run(command, check=False).returncode:
+            print("make_env: the command above failed; run `make env` again to go on", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
