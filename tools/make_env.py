@@ -9,8 +9,8 @@ Three kinds of machine:
   (--system-site-packages) and none of it is installed over;
 - an NVIDIA GPU without such a torch: the ordinary build of torch comes from PyPI;
 - no GPU: the CPU build, from PyTorch's own index.
-On ROCm without torch it stops and says where the wheel comes from. Exit codes: 0 done, 1 pip failed, 2 needs a decision.
-Only the standard library is used: this runs before anything is installed.
+On ROCm without torch it stops and says where the wheel comes from.
+Exit codes: 0 done, 1 pip failed, 2 needs a decision. Only the standard library is used: it runs first.
 """
 
 from __future__ import annotations
