@@ -141,3 +141,12 @@ def test_a_result_without_steps_keeps_what_was_reported():
         update={"performance_metrics": PerformanceMetrics(avg_step_time_seconds=1.5, reported=Reported(mfu=0.4))}
     )
     assert summarise(bare).performance_metrics.avg_step_time_seconds == 1.5
+
+
+def test_a_row_that_restates_other_rows_is_neither_measured_nor_counted():
+    restated = Step(index=3, seconds=9.0, covers=0, reported_samples_per_second=3.0)
+    shown = summarise(result([*timed(1.0, 1.0, 1.0), restated]))
+    figures = shown.performance_metrics
+    assert (figures.total_steps, figures.total_time_seconds, figures.measured_steps) == (3, 3.0, 2)
+    assert (figures.max_step_time_seconds, figures.reported.samples_per_second) == (1.0, None)
+    assert len(shown.raw_step_times) == 4

@@ -8,6 +8,7 @@ from typing import Literal
 from tensorprimat.core.records import Result
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "not_comparable"]
+LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]
 FairnessVerdict = Literal["identical", "like_for_like", "own_configuration", "not_comparable"]
 
 
@@ -78,6 +79,25 @@ class Ratio:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossParity:
+    """Whether two sides that read the same data learned the same. Gaps are candidate − baseline, in the loss's unit."""
+
+    verdict: LossVerdict
+    """agree: every gap is within the tolerance, beyond doubt; diverge: one is not, beyond doubt; undecided: the noise
+    allows both; failed: a side does not learn (nan, flat); not_comparable: other data, or nothing to compare."""
+    sentence: str
+    """The verdict in words."""
+    steps: int = 0
+    """Common logged steps that were compared."""
+    largest_gap: float | None = None
+    """Of the means over a few steps that are compared."""
+    largest_gap_step: int | None = None
+    noise: float | None = None
+    """Half-width of the interval of such a gap."""
+    first_divergence_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pair:
     """One candidate against the baseline, for one model."""
 
@@ -87,6 +107,8 @@ class Pair:
     fairness: Fairness
     ratio: Ratio | None
     """None where a side has no rate; its verdict is not_comparable where fairness says so."""
+    losses: LossParity | None = None
+    """None where a side logged no loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

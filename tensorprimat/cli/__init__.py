@@ -11,19 +11,25 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import click
 import typer
 
 from tensorprimat import __version__
 from tensorprimat.core.errors import TensorPrimatError
+
+_PARSE_ERRORS: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside)."""
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
     "extract": "one log to one result file",
     "compare": "results to a verdict, a plot and a report",
     "enhance": "the same with cost, MFU, memory, power and time to train",
+    "metrics": "every derived figure of one result, with what it rests on",
     "analyze": "look through folders of old logs, events, profiles and results",
+    "gate": "fail a build only when a slowdown is shown",
+    "history": "a figure over time per machine and model, with changes detected",
 }
 """Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
 
@@ -38,6 +44,8 @@ Options:
   --version  print the version
   --help     print this page
 """
+
+_INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
 
 def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> int:
@@ -67,13 +75,15 @@ def _call(name: str, arguments: list[str], program: str) -> int:
     )
     try:
         outcome = app(args=arguments, prog_name=program, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
+        if outcome == _INTERRUPTED:
+            raise KeyboardInterrupt
+    except _PARSE_ERRORS as error:
+        print(f"{program}: {error.format_message().rstrip('.')}; try --help", file=sys.stderr)
         return 2
     except TensorPrimatError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print(f"{program}: interrupted; what was finished before is kept", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output went away (head, less): nothing to say, nowhere to say it

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorprimat.core.records import Result
+from tensorprimat.core.steady import find_outliers
 
 if TYPE_CHECKING:
     from tensorprimat.core.summary import Selection
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
+NAMED_OUTLIERS = 3  # the slowest; a list of fifty helps nobody
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 
 
@@ -23,6 +25,7 @@ def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str
         *_disagreements(result),
         *_losses(result),
         *_selection(selections),
+        *_outliers(result, selections),
     )
 
 
@@ -151,4 +154,24 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
             warnings.append(f"steps: {where}nothing is left after warm-up, so no step is measured")
         elif len(selection.rows) < 10:
             warnings.append(f"steps: {where}only {len(selection.rows)} measured rows; no interval can be given")
+    return warnings
+
+
+def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
+    """Unexplained slow or fast rows, by name: they are part of the cost, so they stay in."""
+    seconds, index = result.steps.column("seconds"), result.steps.column("index")
+    warnings = []
+    for selection in selections:
+        rows = selection.rows[find_outliers(seconds[selection.rows])]
+        if not len(rows):
+            continue
+        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
+        worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
+        named = ", ".join(f"step {index[row]} took {seconds[row]:.4g} s" for row in worst)
+        more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
+        median = float(np.nanmedian(seconds[selection.rows]))
+        warnings.append(
+            f"steps: {where}{len(rows)} unexplained {'outlier' if len(rows) == 1 else 'outliers'} kept in "
+            f"(median {median:.4g} s): {named}{more}"
+        )
     return warnings

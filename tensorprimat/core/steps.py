@@ -27,7 +27,7 @@ class Step:
     seconds: float | None
     """Mean wall time of one optimizer step of the row, from one step end to the next; data wait is inside."""
     covers: int = 1
-    """How many optimizer steps the row averages (a log interval)."""
+    """How many optimizer steps the row averages (a log interval); 0 where it only restates what other rows measured."""
     ended_at: float | None = None
     """When the row was printed: seconds since the epoch, the log's clock read as UTC where it names no zone."""
     data_wait_seconds: float | None = None
@@ -45,6 +45,8 @@ class Step:
     memory_reserved_peak_bytes: float | None = None
     memory_device_used_bytes: float | None = None
     """The whole device's use as its driver reports it, every process and pool included."""
+    memory_device_used_peak_bytes: float | None = None
+    """The same, of the rank that uses most."""
     reported_tokens_per_second: float | None = None
     """Printed by the framework, over all devices."""
     reported_tokens_per_second_per_gpu: float | None = None

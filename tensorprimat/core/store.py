@@ -80,11 +80,11 @@ def save(result: Result, folder: Path, *, stamp: str, default_engine: str | None
     kept = folder / "history" / f"{stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     if not result.complete:
-        return _write(result, kept)
+        return write(result, kept)
     latest = folder / f"{stem}.json"
     _keep_foreign(latest, kept.parent, stamp)
-    _write(result, kept)
-    return _write(result, latest)
+    write(result, kept)
+    return write(result, latest)
 
 
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
@@ -101,7 +101,8 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     write_atomically(history / f"{latest.stem}_before_{stamp}.json", content)
 
 
-def _write(result: Result, path: Path) -> Path:
+def write(result: Result, path: Path) -> Path:
+    """Write a result under a name of its own; the series of a very long one beside it. Raises OSError."""
     if len(result.steps) > INLINE_STEPS:
         series = path.with_suffix(".npz")
         buffer = io.BytesIO()
@@ -241,8 +242,8 @@ def _check_times(result: Result, path: Path) -> None:
             f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is no step time", path=path,
             remedy="repair or remove the file",
         )  # fmt: skip
-    if (result.steps.column("covers") < 1).any():
-        raise InputError("step_metrics.covers holds a number below 1", path=path, remedy="repair or remove the file")
+    if (result.steps.column("covers") < 0).any():
+        raise InputError("step_metrics.covers holds a negative number", path=path, remedy="repair or remove the file")
 
 
 def load_all(paths: Iterable[Path], *, model_name: str | None = None) -> tuple[list[Loaded], list[str]]:

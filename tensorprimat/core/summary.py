@@ -32,6 +32,8 @@ class Selection:
     """Which rows of one run are measured."""
 
     run: int
+    of_run: np.ndarray
+    """Positions of all rows of the run."""
     rows: np.ndarray
     """Positions of the measured rows, in their order."""
     segment: int
@@ -44,7 +46,7 @@ class Selection:
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
-    """The measured rows, run by run.
+    """The measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
 
     warmup_steps: optimizer steps declared as warm-up; None finds the end of warm-up from the data. The first row of a
     segment never counts. Of several segments (a log with restarts) the one with most optimizer steps is measured, the
@@ -53,12 +55,12 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
     pace = _pace(steps)
+    measurable = np.any([np.isfinite(steps.column(name)) for name in ("seconds", *_RATES)], axis=0)
     selections = []
-    for run in np.unique(run_column):
-        of_run = np.flatnonzero(run_column == run)
+    for run, of_run in _rows_by_run(run_column):
         segments = np.unique(segment_column[of_run])
         chosen = max(segments, key=lambda s: (covers[of_run[segment_column[of_run] == s]].sum(), s))
-        rows = of_run[segment_column[of_run] == chosen]
+        rows = of_run[(segment_column[of_run] == chosen) & (covers[of_run] > 0)]
         if warmup_steps is None:
             steady = find_steady(np.where(interrupted[rows], np.nan, pace[rows]))
             start, settled = max(1, steady.start), steady.settled
@@ -68,8 +70,9 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
         after = rows[start:]
         selections.append(
             Selection(
-                run=int(run),
-                rows=after[~interrupted[after]],
+                run=run,
+                of_run=of_run,
+                rows=after[~interrupted[after] & measurable[after]],
                 segment=int(chosen),
                 segments=len(segments),
                 dropped_steps=int(covers[rows[:start]].sum()),
@@ -78,6 +81,14 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
             )
         )
     return tuple(selections)
+
+
+def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
+    numbers, place = np.unique(runs, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place))[:-1]
+    return list(zip(numbers.tolist(), np.split(order, ends), strict=True))
 
 
 def _pace(steps: Steps) -> FloatArray:
@@ -105,7 +116,7 @@ def combined_rate(steps: Steps, name: str) -> float | None:
     time (a work-weighted harmonic mean). None where no row carries the rate.
     """
     rate, covers = steps.column(name), steps.column("covers").astype(np.float64)
-    usable = np.isfinite(rate) & (rate > 0)
+    usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
     seconds = steps.column("seconds")
     if not usable.any():
         return None
@@ -120,7 +131,8 @@ def combined_rate(steps: Steps, name: str) -> float | None:
 def summarise(result: Result) -> Result:
     """The same result with every figure computed anew from its steps; idempotent.
 
-    A result without steps keeps its figures as the framework or an older file reported them.
+    A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
+    hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
     said = _said_by_others(result)
     if not len(result.steps):
@@ -132,12 +144,13 @@ def summarise(result: Result) -> Result:
         steps = steps.replace(samples=float(config.global_batch_size))
     selections = select_measured(steps, warmup_steps=config.warmup_steps)
     measured = steps.take(np.concatenate([selection.rows for selection in selections]))
+    known = {run.index: run for run in result.runs}
     figured = result.model_copy(
         update={
-            "performance_metrics": _performance(result, steps, measured, selections),
+            "performance_metrics": _with_means(result, _performance(result, steps, measured, selections)),
             "memory_metrics": _memory(steps, measured) or result.memory_metrics,  # figures said once for a run stay
             "power_metrics": _power(measured),
-            "runs": tuple(_run(result, steps, selection) for selection in selections),
+            "runs": tuple(_run(result, steps, selection, known.get(selection.run)) for selection in selections),
         }
     )
     return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
@@ -145,6 +158,8 @@ def summarise(result: Result) -> Result:
 
 def _said_by_others(result: Result) -> tuple[str, ...]:
     """Warnings that readers and engines gave, without those that follow from the figures and are made anew."""
+    if not result.warnings:
+        return ()
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
     derived = set(warnings_about(result, selections))
     return tuple(warning for warning in result.warnings if warning not in derived)
@@ -233,6 +248,14 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
     )
 
 
+def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
+    """Figures of the steps; where they measure nothing, the framework's own means beside the number of steps."""
+    known = result.performance_metrics
+    if performance.basis is not None or known.basis != "reported_means":
+        return performance
+    return known.model_copy(update={"total_steps": performance.total_steps, "measured_steps": 0})
+
+
 def _reported(known: Reported, measured: Steps) -> Reported:
     """What the framework printed: rates combined over the measured rows, beside what it printed once for the run."""
     printed = {
@@ -259,7 +282,7 @@ def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
     for kind, columns in {
         "memory_allocated": ("memory_allocated_bytes", "memory_allocated_peak_bytes"),
         "memory_reserved": ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
-        "memory_device_used": ("memory_device_used_bytes",),
+        "memory_device_used": ("memory_device_used_bytes", "memory_device_used_peak_bytes"),
     }.items():
         in_use = measured.column(columns[0])
         figures[f"avg_{kind}_gb"] = _scaled(float(np.nanmean(in_use)) if np.isfinite(in_use).any() else None)
@@ -292,18 +315,18 @@ def _power(measured: Steps) -> PowerMetrics | None:
     return PowerMetrics(avg_power_watts_per_gpu=power, energy_joules_per_gpu=energy)
 
 
-def _run(result: Result, steps: Steps, selection: Selection) -> Run:
+def _run(result: Result, steps: Steps, selection: Selection, known: Run | None) -> Run:
     rows = steps.take(selection.rows)
     gpus = result.training_config.num_gpus
     tokens = _work_rate(rows, "tokens") or combined_rate(rows, "reported_tokens_per_second")
     time = time_of(rows)
     timed = float(rows.column("covers")[np.isfinite(rows.column("seconds"))].sum())
-    losses = steps.column("loss")[steps.column("run") == selection.run]
+    losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]
-    facts = next((run for run in result.runs if run.index == selection.run), Run(index=selection.run))
+    facts = known or Run(index=selection.run)
     return facts.model_copy(
         update={
-            "total_steps": int(steps.column("covers")[steps.column("run") == selection.run].sum()),
+            "total_steps": int(steps.column("covers")[selection.of_run].sum()),
             "measured_steps": int(rows.column("covers").sum()),
             "measured_time_seconds": time,
             "warmup_steps_dropped": selection.dropped_steps,

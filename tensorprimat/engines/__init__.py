@@ -1,0 +1,122 @@
+"""Engines: what can run a benchmark, and which of them `--engine auto` chooses on a machine, model by model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import Platform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """One row of ENGINES."""
+
+    name: str
+    """What --engine takes and provenance.engine holds."""
+    title: str
+    module: str | None = None
+    """What a fresh process runs (see engines/launch); None for an engine that reads logs."""
+    packages: tuple[str, ...] = ()
+    """Import names without which it cannot start."""
+    install: str = ""
+    """The command that brings them."""
+
+    @property
+    def reads_logs(self) -> bool:
+        """Whether it turns logs of earlier training into results instead of training."""
+        return self.module is None
+
+    def missing_packages(self) -> tuple[str, ...]:
+        """Which of its packages this Python lacks; nothing is imported."""
+        return tuple(name for name in self.packages if not importable(name))
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            name="torch",
+            title="the torch engine (Lightning)",
+            module="tensorprimat.engines.torch_engine",
+            packages=("torch", "lightning", "transformers"),
+            install="pip install torch lightning transformers",
+        ),
+        Engine(
+            name="nemo",
+            title="the NeMo engine",
+            module="tensorprimat.engines.nemo",
+            packages=("nemo.collections.llm", "nemo_run"),
+            install="pip install -r requirements-nemo.txt, in an environment of its own",
+        ),
+        Engine(name="primus", title="Primus, from its logs"),
+        Engine(name="logs", title="logs of earlier training"),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What happens with each model, and why."""
+
+    engines: Mapping[str, Engine | None]
+    """By model; None: there is no log of this model, and training it was not asked for."""
+    because: str
+    """One sentence for the start of the benchmark."""
+
+
+def default_engine(platform: Platform) -> str:
+    """What a machine trains or reads with when nothing is said: another engine's results say so in their file name."""
+    if platform == "nvd":
+        return "torch" if ENGINES["nemo"].missing_packages() else "nemo"
+    return "primus" if platform == "amd" else "torch"
+
+
+def looks_for_logs(requested: str, platform: str) -> bool:
+    """Whether the choice depends on logs at all: on CUDA only where they were asked for.
+
+    >>> looks_for_logs("auto", "nvd"), looks_for_logs("auto", "amd"), looks_for_logs("torch", "amd")
+    (False, True, False)
+    """
+    return requested in ("logs", "primus") or (requested == "auto" and platform != "nvd")
+
+
+def choose(requested: str, *, platform: Platform, models: Sequence[str], with_log: Sequence[str]) -> Plan:
+    """Engine by model.
+
+    requested: --engine; with_log: models of which a log was found. Raises UsageError for an engine that does not exist.
+    """
+    if requested != "auto" and requested not in ENGINES:
+        raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
+    if requested != "auto":
+        engine = ENGINES[requested]
+        return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as asked")
+    if platform == "nvd":
+        engine = ENGINES[default_engine(platform)]
+        missing = ", ".join(ENGINES["nemo"].missing_packages())
+        because = f"{engine.title} trains on this GPU" + (
+            f"; NeMo is not usable here (no {missing})" if missing else ""
+        )
+        return _plan(engine, models, models, because)
+    if platform == "amd":
+        because = "on ROCm the logs that Primus wrote are read; --engine torch trains here instead"
+        return _plan(ENGINES["primus"], models, with_log, because)
+    if with_log:
+        because = "no GPU here, and logs were found: they are read; --engine torch trains on the CPU instead"
+        return _plan(ENGINES["logs"], models, with_log, because)
+    because = "no GPU and no log of any model here: a tiny shape of each is trained on the CPU"
+    return _plan(ENGINES["torch"], models, models, because)
+
+
+def _plan(engine: Engine, models: Sequence[str], available: Sequence[str], because: str) -> Plan:
+    return Plan(engines={model: engine if model in available else None for model in models}, because=because)
+
+
+def importable(name: str) -> bool:
+    """Whether `import name` would find something. Parents of a dotted name are imported to find out."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a parent is missing, or is a broken stub in sys.modules
+        return False

@@ -1,0 +1,152 @@
+"""Logs of training, of every framework, as the result record: `read(path)` detects the format, reads, and joins.
+
+`FORMATS` is the table; a new format is one module with a `FORMAT` and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprimat.core.errors import InputError, NotALogError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.logs import (
+    deepspeed,
+    endings,
+    excel,
+    files,
+    huggingface,
+    joining,
+    lightning,
+    litgpt,
+    maxtext,
+    megatron,
+    mlperf,
+    nanogpt,
+    nemo,
+    olmo,
+    result,
+    tensorboard,
+    torchtitan,
+)
+from tensorprimat.logs.format import Format, Given
+from tensorprimat.logs.joining import FLAGS
+from tensorprimat.logs.text import Log
+
+FORMATS: tuple[Format, ...] = (
+    megatron.FORMAT,
+    nemo.FORMAT,
+    torchtitan.FORMAT,
+    maxtext.FORMAT,
+    huggingface.FORMAT,
+    nanogpt.FORMAT,
+    olmo.FORMAT,
+    deepspeed.FORMAT,
+    litgpt.FORMAT,
+    lightning.FORMAT,
+    mlperf.FORMAT,
+    tensorboard.FORMAT,
+    excel.FORMAT,
+    result.FORMAT,
+)
+
+STDIN = "-"
+
+__all__ = ["FLAGS", "FORMATS", "STDIN", "Detection", "Format", "Given", "Log", "detect", "named", "read"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """Which format a log has, and what else it might have been."""
+
+    format: Format
+    rows: int
+    """Rows found in the part of the log that was looked at."""
+    others: tuple[tuple[Format, int], ...] = ()
+    """Formats that found rows too, but fewer."""
+
+
+def detect(log: Log) -> Detection | None:
+    """The format with most rows of its own in the first stretch of the log where any format finds one.
+
+    None where no format recognises anything in the whole file. Raises InputError for what cannot be read.
+    """
+    if log.is_folder or log.is_binary:
+        return _best(log)
+    for window in log.windows():
+        if found := _best(Log(log.path, log.called, window)):
+            return found
+    return None
+
+
+def _best(log: Log) -> Detection | None:
+    counts = [(format, rows) for format in FORMATS if (rows := format.detect(log))]
+    if not counts:
+        return None
+    counts.sort(key=lambda pair: -pair[1])
+    return Detection(format=counts[0][0], rows=counts[0][1], others=tuple(counts[1:]))
+
+
+def named(name: str) -> Format:
+    """A format by its name. Raises UsageError for a name that is not in the table."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    raise UsageError(f"--format {name}: no such format; known: {', '.join(format.name for format in FORMATS)}")
+
+
+def read(path: str | Path, *, given: Given | None = None, format: str | None = None) -> Result:
+    """One log (or standard input, `-`) as a Result with every figure computed.
+
+    given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted.
+    Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported, InputError
+    for what cannot be read at all, UsageError for an unknown format.
+    """
+    given = given or Given()
+    if str(path) == STDIN:
+        with files.spooled_stdin() as spool:
+            return _read(Log(spool, called="standard input"), given, format)
+    return _read(Log(Path(path)), given, format)
+
+
+def _read(log: Log, given: Given, name: str | None) -> Result:
+    warnings: list[str] = []
+    if name is not None:
+        format = named(name)
+    else:
+        detection = detect(log)
+        if detection is None:
+            raise _refusal(log, FORMATS)
+        format = detection.format
+        if detection.others:
+            rivals = ", ".join(f"{other.name} ({rows})" for other, rows in detection.others)
+            warnings.append(
+                f"format: read as {format.name} ({detection.rows} rows in the part looked at); rows also fit {rivals}; "
+                "--format overrides"
+            )
+    read = joining.join(log, format, given, warnings)
+    if not joining.says_anything(read):
+        raise _refusal(log, (format,), read)
+    return read
+
+
+def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
+    """Why nothing came out, in one line."""
+    if log.is_folder:
+        return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
+    if log.size_bytes == 0:
+        return InputError("is empty", path=log.name)
+    if log.is_binary:
+        return InputError("is a binary file without usable step timing", path=log.name, remedy="see --formats")
+    if read is not None and len(read.steps):
+        return NotALogError(
+            f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure "
+            "(the first never counts, and a row needs a time or a rate)",
+            path=log.name,
+            remedy="train for more steps",
+        )
+    cause = endings.cause_of(log)
+    ended = f" (its end: {cause})" if cause else ""
+    looked_for = "; ".join(f"{format.name}: {format.looks_for}" for format in formats)
+    return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)

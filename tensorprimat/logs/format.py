@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core.records import Platform
+from tensorprimat.core.records import Platform, Result
 from tensorprimat.core.steps import Steps
 
 if TYPE_CHECKING:
@@ -74,5 +74,6 @@ class Format:
     """The text that gives it away, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     detect: Callable[[Log], int]
     """How many rows in the head of the log only this format would write; 0 means it is not this format."""
-    read: Callable[[Log], Reading]
-    """Reads it all. A log with no usable step comes back with empty steps; a broken row raises InputError."""
+    read: Callable[[Log], Reading | Result]
+    """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
+    already is a result record (the tool's own) comes back as that."""

@@ -3,38 +3,159 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-HEAD_BYTES = 4 * 2**20  # detection looks at this much of a file first
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import files, prefixes
+from tensorprimat.logs.prefixes import Origin
 
-_ANSI = re.compile(r"(?:\x1b|(?<=\d))?\[[0-9;]*m|\x1b\[[0-9;?]*[A-Za-z]")
+HEAD_BYTES = 2**20  # detection looks at this much of a file at a time
+HEAD_LINE_CHARACTERS = 2**16  # and at no more of a line: what tells a format stands at its beginning
+WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
+
+_COLOUR = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\ufffd|␛)?\[[0-9;]*m"  # ESC may be lost, or spelled out by a pager or a JSON writer
+    r"|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\0"
+)
+
+
+_COLOUR_WITHOUT_ESCAPE = re.compile(r"\[[0-9;]{0,12}m")
+
+
+def without_colours(text: str) -> str:
+    """The text without terminal control sequences.
+
+    >>> without_colours("0[[32m20251202 06:26:45[0m] loss")
+    '0[20251202 06:26:45] loss'
+    """
+    if "\x1b" in text or "\0" in text or _COLOUR_WITHOUT_ESCAPE.search(text):
+        return _COLOUR.sub("", text)
+    return text
 
 
 @dataclass(frozen=True)
 class Log:
-    """One text file. `lines()` can be called again and again; nothing is kept in memory."""
+    """One log. `lines()` can be called again and again; nothing of the text is kept in memory.
+
+    Raises InputError, from every method that reads, for what is not a readable file.
+    """
 
     path: Path
+    """The file (or, for formats of folders, the folder)."""
+    called: str | None = None
+    """What messages call it where that is not the path: `-` for standard input."""
+    window: Sequence[tuple[int, str]] | None = field(default=None, repr=False)
+    """The stretch of lines that detection looks at; None reads the beginning of the file."""
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return str(self.path)
+        return self.called or str(self.path)
+
+    @property
+    def is_folder(self) -> bool:
+        """Some formats are folders (TensorBoard)."""
+        return stat.S_ISDIR(files.status(self.path).st_mode)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it holds something else than text; `lines` would refuse it."""
+        return not self.is_folder and files.is_binary(self.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size on disk."""
+        return files.status(self.path).st_size
+
+    def opening(self, size: int = 64) -> bytes:
+        """The first bytes as they are on disk, for formats that a magic number gives away; empty for a folder."""
+        return files.opening(self.path, size)
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(1-based line number, text without colours and line end); a line redrawn with \\r counts once per drawing."""
-        with self.path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                for part in line.rstrip("\r\n").split("\r"):
-                    yield number, _ANSI.sub("", part)
+        """(1-based line number, text without line end, colours and launcher prefixes).
+
+        A line that was redrawn with carriage returns counts once per drawing, under one number.
+        """
+        for number, text in self.bare_lines():
+            yield number, prefixes.strip(text)
+
+    def lines_by_rank(self) -> Iterator[tuple[int, Origin, str]]:
+        """As `lines`, with what the prefixes say about the process that wrote the line."""
+        for number, text in self.bare_lines():
+            origin, text = prefixes.split(text)
+            yield number, origin, text
+
+    def bare_lines(self) -> Iterator[tuple[int, str]]:
+        """As `lines`, with the prefixes still on."""
+        number = 1
+        for block in self.blocks():
+            yield from lines_of(number, block)
+            number += block.count(b"\n")
+
+    def blocks(self) -> Iterator[bytes]:
+        """Stretches of whole lines in UTF-8 with everything still on, for readers in a hurry."""
+        if self.is_folder:
+            raise InputError("is a folder, not a log", path=self.name, remedy="name a file in it")
+        if self.is_binary:
+            raise InputError("is a binary file, not a log", path=self.name)
+        return files.blocks(self.path)
 
     def head(self) -> Iterator[tuple[int, str]]:
-        """The lines of the first HEAD_BYTES, for detection."""
-        size = 0
-        for number, line in self.lines():
-            size += len(line) + 1
-            if size > HEAD_BYTES:
-                return
-            yield number, line
+        """The lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary file."""
+        if self.window is not None:
+            return iter(self.window)
+        return (line for window in _first(self.windows()) for line in window)
+
+    def windows(self) -> Iterator[list[tuple[int, str]]]:
+        """All lines, HEAD_BYTES at a time; none for a folder or a binary file."""
+        if self.is_folder or self.is_binary:
+            return
+        number = 1
+        for block in files.blocks(self.path, HEAD_BYTES):
+            yield [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
+            number += block.count(b"\n")
+
+    def text(self) -> str:
+        """The whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
+        size, parts = 0, []
+        for block in self.blocks():
+            size += len(block)
+            if size > WHOLE_FILE_BYTES:
+                raise InputError(f"more than {WHOLE_FILE_BYTES // 2**20} MiB of JSON", path=self.name)
+            parts.append(block)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def tail(self, size: int) -> list[str]:
+        """The lines of about the last `size` characters, without colours; the first may be incomplete.
+
+        The last is the empty string if the log ends with a line end.
+        """
+        return without_colours(files.tail(self.path, size).decode("utf-8", "replace")).split("\n")
+
+    def count_lines(self) -> int:
+        """Line ends in the whole log."""
+        return files.count_lines(self.path)
+
+
+def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """(line number, text without line end and colours) of a block of whole lines whose first is `number`."""
+    text = block.decode("utf-8", "replace")
+    if text.endswith("\n"):
+        text = text[:-1]
+    for line in text.split("\n"):
+        if "\r" in line:
+            for drawing in line.split("\r"):
+                if drawing:
+                    yield number, without_colours(drawing)
+        else:
+            yield number, without_colours(line)
+        number += 1
+
+
+def _first(windows: Iterator[list[tuple[int, str]]]) -> Iterator[list[tuple[int, str]]]:
+    for window in windows:
+        yield window
+        return

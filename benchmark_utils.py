@@ -1,0 +1,48 @@
+"""What training scripts import from TensorPrimat.
+
+    from benchmark_utils import BenchmarkCallback, detect_platform, load_results
+
+`BenchmarkCallback` times any Lightning or NeMo training and writes output/benchmark_{cuda,rocm,cpu}_{model}.json;
+`detect_platform()` tells what this machine computes on; `load_results([path, …])` reads result files of any version
+from files and folders. Each is imported when it is first asked for, so that reading results needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+
+    from tensorprimat.core.records import Result
+    from tensorprimat.engines.callback import BenchmarkCallback
+    from tensorprimat.machine.platform import detect as detect_platform
+
+__all__ = ["BenchmarkCallback", "detect_platform", "load_results"]
+
+_HOMES = {
+    "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
+    "detect_platform": ("tensorprimat.machine.platform", "detect"),
+}
+
+
+def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
+    """Results of files and folders, of any version of the format.
+
+    Raises tensorprimat.core.errors.InputError for a file that is no result, or a folder that holds none.
+    """
+    from pathlib import Path
+
+    from tensorprimat.core.store import load_all
+
+    loaded, _ = load_all(Path(path) for path in paths)
+    return [one.result for one in loaded]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Compare benchmark results: the door to `tprimat compare` (--help is the manual), and its import face for scripts.
+
+from compare_results import create_comparison_plot, generate_comparison_report, load_benchmark_results
+
+results = load_benchmark_results("output")
+create_comparison_plot(results, "comparison_plot.png")
+generate_comparison_report(results, "comparison_report.md")
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tensorprimat.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+    from pathlib import Path
+
+    from tensorprimat.core.store import Loaded
+
+__all__ = ["create_comparison_plot", "generate_comparison_report", "load_benchmark_results"]
+
+
+def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
+    """Results of files and folders (default: output/), of any version of the file.
+
+    Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for what cannot be read.
+    """
+    from pathlib import Path
+
+    from tensorprimat.core.store import load_all
+
+    return load_all([Path(path) for path in paths or ("output",)])[0]
+
+
+def create_comparison_plot(
+    results: Sequence[Loaded], output_file: str | PathLike[str] = "comparison_plot.png", *, by: str = "platform"
+) -> Path:
+    """Write the plot of a comparison; the ending (.png, .svg, .pdf) chooses the format. Returns the file.
+
+    Raises MissingPackageError without matplotlib, UsageError for a `by` that does not exist.
+    """
+    from pathlib import Path
+
+    from tensorprimat.analysis.compare import compare
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import plots
+
+    path = Path(output_file)
+    form = path.suffix.lstrip(".") or "png"
+    write_atomically(path, plots.render(compare(results, by=by), (form,))[form])
+    return path
+
+
+def generate_comparison_report(
+    results: Sequence[Loaded], output_file: str | PathLike[str] = "comparison_report.md", *, by: str = "platform"
+) -> Path:
+    """Write the Markdown report of a comparison. Returns the file. Raises UsageError for a `by` that does not exist."""
+    from pathlib import Path
+
+    from tensorprimat.analysis.compare import compare
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import markdown
+
+    path = Path(output_file)
+    write_atomically(path, markdown.render(compare(results, by=by)))
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main(["compare", *sys.argv[1:]], program="compare_results.py"))

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Read a training log into a result file: the door to `tprimat extract` (--help is the manual)."""
+
+import sys
+
+from tensorprimat.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["extract", *sys.argv[1:]], program="extract_primus_metrics.py"))

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""How fast logs become steps, on inputs that this script makes itself; everything is compared in the same run.
+
+    perf/extract_speed.py                 # 150 MB of Primus lines, 1 GB of a sparse log, 1 million lines in process
+    perf/extract_speed.py --scale 0.1     # a tenth of each
+    perf/extract_speed.py --lines 10e6    # memory of a log of ten million lines (5.4 GB on disk)
+
+Rows of the table:
+  extract      the whole command in a fresh process, result file written (peak memory of that process)
+  parse        reading the format in process, every field into columns, without hashing and writing
+  three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
+  grep -c      the same file, for a sense of what the machine can do
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+NEEDLE = "elapsed time per iteration"
+MEGABYTE = 10**6
+
+
+def iteration_line(number: int) -> str:
+    """One line as Primus v26.5 prints it; every figure changes from line to line."""
+    milliseconds = 2700.0 + number * 7 % 997 / 10
+    tokens = 128 * 8192 / milliseconds * 1000 / 8
+    return (
+        f"[20260116 {number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}][rank-7/8][INFO ] "
+        f"[---------trainer.py:2560] : iteration {number:8d}/{20_000_000:8d} | consumed samples: {number * 128:12d} | "
+        f"elapsed time per iteration (ms): {milliseconds:.1f}/{milliseconds + 3:.1f} | "
+        f"compute per GPU (TFLOP/s/GPU): {1.6e6 / milliseconds:.1f} (avg 611.5)  | "
+        f"tokens/s/GPU inst/harmonic mean: {tokens:.1f}/{tokens - 9:.1f} | "
+        f"learning rate: {1e-6 * (number % 997):.6E} | "
+        f"global batch size:   128 | lm loss: {2 + 9 / (1 + number % 9973):.6E} | loss scale: 1.0 | "
+        f"grad norm: {1 + number % 97 / 7:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 | "
+        f"hip mem usage/free/total/usage_ratio: {200 + number % 50 / 7:.2f}GB/28.63GB/255.98GB/88.81%\n"
+    )
+
+
+def make(path: Path, *, lines: int, noise_between: int = 0) -> Path:
+    """A log of iteration lines, with lines of noise before each."""
+    noise = "".join(f"worker {i}: cache warmed, {i * 37} entries, nothing to report\n" for i in range(noise_between))
+    with path.open("w", encoding="utf-8", buffering=2**22) as file:
+        for number in range(1, lines + 1):
+            file.write(noise)
+            file.write(iteration_line(number))
+    return path
+
+
+def extract(path: Path, folder: Path) -> tuple[float, float]:
+    """Seconds and peak MB of the whole command in a fresh process."""
+    command = [
+        sys.executable,
+        str(ROOT / "extract_primus_metrics.py"),
+        "--log-file",
+        str(path),
+        "--model-name",
+        "llama",
+    ]
+    measure = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=-3, stderr=-3); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", measure, *command, "--output", str(folder)], check=True, capture_output=True, text=True
+    )
+    return time.perf_counter() - started, int(done.stdout) * 1024 / MEGABYTE
+
+
+def parse(path: Path) -> tuple[float, int]:
+    """Seconds to read all fields into columns in this process, and the number of rows."""
+    from tensorprimat.logs.megatron import FORMAT
+    from tensorprimat.logs.text import Log
+
+    started = time.process_time()
+    reading = FORMAT.read(Log(path))
+    return time.process_time() - started, len(reading.steps)
+
+
+def three_fields(path: Path) -> tuple[float, int]:
+    """Seconds of the usual loop: one expression, three fields, lists."""
+    pattern = re.compile(
+        r"iteration\s+(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)/"
+        r".*?tokens/s/GPU inst/harmonic mean: ([\d.]+)/"
+    )
+    rows = []
+    started = time.process_time()
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if match := pattern.search(line):
+                rows.append((int(match[1]), float(match[2]), float(match[3])))
+    return time.process_time() - started, len(rows)
+
+
+def grep(path: Path) -> float:
+    """Seconds of grep -c; the best of three."""
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run(
+            ["grep", "-c", NEEDLE, str(path)], check=True, stdout=subprocess.PIPE
+        )  # into /dev/null it stops early
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def show(what: str, path: Path, seconds: float, lines: int, peak: float | None = None) -> None:
+    size = path.stat().st_size / MEGABYTE
+    memory = f"{peak:8.0f} MB" if peak else " " * 11
+    speed = f"{seconds:9.2f} s{size / seconds:9.0f} MB/s{lines / seconds:13,.0f} rows/s"
+    print(f"{what:<34}{size:8.0f} MB{speed}{memory}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
+    parser.add_argument("--lines", type=float, help="only the memory of a log of so many iteration lines")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tprimat_perf_") as name:
+        folder = Path(name)
+        print(f"{'':<34}{'size':>11}{'time':>11}{'speed':>14}{'rows':>20}{'peak memory':>11}")
+        if arguments.lines:
+            count = int(arguments.lines)
+            path = make(folder / "long.log", lines=count)
+            seconds, rows = parse(path)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
+            show("parse, this process", path, seconds, rows, peak)
+            seconds, peak = extract(path, folder)
+            show("extract, result written", path, seconds, count, peak)
+            return 0
+        size = len(iteration_line(1000))
+        for megabytes in (15, 150):
+            count = int(megabytes * MEGABYTE * arguments.scale / size)
+            path = make(folder / f"dense_{megabytes}.log", lines=count)
+            seconds, peak = extract(path, folder)
+            show("extract, iteration lines only", path, seconds, count, peak)
+        seconds, rows = parse(path)
+        show("parse, all fields (CPU time)", path, seconds, rows)
+        seconds, rows = three_fields(path)
+        show("three fields, a loop (CPU time)", path, seconds, rows)
+        path.unlink()
+        if shutil.which("grep"):
+            count = int(1000 * MEGABYTE * arguments.scale / (size + 50 * 70))
+            path = make(folder / "sparse.log", lines=count, noise_between=50)
+            show("grep -c, one row in 50 lines", path, grep(path), count)
+            seconds, rows = parse(path)
+            show("parse, the same", path, seconds, rows)
+            seconds, peak = extract(path, folder)
+            show("extract, the same", path, seconds, count, peak)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one core
+    sys.exit(main())

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Benchmark one model, or all, on this machine; results go to output/ beside this script.
+#
+#   ./run_benchmark.sh MODEL [RUNS] [FLAG...]
+#   ./run_benchmark.sh llama 3
+#   ./run_benchmark.sh all 1 --engine torch --steps 50
+#
+# MODEL is llama, qwen, mistral or all; RUNS defaults to 1; further flags go to benchmark.py (--help lists them).
+# Exit codes are those of benchmark.py: 0 done, 1 a run failed, 2 usage.
+set -euo pipefail
+
+here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+
+if [[ $# -eq 0 || $1 == -* ]]; then
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+  [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0
+  exit 2
+fi
+
+python="$here/.venv/bin/python"
+[[ -x $python ]] || python=python3
+model=$1 runs=1
+shift
+if [[ ${1:-} =~ ^[0-9]+$ ]]; then
+  runs=$1
+  shift
+fi
+exec "$python" "$here/benchmark.py" --model "$model" --runs "$runs" --output "$here/output" "$@"

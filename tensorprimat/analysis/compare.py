@@ -1,0 +1,115 @@
+"""Results to a Comparison: what each side's figures are worth, and what may be said about their ratio.
+
+A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. The baseline is, by platform,
+NVIDIA where it is present, then AMD, then CPU; by anything else the first label in alphabetical order; `baseline=`
+chooses another. Where one group has several GPUs or configurations they are several sides, and every candidate meets
+that side of the baseline group which did the most similar work.
+
+A verdict needs two runs on each side. With one run a side has an interval for that run alone, and a verdict only under
+an assumed run-to-run scatter (`assume_run_cv`), which is printed beside it. Several candidates of one model are one
+family and are corrected together (Holm); each model is a question of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from tensorprimat.analysis.estimates import estimate
+from tensorprimat.analysis.losses import parity
+from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_ratio, meet, ratios
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.sides import BY, Group, gather, model_of, usable
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.store import Loaded
+
+
+def compare(
+    loaded: Sequence[Loaded],
+    *,
+    by: str = "platform",
+    assume_run_cv: float | None = None,
+    confidence: float = 0.95,
+    baseline: str | None = None,
+) -> Comparison:
+    """Compare results; one side alone is reported alone.
+
+    by: a key of BY. assume_run_cv: run-to-run coefficient of variation to assume for a side of one run (0.02 for 2 %).
+    confidence: of intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by.
+    Raises UsageError for a value that cannot be, InputError where nothing is left to show.
+    """
+    if by not in BY:
+        raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
+    assumed = Assumptions(run_cv=assume_run_cv, confidence=confidence).checked()
+    items, warnings = usable(loaded)
+    if not items:
+        raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
+    models = tuple(dict.fromkeys(model_of(item.result) for item in items))
+    groups = {model: gather([item for item in items if model_of(item.result) == model], by) for model in models}
+    sides = {id(group): side_of(group, assumed) for of_model in groups.values() for group in of_model}
+    meetings = {model: _meetings(groups[model], baseline, assumed) for model in models}
+    if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
+        labels = dict.fromkeys(side.label for side in sides.values())
+        raise UsageError(f"--baseline {baseline}: no side is called that; there are {', '.join(labels)}")
+    pairs = tuple(
+        Pair(
+            model=model,
+            baseline=sides[id(meeting.baseline)],
+            candidate=sides[id(meeting.candidate)],
+            fairness=meeting.fairness,
+            ratio=ratio,
+            losses=parity(meeting.baseline, meeting.candidate),
+        )
+        for model in models
+        for meeting, ratio in zip(meetings[model], ratios(meetings[model], assumed), strict=True)
+    )
+    return Comparison(
+        by=by,
+        models=models,
+        sides=tuple(sides.values()),
+        pairs=pairs,
+        mean_ratio=mean_ratio(list(meetings.values()), assumed),
+        warnings=tuple(warnings),
+        generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def side_of(group: Group, assumed: Assumptions) -> Side:
+    """A side as reports show it."""
+
+    def of(metric: str) -> Estimate:
+        return estimate(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
+
+    return Side(
+        label=group.label,
+        result=group.result,
+        files=group.files,
+        step_time_seconds=of("avg_step_time_seconds"),
+        tokens_per_second=of("tokens_per_second"),
+        tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
+    )
+
+
+def _meetings(groups: Sequence[Group], baseline: str | None, assumed: Assumptions) -> list[Meeting]:
+    """Every candidate of one model with the baseline side that did the most similar work, the first of equals."""
+    bases = _bases(groups, baseline)
+    candidates = [group for group in groups if group not in bases]
+    if baseline is None and not candidates:  # one group only: its first side is what the others are measured against
+        bases, candidates = bases[:1], bases[1:]
+    return [
+        min((meet(base, candidate, assumed) for base in bases), key=_unlikeness)
+        for candidate in (candidates if bases else ())
+    ]
+
+
+def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
+    if baseline is None:
+        return [group for group in groups if group.key == groups[0].key]
+    wanted = baseline.lower()
+    exactly = [group for group in groups if wanted in (group.label.lower(), group.result.platform)]
+    return exactly or [group for group in groups if wanted in group.label.lower()]
+
+
+def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
+    weights = [difference.weight for difference in meeting.fairness.differences]
+    return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")

@@ -1,0 +1,150 @@
+"""`Metric`, a derived figure that carries its formula and its inputs, or the reason why it cannot be known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One thing that a figure rests on."""
+
+    name: str
+    value: float | str | None
+    unit: str = ""
+    source: str | None = None
+    """Where it comes from: "measured over 20 steps", a data sheet, a flag."""
+    because: str | None = None
+    """Why it is None."""
+    root_reasons: tuple[str, ...] = ()
+    """Where it is itself derived: what was missing, thing by thing."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is None, thing by thing."""
+        return self.root_reasons or (self.because or f"{self.name} is not known",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What a metric is, whatever its value."""
+
+    title: str
+    unit: str
+    """Of the value in JSON; reports choose what a person reads."""
+    formula: str
+
+
+DEFINITIONS: dict[str, Definition] = {
+    name: Definition(title=title, unit=unit, formula=formula)
+    for name, title, unit, formula in (
+        ("tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", "as measured"),
+        ("flops_per_token", "FLOPs per token", "FLOP", "forward and backward, by the convention"),
+        ("model_tflops_per_gpu", "model TFLOP/s per GPU", "TFLOP/s", "tokens/s/GPU × FLOPs per token"),
+        ("mfu", "MFU", "fraction", "tokens/s/GPU × FLOPs per token / dense peak"),
+        ("hfu", "HFU", "fraction", "MFU with the FLOPs of recomputed activations"),
+        (
+            "achievable_fraction",
+            "share of best matrix rate",
+            "fraction",
+            "model TFLOP/s per GPU / best measured matrix rate",
+        ),
+        (
+            "reported_tflops_per_gpu_restated",
+            "reported TFLOP/s, restated",
+            "TFLOP/s",
+            "reported TFLOP/s per GPU × FLOPs per token by the convention / FLOPs per token by its own",
+        ),
+        ("memory_utilization", "memory utilisation", "fraction", "peak memory / device memory"),
+        ("memory_headroom_gb", "memory head-room", "GB", "device memory - peak memory"),
+        (
+            "largest_micro_batch_size",
+            "largest micro batch (estimate)",
+            "sequences",
+            "(95 % of device memory - fixed state) / ((peak memory - fixed state) / micro batch size)",
+        ),
+        ("power_watts_per_gpu", "power per GPU", "W", "as measured, or nameplate"),
+        ("joules_per_token", "energy per token", "J", "power per GPU / tokens/s/GPU"),
+        ("tokens_per_watt_hour", "tokens per watt-hour", "tokens/Wh", "tokens/s/GPU × 3600 / power per GPU"),
+        ("price_usd_per_gpu_hour", "price", "USD/h", "as stated"),
+        (
+            "cost_usd_per_trillion_tokens",
+            "cost of 1 T tokens",
+            "USD",
+            "10¹² / (tokens/s/GPU × 3600) × price",
+        ),
+        ("tokens_per_dollar", "tokens per dollar", "tokens/USD", "tokens/s/GPU × 3600 / price"),
+        ("time_to_1t_tokens_seconds", "time to 1 T tokens", "s", "10¹² / tokens/s over all GPUs"),
+        ("time_to_15t_tokens_seconds", "time to 15 T tokens", "s", "15·10¹² / tokens/s over all GPUs"),
+        ("budget_gpu_hours", "GPU-hours for the budget", "h", "budget / tokens/s/GPU / 3600"),
+        ("budget_seconds", "time for the budget", "s", "budget / tokens/s over all GPUs"),
+        ("budget_energy_kwh", "energy for the budget", "kWh", "budget × energy per token"),
+        ("budget_cost_usd", "cost of the budget", "USD", "GPU-hours for the budget × price"),
+        (
+            "break_even_price_usd_per_gpu_hour",
+            "break-even price",
+            "USD/h",
+            "baseline price × tokens/s/GPU / baseline tokens/s/GPU",
+        ),
+        ("budget_saving_usd", "saving on the budget", "USD", "cost of the budget on the baseline - cost of the budget"),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A derived figure with everything that it rests on."""
+
+    name: str
+    value: float | None
+    inputs: tuple[Input, ...]
+    reasons: tuple[str, ...] = ()
+    """Why value is None, thing by thing."""
+    remark: str | None = None
+    """What has to be said beside the value: nameplate, estimate, advice."""
+
+    @property
+    def because(self) -> str | None:
+        """Why value is None."""
+        return "; ".join(self.reasons) or None
+
+    @property
+    def definition(self) -> Definition:
+        """Title, unit and formula."""
+        return DEFINITIONS[self.name]
+
+    def as_input(self) -> Input:
+        """This figure as something that another rests on."""
+        definition = self.definition
+        return Input(
+            name=definition.title,
+            value=self.value,
+            unit=definition.unit,
+            source=self.remark or definition.formula,
+            because=self.because,
+            root_reasons=self.reasons,
+        )
+
+
+def derive(name: str, inputs: tuple[Input, ...], compute: Callable[..., float], *, remark: str | None = None) -> Metric:
+    """A metric from its inputs: `compute` gets the values of those that are numbers, in their order.
+
+    Where an input is None so is the metric, with every reason; likewise where the result is not a finite number.
+    """
+    reasons = tuple(dict.fromkeys(reason for i in inputs if i.value is None for reason in i.reasons))
+    if reasons:
+        return Metric(name=name, value=None, inputs=inputs, reasons=reasons)
+    try:
+        value = float(compute(*(i.value for i in inputs if not isinstance(i.value, str))))
+    except (ZeroDivisionError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        return Metric(name=name, value=None, inputs=inputs, reasons=("its inputs give no finite number",))
+    return Metric(name=name, value=value, inputs=inputs, remark=remark)
+
+
+def unknown(name: str, because: str, inputs: tuple[Input, ...] = ()) -> Metric:
+    """A metric that cannot be known, with the reason."""
+    return Metric(name=name, value=None, inputs=inputs, reasons=(because,))

@@ -1,0 +1,127 @@
+"""A side's figures with their intervals: over runs where there are several, of the one run otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from tensorprimat.analysis import stats
+from tensorprimat.analysis.records import Estimate
+from tensorprimat.analysis.sides import Group
+from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core.records import Result
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.summary import select_measured
+
+PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
+ONE_PERCENT = 0.01
+
+
+def figure(result: Result, metric: str) -> float | None:
+    """A positive figure of a result, or None. metric: a field of PerformanceMetrics."""
+    metrics = result.performance_metrics
+    value = getattr(metrics, metric)
+    if value is None and metric == "steps_per_second" and metrics.avg_step_time_seconds:  # an old file's means
+        value = 1 / metrics.avg_step_time_seconds
+    return value if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
+    """The figure of a side with its interval, or the reason why it has none."""
+    value = figure(group.result, metric)
+    if value is None:
+        return Estimate(value=None, confidence=confidence, rests_on="nothing", no_interval_because="not measured")
+    over_runs = log_estimate(group, metric)
+    if over_runs is None:
+        return _of_one_run(group.runs[0], metric, value, assume_run_cv, confidence)
+    low, high = over_runs.interval(confidence)
+    hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence=confidence,
+        rests_on=f"{len(group.runs)} runs{hosts}",
+        runs_for_one_percent=stats.runs_needed([scatter(group, metric)], ONE_PERCENT, confidence),
+    )
+
+
+def log_estimate(group: Group, metric: str, *, assume_run_cv: float | None = None) -> LogEstimate | None:
+    """Logarithm of a figure with its scatter over runs; None where one run and no assumption is all there is.
+
+    assume_run_cv: scatter of single runs beyond what the steps of the run explain, for a side of one run.
+    """
+    figures = [figure(run, metric) for run in group.runs]
+    known = [value for value in figures if value is not None]
+    if not known or len(known) < len(figures):
+        return None
+    if len(known) > 1:
+        return stats.of_runs(known, group.hosts)
+    if assume_run_cv is None:
+        return None
+    within = within_run(group.runs[0], metric)
+    return LogEstimate(log=math.log(known[0]), variance=assume_run_cv**2 + within**2, degrees=math.inf)
+
+
+def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> float:
+    """What the logarithm of one more run would scatter by: seen, or planned where there is one run only."""
+    figures = [value for run in group.runs if (value := figure(run, metric)) is not None]
+    if len(figures) > 1:
+        return float(np.std(np.log(figures), ddof=1))
+    return math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(group.runs[0], metric))
+
+
+def within_run(run: Result, metric: str) -> float:
+    """Standard error of a run's figure as its own rows tell it, relative; 0 where it has too few to tell."""
+    rows = moves(run, metric)
+    if len(rows) < stats.FEWEST_ROWS:
+        return 0.0
+    return stats.of_one_run(rows).half_width / stats.student(0.95, math.inf)
+
+
+def _of_one_run(run: Result, metric: str, value: float, assume_run_cv: float | None, confidence: float) -> Estimate:
+    rows = moves(run, metric)
+    if len(rows) < stats.FEWEST_ROWS:
+        few = f"only {len(rows)} measured rows" if len(run.steps) else "the file holds means only, no steps"
+        return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
+    spread = stats.of_one_run(rows, confidence)
+    planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
+    enough = spread.effective >= stats.MINIMUM_EFFECTIVE
+    rests_on = f"one run of {len(rows)} rows ({spread.effective:.0f} effective)"
+    return Estimate(
+        value=value,
+        low=value * math.exp(-spread.half_width) if enough else None,
+        high=value * math.exp(spread.half_width) if enough else None,
+        confidence=confidence,
+        rests_on=f"{rests_on}; it speaks of that run only" if enough else rests_on,
+        no_interval_because=None if enough else f"fewer than {stats.MINIMUM_EFFECTIVE:g} effective rows",
+        runs_for_one_percent=stats.runs_needed([planned], ONE_PERCENT, confidence),
+    )
+
+
+def moves(run: Result, metric: str) -> FloatArray:
+    """How much each measured row of one run moves the logarithm of a figure. shape (rows,)"""
+    if not len(run.steps):
+        return np.empty(0)
+    selections = select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)
+    steps = run.steps.take(np.concatenate([selection.rows for selection in selections]))
+    for amount, time in _ratios_of_sums(steps, metric):
+        known = np.isfinite(amount) & np.isfinite(time) & (time > 0)
+        if known.any():
+            return stats.influences(amount[known], time[known])
+    return np.empty(0)
+
+
+def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, FloatArray]]:
+    """Numerator and denominator, row by row, of the ways in which core/summary forms a figure, best first."""
+    covers = steps.column("covers").astype(np.float64)
+    time = steps.column("seconds") * covers
+    if metric.startswith("tokens"):
+        yield steps.column("tokens") * covers, time
+    if metric.startswith(("tokens", "samples")):
+        yield steps.column("samples") * covers, time
+        for rate in ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"):
+            yield covers, covers / steps.column(f"reported_{rate}")
+    yield covers, time

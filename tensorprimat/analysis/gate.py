@@ -1,0 +1,196 @@
+"""A gate for continuous integration: is the candidate slower, larger or worse at learning than it may be?
+
+Every check ends in one of three ways. It fails only where the interval of what was measured lies wholly beyond the
+limit, and passes only where it lies wholly within; everything else is undecided, with how many runs would decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprimat.analysis import losses, stats
+from tensorprimat.analysis.ratios import Assumptions, Meeting, meet, runs_to_show
+from tensorprimat.analysis.sides import Group, gather, model_of, usable
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.store import Loaded
+
+Status = Literal["pass", "fail", "undecided"]
+MEMORY_KINDS = ("memory_allocated", "memory_reserved", "memory_device_used")
+"""Best first; only equal kinds are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the candidate may do worse, as fractions; None leaves a check out."""
+
+    slowdown: float
+    """Of the rate: at 0.03 the candidate may lose 3 % of the baseline's tokens/s/GPU."""
+    memory_increase: float | None = None
+    loss_gap: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One limit, looked at for one model."""
+
+    model: str
+    what: str
+    """throughput, memory or loss."""
+    status: Status
+    change: float | None
+    """Relative change from baseline to candidate; None where there is no such number."""
+    low: float | None
+    high: float | None
+    limit: float
+    sentence: str
+    """What decided it, or what would."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """All checks, and what has to be known beside them."""
+
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+    """Fairness of every model, assumptions, and what was left out."""
+
+    @property
+    def status(self) -> Status:
+        """The worst of the checks: one failure fails, otherwise one undecided leaves it undecided."""
+        found = {check.status for check in self.checks}
+        return "fail" if "fail" in found else "undecided" if "undecided" in found else "pass"
+
+
+def gate(baseline: Sequence[Loaded], candidate: Sequence[Loaded], limits: Limits, assumed: Assumptions) -> GateReport:
+    """Check every model that the baseline has.
+
+    Raises InputError where a side has no usable result, several configurations of one model, or other work than the
+    baseline; UsageError where an assumption cannot be.
+    """
+    assumed.checked()
+    notes: list[str] = []
+    bases = _by_model(baseline, "baseline", notes)
+    candidates = _by_model(candidate, "candidate", notes)
+    missing = [model for model in bases if model not in candidates]
+    if missing:
+        raise InputError(f"the candidate has no complete result of {', '.join(missing)}, which the baseline has")
+    checks: list[Check] = []
+    for model, base in bases.items():
+        meeting = meet(base, candidates[model], assumed)
+        if meeting.fairness.verdict == "not_comparable":
+            raise InputError(f"{model}: {meeting.fairness.sentence} A gate needs the same work on both sides")
+        notes.append(f"{model}: {meeting.fairness.sentence}")
+        if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
+            notes.append(f"{model}: assumed that single runs scatter by {100 * assumed.run_cv:g} %.")
+        checks.append(_throughput(model, meeting, limits.slowdown, assumed))
+        if limits.memory_increase is not None:
+            checks.append(_memory(model, meeting, limits.memory_increase, assumed))
+        if limits.loss_gap is not None:
+            checks.append(_losses(model, meeting, limits.loss_gap, assumed))
+    return GateReport(checks=tuple(checks), notes=tuple(notes))
+
+
+def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str, Group]:
+    items, warnings = usable(loaded)
+    notes += [f"{side}: {warning}" for warning in warnings]
+    if not items:
+        raise InputError(f"no {side} to gate with: {'; '.join(warnings) or 'no results'}")
+    groups = {}
+    for model in dict.fromkeys(model_of(item.result) for item in items):
+        found = gather([item for item in items if model_of(item.result) == model], "platform")
+        if len(found) > 1:
+            labels = ", ".join(group.label for group in found)
+            raise UsageError(f"--{side}: {len(found)} configurations of {model} ({labels}); name the files of one")
+        groups[model] = found[0]
+    return groups
+
+
+def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+    least = math.log1p(-limit)
+    log = meeting.log
+    status: Status = "undecided"
+    if log is None:
+        sentence = "no rate in common" if meeting.metric is None else "each side needs at least 2 runs"
+        return Check(
+            model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
+            sentence=f"{sentence}; {_more_runs(meeting, abs(least), assumed)}",
+        )  # fmt: skip
+    half = log.half_width(assumed.confidence)
+    if log.log + half < least:
+        status, sentence = "fail", f"a slowdown of more than {limit:.3g} is shown"
+    elif log.log - half >= least:
+        status, sentence = "pass", "shown to be within the limit"
+    else:
+        sentence = f"the interval holds the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
+    low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
+    return Check(
+        model=model,
+        what=f"throughput ({(meeting.metric or '').replace('_', ' ')})",
+        status=status,
+        change=math.expm1(log.log),
+        low=low,
+        high=high,
+        limit=-limit,
+        sentence=sentence,
+    )
+
+
+def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
+    """How many runs would decide, if the next ones scatter like those seen and lie where these lie."""
+    needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
+    return "no number of runs would decide" if needed is None else f"about {needed} runs on each side would decide"
+
+
+def _memory(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+    """Peaks of one kind. They hardly vary from run to run, so that with one run the figures themselves decide."""
+    kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in meeting.groups)), None)
+    if kind is None:
+        return Check(
+            model=model, what="memory", status="undecided", change=None, low=None, high=None, limit=limit,
+            sentence="no kind of device memory was measured on both sides",
+        )  # fmt: skip
+    what = f"peak {kind.replace('_', ' ')}"
+    below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in meeting.groups)
+    if min(len(below), len(above)) > 1:
+        log = stats.difference(stats.of_runs(above), stats.of_runs(below))
+        low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
+        change: float = math.expm1(log.log)
+    else:
+        change = low = high = max(above) / max(below) - 1
+    status: Status = "fail" if low > limit else "pass" if high <= limit else "undecided"
+    sentence = {
+        "fail": "shown to need more than the limit allows",
+        "pass": "shown to be within the limit",
+        "undecided": "the interval holds the limit",
+    }[status]
+    return Check(
+        model=model, what=what, status=status, change=change, low=low, high=high, limit=limit, sentence=sentence
+    )
+
+
+def _peak(result: Result, kind: str) -> float | None:
+    memory = result.memory_metrics
+    return None if memory is None else getattr(memory, f"peak_{kind}_gb")
+
+
+def _losses(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+    found = losses.parity(meeting.baseline, meeting.candidate, tolerance=limit, confidence=assumed.confidence)
+    status: Status = "undecided"
+    if found is not None and found.verdict in ("diverge", "failed"):
+        status = "fail"
+    elif found is not None and found.verdict == "agree":
+        status = "pass"
+    return Check(
+        model=model,
+        what="loss",
+        status=status,
+        change=None,
+        low=None,
+        high=None,
+        limit=limit,
+        sentence="a side logged no loss" if found is None else found.sentence,
+    )

@@ -1,0 +1,156 @@
+"""How a figure of one machine and model moved from one benchmark to the next, with changes detected.
+
+A series is everything that was measured on one host and device with one model and configuration; versions of drivers
+and frameworks may differ, since their effect is what a history is read for. A benchmark is a change where it lies off
+the stretch of equals before it by more than both kinds of scatter allow (99 %): that of the runs within benchmarks,
+and that from one benchmark to the next, which days and reboots make larger. The latter is the median moving range
+(Shewhart's chart of individuals), which a few changes do not inflate. A change begins a new stretch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprimat.analysis import stats
+from tensorprimat.analysis.estimates import estimate, figure
+from tensorprimat.analysis.fairness import FIELDS
+from tensorprimat.analysis.records import Estimate
+from tensorprimat.analysis.sides import Group, device_label, model_of, runs_of, tell_apart, usable
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import Result
+from tensorprimat.core.steady import NORMAL_MAD
+from tensorprimat.core.store import Loaded
+
+METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
+SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
+RESOLUTION = 1e-3  # relative; runs that agree better than that by luck make no ruler
+FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One benchmark of a series."""
+
+    at: str | None
+    file: str
+    result: Result
+    figure: Estimate
+    change: float | None
+    """Relative change from the stretch before, where one is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One machine, model and configuration over time."""
+
+    label: str
+    """Device, model, and what else tells it apart."""
+    metric: str
+    entries: tuple[Entry, ...]
+
+
+def history(
+    loaded: Sequence[Loaded], *, metric: str = METRICS[0], confidence: float = 0.95
+) -> tuple[list[Series], list[str]]:
+    """Series of a metric, oldest benchmark first, and a sentence for every result left out.
+
+    Raises InputError where no result has the metric.
+    """
+    ordered = sorted(loaded, key=lambda item: (_moment(item.result) is None, _moment(item.result) or "", item.path))
+    items, warnings = usable(ordered)
+    unmeasured = [item for item in items if figure(item.result, metric) is None]
+    warnings += [f"{item.path.name}: left out, it has no {metric}" for item in unmeasured]
+    members: dict[tuple[object, ...], list[Loaded]] = {}
+    for item in items:
+        if item not in unmeasured:
+            members.setdefault(_machine_and_work(item.result), []).append(item)
+    if not members:
+        raise InputError(f"no complete result has {metric}; choose another --metric, or run ./benchmark.py first")
+    firsts = [series[0].result for series in members.values()]
+    names = [f"{device_label(first)} · {model_of(first)}" for first in firsts]
+    labels = tell_apart(names, firsts, [series[0].path for series in members.values()])
+    return [
+        Series(label=label, metric=metric, entries=_entries(series, metric, confidence))
+        for label, series in zip(labels, members.values(), strict=True)
+    ], warnings
+
+
+def _moment(result: Result) -> str | None:
+    """When the first run that is left of a result started."""
+    return next((run.started_at for run in result.runs if run.started_at), result.timestamp)
+
+
+def _machine_and_work(result: Result) -> tuple[object, ...]:
+    work = (field.read(result) for field in FIELDS if field.weight != "context")
+    return (result.provenance.host, device_label(result), *work)
+
+
+def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[Entry, ...]:
+    groups = [_alone(item) for item in series]
+    logs = [[math.log(value) for run in group.runs if (value := figure(run, metric)) is not None] for group in groups]
+    return tuple(
+        Entry(
+            at=_moment(group.result),
+            file=group.files[0],
+            result=group.result,
+            figure=estimate(group, metric, assume_run_cv=None, confidence=confidence),
+            change=change,
+        )
+        for group, change in zip(groups, changes(logs), strict=True)
+    )
+
+
+def _alone(item: Loaded) -> Group:
+    runs = tuple(runs_of(item.result))
+    return Group(label="", key="", files=(str(item.path),), result=item.result, runs=runs, hosts=(None,) * len(runs))
+
+
+def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
+    """Which benchmarks changed by how much (relative) from the stretch before them; None where none is shown.
+
+    logs: logarithms of the run figures of every benchmark, in the order of time, at least one each.
+    """
+    means = np.array([float(np.mean(runs)) for runs in logs])
+    between, between_degrees = _between(means)
+    within, within_degrees = _within(logs)
+    found: list[float | None] = []
+    start = 0
+    for place, runs in enumerate(logs):
+        stretch = means[start:place]
+        change = None
+        if len(stretch):
+            runs_before = sum(len(earlier) for earlier in logs[start:place])
+            allowed = max(
+                _allowed(between, between_degrees) * math.sqrt(1 + 1 / len(stretch)),
+                _allowed(within, within_degrees) * math.sqrt(1 / len(runs) + 1 / runs_before),
+            )
+            moved = float(means[place] - stretch.mean())
+            if allowed and abs(moved) > allowed:
+                change, start = math.expm1(moved), place
+        found.append(change)
+    return found
+
+
+def _between(means: np.ndarray) -> tuple[float, int]:
+    """Standard deviation from benchmark to benchmark, and its degrees of freedom; (0, 0) for too few to tell."""
+    moves = np.abs(np.diff(means))
+    if len(moves) < FEWEST_MOVES:
+        return 0.0, 0
+    return max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION), len(moves) // 2  # a median wastes half
+
+
+def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Standard deviation of runs within benchmarks, taken together; (0, 0) where no benchmark has two."""
+    degrees = sum(len(runs) - 1 for runs in logs)
+    if not degrees:
+        return 0.0, 0
+    squares = sum(float(((np.array(runs) - np.mean(runs)) ** 2).sum()) for runs in logs)
+    return max(math.sqrt(squares / degrees), RESOLUTION), degrees
+
+
+def _allowed(scatter: float, degrees: int) -> float:
+    return stats.student(1 - SIGNIFICANCE, degrees) * scatter if degrees else 0.0

@@ -1,0 +1,256 @@
+"""What derived figures rest on, found in result and catalogue: each with its source, or the reason it is None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorprimat.analysis.derived import Input
+from tensorprimat.core import catalogue, models
+from tensorprimat.core.catalogue import Fact, Gpu
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import GB
+
+PROCESSOR = "a CPU has no entry in the catalogue of GPUs"
+
+
+def gpu_of(result: Result) -> Gpu | None:
+    """The catalogue's entry for the device that ran."""
+    return catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
+
+
+def why_no_gpu(result: Result) -> str:
+    """Why `gpu_of` is None."""
+    name = result.gpu_info.device_name
+    if result.platform == "cpu":
+        return PROCESSOR
+    if not name:
+        return "the device is not known"
+    variants = [gpu.name for gpu in catalogue.variants(name)]
+    if variants:
+        return f"{name} may be {', '.join(variants[:-1])} or {variants[-1]}, which differ"
+    return f"{name} is not in the catalogue of GPUs"
+
+
+def rate_per_gpu(result: Result) -> Input:
+    """tokens/s/GPU of the measured steps."""
+    value = result.performance_metrics.tokens_per_second_per_gpu
+    return Input(
+        name="tokens/s/GPU",
+        value=value if value and value > 0 else None,
+        unit="tokens/s",
+        source=_basis(result),
+        because=_reason(result, "tokens_per_second_per_gpu", "tokens_per_second") or "no token rate per GPU is known",
+    )
+
+
+def rate(result: Result) -> Input:
+    """tokens/s over all GPUs."""
+    value = result.performance_metrics.tokens_per_second
+    return Input(
+        name="tokens/s over all GPUs",
+        value=value if value and value > 0 else None,
+        unit="tokens/s",
+        source=_basis(result),
+        because=_reason(result, "tokens_per_second") or "no token rate is known",
+    )
+
+
+def _basis(result: Result) -> str:
+    performance = result.performance_metrics
+    if performance.basis == "step_times":
+        timed = "measured" if result.provenance.timing == "measured" else "from reported step times"
+        return f"{timed} over {performance.measured_steps} steps"
+    if performance.basis == "reported_rates":
+        return f"the framework's own rate over {performance.measured_steps} steps"
+    return "as the file reports it, without steps"
+
+
+def _reason(result: Result, *subjects: str) -> str | None:
+    """The warning that says why a figure is unknown."""
+    openings = tuple(f"{subject}: {why}" for subject in subjects for why in ("unknown", "the number of GPUs"))
+    return next((warning for warning in result.warnings if warning.startswith(openings)), None)
+
+
+def shape(result: Result) -> Input:
+    """The model's shape, only where run or log confirms it."""
+    known, name = result.model.shape, result.model.name
+    label = f" (the name {name!r} is a label)" if name else ""
+    said = None
+    if known is not None:
+        preset = models.identify(known)
+        said = f"{preset.title if preset else 'own shape'} ({models.parameters(known):,} parameters)"
+    return Input(
+        name="model shape",
+        value=said,
+        source="confirmed by run or log",
+        because=f"neither run nor log confirms the model's shape{label}",
+    )
+
+
+def sequence_length(result: Result) -> Input:
+    """Tokens of a sequence."""
+    return Input(
+        name="sequence length",
+        value=result.training_config.sequence_length,
+        unit="tokens",
+        source=_config_source(result, "sequence_length"),
+        because="the sequence length is not stated; give --sequence-length when reading the log",
+    )
+
+
+def precision(result: Result) -> Input:
+    """The precision that ran."""
+    return Input(
+        name="precision",
+        value=result.training_config.precision,
+        source=_config_source(result, "precision"),
+        because="the precision that ran is not stated",
+    )
+
+
+def _config_source(result: Result, key: str) -> str:
+    return result.provenance.assumed.get(key, "the run's configuration")
+
+
+def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
+    """Dense peak of the device at the precision that ran."""
+    ran = result.training_config.precision
+    name = f"dense {ran} peak" if ran else "dense peak"
+    if ran is None:
+        because = "the precision that ran is not stated"
+    elif gpu is None:
+        because = why_no_gpu(result)
+    elif ran in gpu.lacks:
+        because = f"{gpu.name} has no matrix units for {ran}"
+    else:
+        return cell(
+            name, gpu.peak(ran), "TFLOP/s", label=gpu.name, because=f"no dense {ran} peak of {gpu.name} is known"
+        )
+    return Input(name=name, value=None, unit="TFLOP/s", because=because)
+
+
+def achievable_tflops(result: Result, gpu: Gpu | None) -> Input:
+    """Best matrix product that somebody measured on this kind of device, at the precision that ran."""
+    ran = result.training_config.precision
+    name = f"best measured {ran} matrix rate" if ran else "best measured matrix rate"
+    if ran is None or gpu is None:
+        because = why_no_gpu(result) if gpu is None else "the precision that ran is not stated"
+        return Input(name=name, value=None, unit="TFLOP/s", because=because)
+    return cell(
+        name,
+        gpu.achievable_tflops.get(ran),
+        "TFLOP/s",
+        label=gpu.name,
+        because=f"no measured {ran} matrix rate of {gpu.name} is in the catalogue",
+    )
+
+
+def cell(name: str, fact: Fact | None, unit: str, *, label: str, because: str) -> Input:
+    """A cell of the catalogue; a range is no value, and says so."""
+    if fact is None:
+        return Input(name=name, value=None, unit=unit, because=because)
+    if fact.value is None:
+        because = f"the {name} of {label} is a range ({fact.low:,g} to {fact.high:,g} {unit})"
+    return Input(name=name, value=fact.value, unit=unit, source=f"{label}: {fact.origin}", because=because)
+
+
+NO_DEVICE_MEMORY = "a CPU has no device memory"
+MEMORY_KINDS = {
+    "device_used": "whole device, as the driver reports it",
+    "reserved": "the allocator's pool",
+    "allocated": "tensors only; the device holds more",
+}
+"""By how much of the device they cover, the widest first."""
+
+
+def memory_used(result: Result) -> Input:
+    """Peak memory of the widest kind that was logged, in 10**9 bytes."""
+    memory = result.memory_metrics
+    for kind, meaning in MEMORY_KINDS.items() if memory is not None else ():
+        value = getattr(memory, f"peak_memory_{kind}_gb")
+        if value is not None:
+            return Input(name=f"peak memory ({kind})", value=value, unit="GB", source=meaning)
+    said = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
+    return Input(name="peak memory", value=None, unit="GB", because=said)
+
+
+def memory_total(result: Result, gpu: Gpu | None) -> Input:
+    """Memory of one device, in 10**9 bytes: as the device reports it, else its nameplate."""
+    reported = None if result.platform == "cpu" else result.gpu_info.total_memory_gb
+    if reported:
+        return Input(name="device memory", value=reported, unit="GB", source="reported by the device or the log")
+    if gpu is None:
+        because = NO_DEVICE_MEMORY if result.platform == "cpu" else why_no_gpu(result)
+        return Input(name="device memory", value=None, unit="GB", because=because)
+    nameplate = cell(
+        "device memory", gpu.memory_gb, "GB", label=gpu.name, because=f"the memory of {gpu.name} is not known"
+    )
+    if nameplate.value is None or gpu.memory_bytes is None:
+        return nameplate
+    return Input(
+        name="device memory", value=gpu.memory_bytes / GB, unit="GB", source=f"nameplate of {nameplate.source}"
+    )
+
+
+def power(result: Result, gpu: Gpu | None) -> Input:
+    """Watts of one GPU: measured if present, else nameplate, labelled."""
+    measured, performance = result.power_metrics, result.performance_metrics
+    if measured is not None:
+        watts = measured.avg_power_watts_per_gpu
+        if watts is None and measured.energy_joules_per_gpu and performance.measured_time_seconds:
+            watts = measured.energy_joules_per_gpu / performance.measured_time_seconds
+        if watts:
+            return Input(name="power per GPU", value=watts, unit="W", source="measured")
+    limit = result.gpu_info.power_limit_watts
+    if limit:
+        return Input(name="power per GPU", value=limit, unit="W", source="nameplate: the device's power limit")
+    if gpu is None:
+        return Input(
+            name="power per GPU", value=None, unit="W", because=f"no power was measured, and {why_no_gpu(result)}"
+        )
+    nameplate = cell(
+        "power per GPU", gpu.tdp_watts, "W", label=gpu.name, because=f"no nameplate power of {gpu.name} is known"
+    )
+    if nameplate.value is None:
+        return Input(
+            name="power per GPU", value=None, unit="W", because=f"no power was measured, and {nameplate.because}"
+        )
+    return Input(name="power per GPU", value=nameplate.value, unit="W", source=f"nameplate: {nameplate.source}")
+
+
+def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
+    """USD for an hour of one GPU: the user's own, else the catalogue's first.
+
+    given: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
+    """
+    device = result.gpu_info.device_name
+    for written in given:
+        if _means(written, result, gpu):
+            return Input(
+                name="price", value=given[written], unit="USD/h", source=f"--price {written}={given[written]:g}"
+            )
+    if "" in given:
+        return Input(name="price", value=given[""], unit="USD/h", source=f"--price {given['']:g}")
+    if gpu is not None:
+        for known in catalogue.prices():
+            if known.gpu == gpu.name:
+                unchecked = "" if known.checked else " (unchecked)"
+                said = f"{known.provider}, {known.date.isoformat()}{unchecked}"
+                return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=said)
+    named = gpu.name if gpu else device or "this device"
+    example = "cpu" if result.platform == "cpu" else named
+    return Input(
+        name="price", value=None, unit="USD/h", because=f'no price of {named} is known; give --price "{example}=USD"'
+    )
+
+
+def _means(written: str, result: Result, gpu: Gpu | None) -> bool:
+    """Whether a name that the user wrote stands for this device."""
+    if not written:
+        return False
+    if result.platform == "cpu":
+        return written.lower() == "cpu"
+    if gpu is not None and any(gpu.name == variant.name for variant in catalogue.variants(written)):
+        return True
+    name = result.gpu_info.device_name
+    return bool(name) and catalogue.plain_name(written) == catalogue.plain_name(name or "")

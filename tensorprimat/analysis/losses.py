@@ -1,0 +1,180 @@
+"""Loss parity: a fast run that does not learn is not fast.
+
+Two curves that read the same data are compared over windows of a few steps: the gap of the windows' means against its
+own noise. Runs of equal seeds read it in the same order and are taken pair by pair, so that what the batches do to both
+cancels; the noise is what the gap scatters by over the pairs, or, for one pair, between neighbouring steps (von
+Neumann's estimator). Where seeds differ, two runs on each side give the seed-to-seed noise itself. Correlation is not
+used: any two falling curves correlate.
+
+Curves diverge where a window's gap is beyond the tolerance beyond doubt, the doubt being shared among all windows
+(Bonferroni). They agree where every window is within the tolerance beyond doubt. Otherwise nothing is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprimat.analysis import stats
+from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.records import LossParity, LossVerdict
+from tensorprimat.analysis.sides import Group
+from tensorprimat.core.records import Result
+from tensorprimat.core.steps import FloatArray
+
+TOLERANCE = 0.0025  # of the loss: what FP8 training kept to against BF16 in the DeepSeek-V3 report (2024), section 3.3
+FEWEST_STEPS = 10
+WINDOWS = 20  # at most: short enough to name a step, long enough to average the batches' own noise
+GENERATED = ("synthetic", "mock")  # data that each framework makes in its own way
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Curve:
+    """The losses of one run by optimizer step."""
+
+    seed: int | None
+    loss: dict[int, float]
+
+
+def parity(
+    baseline: Group, candidate: Group, *, tolerance: float = TOLERANCE, confidence: float = 0.95
+) -> LossParity | None:
+    """Whether two sides learned the same; None where a side logged no loss at all.
+
+    tolerance: gap that is let pass, as a fraction of the baseline's loss.
+    """
+    sides = (baseline, candidate)
+    if not all("loss" in group.result.steps.seen for group in sides):
+        return None
+    for group in sides:
+        if failure := failed_to_learn(group.result):
+            return LossParity(verdict="failed", sentence=f"{group.label}: {failure}")
+    if reason := _other_data(baseline.result, candidate.result):
+        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+    ours, theirs = ([_curve(run) for run in group.runs] for group in sides)
+    pairs = _same_seeds(ours, theirs)
+    if not pairs and min(len(ours), len(theirs)) < 2:
+        reason = "no runs of equal seeds, and not two runs on each side to tell what a seed does"
+        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+    if pairs:
+        ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    common = sorted(set.intersection(*(set(curve.loss) for curve in (*ours, *theirs))))
+    if len(common) < FEWEST_STEPS:
+        reason = f"only {len(common)} logged steps in common"
+        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+    base, other = (np.array([[curve.loss[step] for step in common] for curve in side]) for side in (ours, theirs))
+    return _verdict(base, other, np.array(common), bool(pairs), tolerance, confidence)
+
+
+def failed_to_learn(result: Result) -> str | None:
+    """Why a side's losses show that it does not learn: nan, or flat. None where they do not show it."""
+    steps = result.steps
+    nan_rows = np.flatnonzero(steps.logged_nan("loss"))
+    if len(nan_rows):
+        return f"the loss is nan from step {steps.column('index')[nan_rows[0]]} on."
+    losses = steps.column("loss")
+    losses = losses[np.isfinite(losses)]
+    if len(losses) >= FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):
+        return f"the loss stays at {losses[0]:g} over {len(losses)} rows."
+    return None
+
+
+def _curve(run: Result) -> _Curve:
+    index, losses = run.steps.column("index"), run.steps.column("loss")
+    known = np.isfinite(losses)
+    seed = run.runs[0].seed if run.runs and run.runs[0].seed is not None else run.training_config.seed
+    return _Curve(seed=seed, loss=dict(zip(index[known].tolist(), losses[known].tolist(), strict=True)))
+
+
+def _other_data(baseline: Result, candidate: Result) -> str | None:
+    """Why the sides did not read the same tokens in the same order; None where nothing speaks against it."""
+    ours, theirs = baseline.training_config, candidate.training_config
+    if judge(baseline, candidate).verdict == "not_comparable":
+        return "the sides did not do the same work"
+    if ours.data is None or theirs.data is None:
+        return "not both sides say which data they read"
+    if ours.data != theirs.data:
+        return f"{ours.data} data against {theirs.data} data"
+    if ours.data in GENERATED and ours.framework != theirs.framework:
+        return f"each framework makes its own {ours.data} data"
+    return None
+
+
+def _same_seeds(ours: Sequence[_Curve], theirs: Sequence[_Curve]) -> list[tuple[_Curve, _Curve]]:
+    """Runs of equal seed, each used once; a seed that nobody states is equal to nothing."""
+    left = [curve for curve in theirs if curve.seed is not None]
+    pairs = []
+    for curve in ours:
+        match = next((other for other in left if other.seed == curve.seed), None)
+        if match is not None:
+            left.remove(match)
+            pairs.append((curve, match))
+    return pairs
+
+
+def _verdict(
+    base: FloatArray, other: FloatArray, common: np.ndarray, paired: bool, tolerance: float, confidence: float
+) -> LossParity:
+    """base, other: losses of each side, shape (runs, steps); paired: run i of one belongs to run i of the other."""
+    windows = np.array_split(np.arange(len(common)), min(WINDOWS, len(common) // (FEWEST_STEPS // 2)))
+    gap, error, degrees, rests_on = (_paired_gap if paired else _gap_of_means)(base, other, windows)
+    margin = stats.student(1 - (1 - confidence) / len(windows), degrees) * error
+    allowed = np.array([tolerance * abs(float(base[:, window].mean())) for window in windows])
+    beyond = np.flatnonzero(np.abs(gap) - margin > allowed)
+    largest = int(np.argmax(np.abs(gap)))
+    first, at = (int(common[windows[place][0]]) for place in (beyond[0] if len(beyond) else 0, largest))
+    verdict: LossVerdict = "undecided"
+    said = "No divergence of the losses is shown, nor agreement"
+    if len(beyond):
+        verdict, said = "diverge", f"The losses diverge from step {first} on"
+    elif (np.abs(gap) + margin <= allowed).all():
+        verdict, said = "agree", f"The losses agree within {100 * tolerance:g} %"
+    return LossParity(
+        verdict=verdict,
+        sentence=f"{said}; largest gap {gap[largest]:+.3g} near step {at} (± {margin:.2g} by {rests_on}).",
+        steps=len(common),
+        largest_gap=float(gap[largest]),
+        largest_gap_step=at,
+        noise=float(margin),
+        first_divergence_step=first if len(beyond) else None,
+    )
+
+
+Gap = tuple[FloatArray, float, float, str]
+"""Gap of every window, its standard error, degrees of freedom, and what the error rests on."""
+
+
+def _paired_gap(base: FloatArray, other: FloatArray, windows: Sequence[np.ndarray]) -> Gap:
+    difference = other - base
+    if len(difference) > 1:
+        gaps = _means(difference, windows)
+        error, degrees = _scatter(gaps)
+        return gaps.mean(axis=1), error / math.sqrt(len(difference)), degrees, f"{len(difference)} pairs of equal seeds"
+    jumps = np.diff(difference[0])
+    error = math.sqrt(float((jumps**2).mean()) / 2 / min(map(len, windows)))
+    return _means(difference, windows)[:, 0], error, len(jumps), "the steps of one run"
+
+
+def _gap_of_means(base: FloatArray, other: FloatArray, windows: Sequence[np.ndarray]) -> Gap:
+    ours, theirs = _means(base, windows), _means(other, windows)
+    (error_a, degrees_a), (error_b, degrees_b) = _scatter(ours), _scatter(theirs)
+    error = math.sqrt(error_a**2 / len(base) + error_b**2 / len(other))
+    rests_on = f"what {len(base)} and {len(other)} runs scatter by"
+    return theirs.mean(axis=1) - ours.mean(axis=1), error, min(degrees_a, degrees_b), rests_on
+
+
+def _means(losses: FloatArray, windows: Sequence[np.ndarray]) -> FloatArray:
+    """(runs, steps) → (windows, runs)"""
+    return np.array([losses[:, window].mean(axis=1) for window in windows])
+
+
+def _scatter(means: FloatArray) -> tuple[float, float]:
+    """Standard deviation of one run's window mean, taken together over the windows, and its degrees of freedom.
+
+    means: shape (windows, runs). A run's windows err together, so they count as one when it comes to freedom.
+    """
+    runs = means.shape[1]
+    return math.sqrt(float(means.var(axis=1, ddof=1).mean())), runs - 1

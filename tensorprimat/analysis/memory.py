@@ -1,0 +1,130 @@
+"""How full the device was, and an estimate of what more would fit."""
+
+from __future__ import annotations
+
+import math
+
+from tensorprimat.analysis import formulas, inputs
+from tensorprimat.analysis.derived import Input, Metric, derive, unknown
+from tensorprimat.core import models
+from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.records import Result, TrainingConfig
+from tensorprimat.core.units import GB
+
+ROOMY, TIGHT = 0.50, 0.95  # below: memory lies idle; above: fragmentation or one longer sequence runs out of it
+MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
+DTYPE_BYTES = {
+    "fp32": 4,
+    "float32": 4,
+    "bf16": 2,
+    "bfloat16": 2,
+    "fp16": 2,
+    "float16": 2,
+}
+SHARDED_BY_REPLICAS = {
+    "ddp": "nothing",
+    "single": "nothing",
+    "zero-1": "optimizer",
+    "zero1": "optimizer",
+    "distributed optimizer": "optimizer",
+    "zero-2": "optimizer and gradients",
+    "zero2": "optimizer and gradients",
+    "fsdp": "everything",
+    "fsdp2": "everything",
+    "zero-3": "everything",
+    "zero3": "everything",
+}
+"""Strategy → which part of the state the data-parallel replicas share out among them."""
+
+
+def utilization(result: Result, gpu: Gpu | None) -> Metric:
+    """Peak memory over device memory, with advice where it is nearly empty or nearly full."""
+    used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
+    metric = derive("memory_utilization", (used, total), formulas.calculate_memory_utilization, remark=used.source)
+    if metric.value is None:
+        return metric
+    advice = None
+    if metric.value < ROOMY:
+        advice = "more than half is idle, a larger --micro-batch-size may be faster"
+    elif metric.value > TIGHT:
+        advice = "nearly full, fragmentation or a longer sequence may run out of memory"
+    remark = "; ".join(filter(None, (used.source, advice)))
+    return Metric(name=metric.name, value=metric.value, inputs=metric.inputs, remark=remark)
+
+
+def headroom(result: Result, gpu: Gpu | None) -> Metric:
+    """Device memory that the peak left free."""
+    used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
+    return derive("memory_headroom_gb", (used, total), lambda used, total: total - used, remark=used.source)
+
+
+def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
+    """The largest micro batch that would fit, if everything but weights, gradients and optimizer grows with it."""
+    name = "largest_micro_batch_size"
+    used, total, state = inputs.memory_used(result), inputs.memory_total(result, gpu), fixed_state(result)
+    micro_batch = Input(
+        name="micro batch size",
+        value=result.training_config.micro_batch_size,
+        unit="sequences",
+        source="the run's configuration",
+        because="the micro batch size is not stated",
+    )
+    rests_on = (used, total, state, micro_batch)
+    if isinstance(used.value, float) and isinstance(state.value, float) and used.value <= state.value:
+        because = f"the peak of {used.value:.1f} GB is below the estimated fixed state of {state.value:.1f} GB"
+        return unknown(name, because, rests_on)
+    return derive(
+        name,
+        rests_on,
+        lambda used, total, state, size: max(size, math.floor((TIGHT * total - state) / ((used - state) / size))),
+        remark="estimate; " + str(state.source),
+    )
+
+
+def fixed_state(result: Result) -> Input:
+    """Weights, gradients and optimizer state on one GPU, in 10**9 bytes: what no batch size changes. An estimate."""
+    name, config = "fixed state", result.training_config
+    parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
+    if not parameters:
+        return Input(name=name, value=None, unit="GB", because="the number of parameters is not known")
+    sharing = _sharing(config)
+    if isinstance(sharing, str):
+        return Input(name=name, value=None, unit="GB", because=sharing)
+    model_parallel, weight_shards, gradient_shards, optimizer_shards = sharing
+    weights, gradients, optimizer, said = _bytes_per_parameter(config)
+    per_parameter = weights / weight_shards + gradients / gradient_shards + optimizer / optimizer_shards
+    return Input(
+        name=name, value=parameters / model_parallel * per_parameter / GB, unit="GB", source=f"{said}, before sharding"
+    )
+
+
+def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, str]:
+    """Bytes of weights, gradients and optimizer (two moments, and master weights where it is wider)."""
+    weight = DTYPE_BYTES.get((config.parameter_dtype or "").lower())
+    moment = DTYPE_BYTES.get((config.optimizer_dtype or "").lower())
+    if weight is None or moment is None:
+        return 2, 2, 12, f"{MIXED_PRECISION_ADAM_BYTES} bytes per parameter assumed (mixed-precision Adam)"
+    optimizer = 2 * moment + (moment if moment > weight else 0)
+    return weight, weight, optimizer, f"{2 * weight + optimizer} bytes per parameter from the dtypes"
+
+
+def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
+    """GPUs of one replica, and over how many replicas weights, gradients and optimizer are shared out; or why not."""
+    if config.num_gpus == 1:
+        return 1, 1, 1, 1
+    sizes = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)
+    if None in sizes or not config.num_gpus:
+        return "the number of GPUs and the parallel sizes are not all stated"
+    model_parallel = (sizes[0] or 1) * (sizes[1] or 1)
+    replicas = config.num_gpus // (model_parallel * (config.context_parallel_size or 1))
+    if replicas == 1:
+        return model_parallel, 1, 1, 1
+    shared = SHARDED_BY_REPLICAS.get((config.strategy or "").lower())
+    if shared is None:
+        return "what the data-parallel replicas share out is not stated (strategy)"
+    return (
+        model_parallel,
+        replicas if shared == "everything" else 1,
+        replicas if shared in ("everything", "optimizer and gradients") else 1,
+        replicas if shared != "nothing" else 1,
+    )

@@ -1,0 +1,181 @@
+"""What people decide by: MFU, memory, energy, cost and time to train, derived from one result.
+
+Every figure is a `Metric` that carries its formula and its inputs with their sources, or the reason why it is None: an
+unknown GPU, precision or model shape gives no MFU, never a guessed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensorprimat.analysis import formulas, inputs
+from tensorprimat.analysis.derived import Input, Metric, derive, unknown
+from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
+from tensorprimat.core import flops
+from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import TERA
+
+SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model lie further apart, or
+# so close (torchtitan, full_attention) that it does not matter which of them it was
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What the user chose."""
+
+    convention: str = flops.DEFAULT_CONVENTION
+    """Name in `core.flops.CONVENTIONS`."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """USD per GPU-hour by the name that the user wrote; they go before the catalogue's."""
+    budget_tokens: float = float(TERA)
+    """For cost, time and energy of a training run of the user's own size."""
+
+
+def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str, Metric]:
+    """Every derived figure of a result, by its name in `analysis.derived.DEFINITIONS`.
+
+    Raises UsageError for an unknown convention.
+    """
+    chosen = assumptions or Assumptions()
+    convention = flops.convention_named(chosen.convention).name
+    gpu = inputs.gpu_of(result)
+    metrics = (
+        *_speed(result, gpu, convention),
+        utilization(result, gpu),
+        headroom(result, gpu),
+        largest_micro_batch(result, gpu),
+        *_energy_and_money(result, gpu, chosen),
+    )
+    return {metric.name: metric for metric in metrics}
+
+
+def _speed(result: Result, gpu: Gpu | None, convention: str) -> list[Metric]:
+    rate = inputs.rate_per_gpu(result)
+    per_token = flops_per_token(result, convention)
+    tflops = derive("model_tflops_per_gpu", (rate, per_token.as_input()), formulas.calculate_tflops)
+    peak = inputs.peak_tflops(result, gpu)
+    best = inputs.achievable_tflops(result, gpu)
+    mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
+    if mfu.value is not None:
+        said = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
+        if mfu.value > 1:
+            said += "; above the peak: look for a wrong sequence length, batch size, GPU count or precision"
+        mfu = _with_remark(mfu, said)
+    return [
+        derive("tokens_per_second_per_gpu", (rate,), lambda value: value),
+        per_token,
+        tflops,
+        mfu,
+        _hfu(result, mfu, convention),
+        derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best),
+        restated_tflops(result, convention),
+    ]
+
+
+def flops_per_token(result: Result, convention: str) -> Metric:
+    """Training FLOPs of one token by a named convention, for a shape that run or log confirms."""
+    shape, length = result.model.shape, inputs.sequence_length(result)
+    counting = flops.convention_named(convention)
+    said = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
+    if shape is None:
+        return unknown("flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, said))
+    return derive(
+        "flops_per_token",
+        (inputs.shape(result), length, said),
+        lambda tokens: flops.per_token(shape, int(tokens), convention),
+        remark=counting.name,
+    )
+
+
+RECOMPUTE_NAMES = {
+    "none": "none",
+    "false": "none",
+    "off": "none",
+    "no": "none",
+    "selective": "selective",
+    "full": "full",
+    "true": "full",
+    "yes": "full",
+}
+"""How frameworks write it → what it means here."""
+
+
+def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
+    """MFU × FLOPs executed / FLOPs of the model. Source: Korthikanti et al., Reducing Activation Recomputation, 2022.
+
+    `full` runs the forward pass again (a third of the model's FLOPs), `selective` the attention core only.
+    """
+    said = (result.training_config.recompute or "").lower()
+    kind = RECOMPUTE_NAMES.get(said)
+    shape, length = result.model.shape, result.training_config.sequence_length
+    because = f"recompute {said!r} is not understood" if said else "whether activations are recomputed is not stated"
+    recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
+    if kind is None or shape is None or not length:
+        return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
+    model = flops.per_token(shape, length, convention)
+    again = {
+        "none": 0.0,
+        "selective": flops.convention_named(convention).attention(shape, length) / 3,
+        "full": model / 3,
+    }[kind]
+    return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
+
+
+def restated_tflops(result: Result, convention: str) -> Metric:
+    """The framework's own TFLOP/s in another convention (by its exact name), once it is clear by which it counted."""
+    name = "reported_tflops_per_gpu_restated"
+    said = result.performance_metrics.reported
+    shape, length = result.model.shape, result.training_config.sequence_length
+    tokens = said.tokens_per_second_per_gpu or result.performance_metrics.tokens_per_second_per_gpu
+    reported = Input(
+        name="reported TFLOP/s per GPU",
+        value=said.tflops_per_gpu,
+        unit="TFLOP/s",
+        source="printed by the framework",
+        because="the framework reported no TFLOP/s",
+    )
+    if not said.tflops_per_gpu or not tokens or shape is None or not length:
+        missing = (reported, inputs.shape(result), inputs.sequence_length(result), inputs.rate_per_gpu(result))
+        return derive(name, tuple(i for i in missing if i.value is None) or (reported,), lambda value: value)
+    implied = said.tflops_per_gpu * TERA / tokens
+    counts = {known: flops.per_token(shape, length, known) for known in flops.CONVENTIONS}
+    nearest = min(counts, key=lambda known: abs(counts[known] / implied - 1))
+    if abs(counts[nearest] / implied - 1) > SAME_CONVENTION:
+        because = f"it implies {implied / 1e9:.2f} GFLOP per token, which no known convention gives for this shape"
+        return unknown(name, because, (reported,))
+    factor = counts[convention] / counts[nearest]
+    return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")
+
+
+def _energy_and_money(result: Result, gpu: Gpu | None, chosen: Assumptions) -> list[Metric]:
+    per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate(result)
+    power, price = inputs.power(result, gpu), inputs.price(result, gpu, chosen.prices)
+    power_kind = (power.source or "").partition(":")[0]
+    budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
+    joules = derive("joules_per_token", (power, per_gpu), formulas.calculate_joules_per_token, remark=power_kind)
+    hours = derive("budget_gpu_hours", (budget, per_gpu), formulas.calculate_gpu_hours)
+    return [
+        derive("power_watts_per_gpu", (power,), lambda watts: watts, remark=power_kind),
+        joules,
+        derive("tokens_per_watt_hour", (per_gpu, power), formulas.calculate_tokens_per_watt_hour, remark=power_kind),
+        derive("price_usd_per_gpu_hour", (price,), lambda usd: usd, remark=price.source),
+        derive("cost_usd_per_trillion_tokens", (per_gpu, price), formulas.calculate_cost_per_trillion_tokens),
+        derive("tokens_per_dollar", (per_gpu, price), formulas.calculate_tokens_per_dollar),
+        derive("time_to_1t_tokens_seconds", (over_all,), lambda rate: TERA / rate),
+        derive("time_to_15t_tokens_seconds", (over_all,), lambda rate: 15 * TERA / rate),
+        hours,
+        derive("budget_seconds", (budget, over_all), formulas.calculate_time_to_train),
+        derive(
+            "budget_energy_kwh",
+            (budget, joules.as_input()),
+            lambda tokens, joules: tokens * joules / 3.6e6,  # joules in a kilowatt-hour
+            remark=power_kind,
+        ),
+        derive("budget_cost_usd", (hours.as_input(), price), lambda hours, usd: hours * usd),
+    ]
+
+
+def _with_remark(metric: Metric, remark: str) -> Metric:
+    return Metric(name=metric.name, value=metric.value, inputs=metric.inputs, remark=remark)

@@ -1,0 +1,121 @@
+"""Derived figures of many results side by side: which costs what, and at which price two would cost the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from tensorprimat.analysis import formulas, inputs
+from tensorprimat.analysis.derived import Input, Metric, derive, unknown
+from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.analysis.sides import Group, gather, model_of, usable
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.store import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enhanced:
+    """One side of one model with its derived figures."""
+
+    side: Group
+    metrics: dict[str, Metric]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """What a candidate brings against the baseline, for the same work."""
+
+    baseline: str
+    candidate: str
+    grounds: str
+    """The sentence of fairness."""
+    break_even_price: Metric
+    """At which price of the candidate its tokens cost as much as the baseline's."""
+    saving: Metric
+    """What the user's token budget costs less on the candidate; negative where it costs more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Economics:
+    """Everything that the report on efficiency and cost shows."""
+
+    assumptions: Assumptions
+    models: dict[str, tuple[Enhanced, ...]]
+    """Sides of each model, in reading order."""
+    returns: dict[str, tuple[Return, ...]]
+    """Of every side of a model against its first one."""
+    warnings: tuple[str, ...]
+    generated_at: str
+
+
+def economics(loaded: Sequence[Loaded], assumptions: Assumptions) -> Economics:
+    """Derived figures of every result, model by model.
+
+    Raises UsageError for an unknown FLOPs convention, InputError where no result may enter.
+    """
+    items, warnings = usable(loaded)
+    if not items:
+        raise InputError("no result to look at" + (f" ({'; '.join(warnings)})" if warnings else ""))
+    by_model: dict[str, list[Loaded]] = {}
+    for item in items:
+        by_model.setdefault(model_of(item.result), []).append(item)
+    models = {
+        model: tuple(
+            Enhanced(side=side, metrics=measure(side.result, assumptions)) for side in gather(of_model, "platform")
+        )
+        for model, of_model in by_model.items()
+    }
+    return Economics(
+        assumptions=assumptions,
+        models=models,
+        returns={
+            model: tuple(weigh(sides[0], candidate) for candidate in sides[1:]) for model, sides in models.items()
+        },
+        warnings=(*warnings, *_unused_prices(models, assumptions)),
+        generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
+    """Break-even price and saving; None with the reason where the sides did not do the same work."""
+    even, saving = "break_even_price_usd_per_gpu_hour", "budget_saving_usd"
+    fairness = judge(baseline.side.result, candidate.side.result)
+    grounds = fairness.sentence.rstrip(".")
+    if fairness.verdict == "not_comparable":
+        prices = unknown(even, grounds), unknown(saving, grounds)
+    else:
+        rates = [_of(side, inputs.rate_per_gpu(side.side.result)) for side in (baseline, candidate)]
+        price = _of(baseline, baseline.metrics["price_usd_per_gpu_hour"].as_input())
+        costs = [_of(side, side.metrics["budget_cost_usd"].as_input()) for side in (baseline, candidate)]
+        prices = (
+            derive(even, (price, *rates), formulas.calculate_break_even_price),
+            derive(saving, tuple(costs), lambda baseline, candidate: baseline - candidate),
+        )
+    return Return(
+        baseline=baseline.side.label,
+        candidate=candidate.side.label,
+        grounds=grounds,
+        break_even_price=prices[0],
+        saving=prices[1],
+    )
+
+
+def _of(side: Enhanced, rests_on: Input) -> Input:
+    return Input(
+        name=f"{rests_on.name} of {side.side.label}",
+        value=rests_on.value,
+        unit=rests_on.unit,
+        source=rests_on.source,
+        root_reasons=tuple(f"{side.side.label}: {reason}" for reason in rests_on.reasons),
+    )
+
+
+def _unused_prices(models: dict[str, tuple[Enhanced, ...]], assumptions: Assumptions) -> list[str]:
+    used = {side.metrics["price_usd_per_gpu_hour"].remark or "" for sides in models.values() for side in sides}
+    return [
+        f"--price {name}={usd:g}: no result ran on such a device"
+        for name, usd in assumptions.prices.items()
+        if name and not any(remark.startswith(f"--price {name}=") for remark in used)
+    ]

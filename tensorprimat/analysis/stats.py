@@ -1,0 +1,219 @@
+"""Intervals that hold: a figure from several runs, a figure from one run, a ratio, many ratios, a mean of ratios.
+
+Everything happens on logarithms, because step times and rates are positive and are compared by ratio.
+
+Several runs: the runs are the sample, whatever number of steps each has, and the interval is Student's t on the
+logarithms of the run means; two sides are compared with Welch's t (Welch 1947, Satterthwaite's degrees of freedom).
+Where several hosts took part the means of the hosts are the sample. Percentile bootstraps over five runs undercover.
+
+One run: consecutive steps resemble each other, so n steps are worth fewer. `of_one_run` takes the rows as an AR(1)
+process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
+of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). Plugging in one
+estimate of φ instead covers 85–92 % at 30–50 rows, batch means 80–93 %: docs/calibration.md, which perf/calibration.py
+writes. Such an interval speaks of that run only; another run may lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtr, stdtrit  # scipy.stats would cost a second of import time
+
+from tensorprimat.core.steps import FloatArray
+
+FEWEST_ROWS = 3  # fewer leave no residual for a mean, a scale and an autocorrelation
+MINIMUM_EFFECTIVE = 10.0  # below it even the averaged interval covers too little when it is shown selectively
+_PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 0.98 is a memory of 50 steps
+_LONGEST_SERIES = 400  # longer ones are averaged to batches: beyond it the posterior of φ falls between grid points
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEstimate:
+    """Estimate of a logarithm: normal with an estimated variance of `degrees` degrees of freedom."""
+
+    log: float
+    variance: float
+    """Of the estimate, not of the sample."""
+    degrees: float
+    """Infinite where the variance is assumed rather than estimated."""
+
+    def half_width(self, confidence: float) -> float:
+        """Half of the two-sided interval, on the logarithm."""
+        return student(confidence, self.degrees) * math.sqrt(self.variance)
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Low and high of the figure itself."""
+        half = self.half_width(confidence)
+        return math.exp(self.log - half), math.exp(self.log + half)
+
+    def p_value(self) -> float:
+        """Two-sided probability of an estimate this far from a logarithm of 0 (a ratio of 1) if that were true."""
+        if self.variance == 0:
+            return 1.0 if self.log == 0 else 0.0
+        score = -abs(self.log) / math.sqrt(self.variance)
+        return float(2 * (ndtr(score) if math.isinf(self.degrees) else stdtr(self.degrees, score)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRun:
+    """What the rows of one run say about its own mean."""
+
+    half_width: float
+    """Relative half-width of the interval of the mean."""
+    effective: float
+    """Independent rows that would say as much."""
+
+
+def student(confidence: float, degrees: float) -> float:
+    """Two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
+    tail = (1 + confidence) / 2
+    return float(ndtri(tail) if math.isinf(degrees) else stdtrit(degrees, tail))
+
+
+def of_runs(figures: Sequence[float], hosts: Sequence[Hashable] | None = None) -> LogEstimate:
+    """Mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each other.
+
+    figures: one per run, positive, at least two (of at least two hosts, if hosts count). hosts: one per run, None
+    where unknown. Raises ValueError for fewer.
+    """
+    logs = np.log(np.asarray(figures, np.float64))
+    if hosts is not None and counts_hosts(hosts):
+        names = list(dict.fromkeys(hosts))
+        logs = np.array([logs[[host == name for host in hosts]].mean() for name in names])
+    if len(logs) < 2:
+        raise ValueError("an interval over runs needs at least two")
+    variance = float(logs.var(ddof=1)) / len(logs)
+    return LogEstimate(log=float(logs.mean()), variance=variance, degrees=len(logs) - 1)
+
+
+def counts_hosts(hosts: Sequence[Hashable]) -> bool:
+    """Whether hosts are the outer level: every run names one, and they are not all the same."""
+    return None not in hosts and len(set(hosts)) > 1
+
+
+def influences(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """How much each row moves the logarithm of a ratio of sums, to first order (delta method). shape (rows,)"""
+    ratio = numerator.sum() / denominator.sum()
+    return np.asarray((numerator - ratio * denominator) / (ratio * denominator.mean()))
+
+
+def of_one_run(moves: FloatArray, confidence: float = 0.95) -> OneRun:
+    """Interval of the mean of one autocorrelated series.
+
+    moves: deviations of the rows, relative to their mean, in the order of time. shape (rows,); the mean is taken off.
+    Raises ValueError for fewer than three rows.
+    """
+    half_widths, effective = half_widths_of_series(moves[None, :], confidence)
+    return OneRun(half_width=float(half_widths[0]), effective=float(effective[0]))
+
+
+def half_widths_of_series(series: FloatArray, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Half-width of the interval of each series' mean, and its effective number of rows.
+
+    series: shape (series, rows). Returns two arrays of shape (series,). For every φ of a grid the mean of an AR(1)
+    process is Student-t around its generalised least squares estimate; the posterior of φ weighs them.
+    """
+    if series.shape[1] < FEWEST_ROWS:
+        raise ValueError("an interval over rows needs at least three")
+    batch = -(-series.shape[1] // _LONGEST_SERIES)
+    if batch > 1:
+        whole = series.shape[1] // batch * batch
+        half, effective = half_widths_of_series(
+            series[:, :whole].reshape(len(series), -1, batch).mean(axis=2), confidence
+        )
+        return half, effective
+    rows = series.shape[1]
+    x = series - series.mean(axis=1, keepdims=True)
+    constant = (x * x).sum(axis=1) <= 1e-24 * rows  # relative deviations below 1e-12: the clock's last digit
+    first, last = x[:, 0], x[:, -1]
+    squares = np.where(constant, 1.0, (x * x).sum(axis=1))
+    inner = squares - first**2 - last**2
+    lagged = (x[:, 1:] * x[:, :-1]).sum(axis=1)
+    phi = _PHI[:, None]
+    weight_of_mean = (1 - phi**2) + (rows - 1) * (1 - phi) ** 2  # 1' R⁻¹ 1, up to the innovation variance
+    projected = phi * (1 - phi) * (first + last)  # 1' R⁻¹ x of a centred series: all but its ends cancels
+    centre = projected / weight_of_mean
+    residual = squares + phi**2 * inner - 2 * phi * lagged - projected * centre
+    residual = np.maximum(residual, 1e-12 * squares)
+    log_posterior = 0.5 * (np.log(1 - phi**2) - np.log(weight_of_mean) - (rows - 1) * np.log(residual))
+    weights = np.exp(log_posterior - log_posterior.max(axis=0))
+    weights /= weights.sum(axis=0)
+    scale = np.sqrt(residual / (rows - 1) / weight_of_mean)
+    half = _half_width_of_mixture(weights, centre, scale, rows - 1, confidence)
+    effective = rows / (weights * _inflation(rows)[:, None]).sum(axis=0)
+    return np.where(constant, 0.0, half), np.where(constant, float(rows), np.minimum(effective, rows))
+
+
+def _half_width_of_mixture(
+    weights: FloatArray, centre: FloatArray, scale: FloatArray, degrees: int, confidence: float
+) -> FloatArray:
+    """h with P(|mean| < h) = confidence under a mixture of t distributions, by bisection. Arrays (φ, series)."""
+    low = np.zeros(weights.shape[1])
+    high = (np.abs(centre) + scale).max(axis=0) * student(0.5 + confidence / 2, degrees)
+    for _ in range(30):  # 2⁻³⁰ of the first bracket
+        middle = (low + high) / 2
+        inside = (
+            weights * (stdtr(degrees, (middle - centre) / scale) - stdtr(degrees, (-middle - centre) / scale))
+        ).sum(axis=0)
+        low, high = np.where(inside < confidence, middle, low), np.where(inside < confidence, high, middle)
+    return np.asarray((low + high) / 2)
+
+
+def _inflation(rows: int) -> FloatArray:
+    """How many times the variance of an AR(1) mean exceeds that of independent rows, for every φ of the grid.
+
+    1 + 2 Σ (1 − k/n) φᵏ in closed form.
+    """
+    phi = _PHI
+    return np.asarray((1 + phi) / (1 - phi) - 2 * phi * (1 - phi**rows) / (rows * (1 - phi) ** 2))
+
+
+def difference(candidate: LogEstimate, baseline: LogEstimate) -> LogEstimate:
+    """Logarithm of candidate / baseline, with Welch's and Satterthwaite's degrees of freedom."""
+    return _combined(candidate.log - baseline.log, (candidate, baseline), weight=1.0)
+
+
+def geometric_mean(ratios: Sequence[LogEstimate]) -> LogEstimate:
+    """Mean of independent logarithms: these ratios, not a population that they were drawn from."""
+    mean = sum(ratio.log for ratio in ratios) / len(ratios)
+    return _combined(mean, ratios, weight=1.0 / len(ratios))
+
+
+def _combined(log: float, parts: Sequence[LogEstimate], *, weight: float) -> LogEstimate:
+    variances = [weight**2 * part.variance for part in parts]
+    total = sum(variances)
+    uncertain = sum(variance**2 / part.degrees for variance, part in zip(variances, parts, strict=True))
+    degrees = total**2 / uncertain if uncertain > 0 else math.inf
+    return LogEstimate(log=log, variance=total, degrees=degrees)
+
+
+def holm(p_values: Sequence[float], confidence: float) -> tuple[float, ...]:
+    """The confidence at which each of several comparisons is to be read, so that all verdicts hold together.
+
+    Holm 1979: the smallest p is read at 1 − α/m, the next at 1 − α/(m−1) … until one fails; it and all larger ones are
+    read at the level at which it failed. An interval at this confidence leaves out 1 exactly where Holm rejects.
+    """
+    alpha = 1 - confidence
+    levels = [confidence] * len(p_values)
+    failed_at: float | None = None
+    for rank, position in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        level = alpha / (len(p_values) - rank) if failed_at is None else failed_at
+        if failed_at is None and p_values[position] > level:
+            failed_at = level
+        levels[position] = 1 - level
+    return tuple(levels)
+
+
+def runs_needed(scatters: Sequence[float], half_width: float, confidence: float = 0.95) -> int | None:
+    """How many runs per side give an interval of ± half_width; None beyond 1,000.
+
+    scatters: standard deviation of log run figures, one per side: one for a figure, two for a ratio.
+    """
+    deviation = math.hypot(*scatters)
+    for runs in range(2, 1001):
+        if student(confidence, len(scatters) * (runs - 1)) * deviation / math.sqrt(runs) <= half_width:
+            return runs
+    return None

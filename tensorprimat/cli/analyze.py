@@ -1,0 +1,42 @@
+"""`tprimat analyze`, `./analyze_existing_logs.py`: what folders of old training data hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FOLDER", help="Folders or files.", show_default="amd-logs nvi-logs benchmark_results output"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where --save writes.")] = Path("output"),
+) -> int:
+    """Look through folders of old training data: text logs, TensorBoard events, Excel profiles, results.
+
+    Every file is recognised by its content, whatever it is called. The table shows format, model, GPU, steps and
+    tokens/s per GPU; a model or a precision that only the path names is marked with *. Files that cannot be read are
+    listed and never stop the rest; files that hold no training data are counted. Profiles are shown apart, two of them
+    side by side. With --save each log becomes a result in DIR (and in DIR/history), ready for compare_results.py.
+
+    \b
+    Examples:
+      ./analyze_existing_logs.py amd-logs nvi-logs
+      tprimat analyze /data/old_runs --save --output output --csv > old_runs.csv
+
+    \b
+    Exit codes:
+      0  training data was found
+      2  a folder is missing, a flag is wrong, or nothing in the folders is training data
+    """
+    from tensorprimat.cli import surveying
+
+    return surveying.survey_folders(folders or [], as_json=json, as_csv=csv, save_to=output if save else None)

@@ -1,0 +1,68 @@
+"""--append: whether new runs may join the latest result, and which field says no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tensorprimat.analysis.fairness import FIELDS
+from tensorprimat.core import models, store
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.records import Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.machine.platform import Machine
+
+ALSO_EQUAL: dict[str, Callable[[Result], object]] = {
+    "device": lambda result: result.gpu_info.device_name,
+    "planned steps": lambda result: result.training_config.max_steps,
+}
+"""What runs of one result share beside everything that fairness looks at."""
+
+
+def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
+    """The result that runs of this plan would be added to. Raises UsageError where there is none, or another one."""
+    path = folder / f"{store.file_stem(planned, default_engine=default_engine)}.json"
+    try:
+        earlier = store.load(path)
+    except InputError as error:
+        raise UsageError(f"--append: {error}; run without --append first") from error
+    refuse_unlike(earlier, planned, known_only=True)
+    return earlier
+
+
+def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -> None:
+    """Raise UsageError that names every field which keeps two results from being runs of one benchmark.
+
+    known_only: pass over what the later one, a plan, does not know yet.
+    """
+    reads = {field.label: field.read for field in FIELDS} | ALSO_EQUAL
+    differences = [
+        f"{label} ({there} there, {here} here)"
+        for label, read in reads.items()
+        if (there := read(earlier)) != (here := read(later)) and not (known_only and here is None)
+    ]
+    if differences:
+        raise UsageError(
+            f"--append: the latest result is another benchmark: {', '.join(differences)}; run without --append"
+        )
+
+
+def planned_result(spec: RunSpec, machine: Machine) -> Result:
+    """What is known of a result before it is measured."""
+    return Result(
+        platform=machine.platform,
+        methodology=spec.methodology,
+        gpu_info=machine.gpu_info,
+        model=Model(name=spec.model, preset=spec.preset, shape=models.find(spec.model, spec.preset).shape),
+        training_config=TrainingConfig(
+            max_steps=spec.max_steps,
+            warmup_steps=spec.warmup_steps,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.micro_batch_size,
+            sequence_length=spec.sequence_length,
+            num_gpus=spec.num_gpus,
+            precision=spec.precision,
+        ),
+        performance_metrics=PerformanceMetrics(),
+        provenance=Provenance(engine=spec.engine),
+    )

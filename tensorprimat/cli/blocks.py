@@ -1,0 +1,138 @@
+"""Rows of the blocks that a benchmark prints: what is about to run, and what came of it."""
+
+from __future__ import annotations
+
+from tensorprimat.core import models
+from tensorprimat.core.records import MemoryMetrics, Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.machine.platform import LABELS, Machine
+
+MEMORY_KINDS = (("allocated", "allocated"), ("reserved", "reserved"), ("device_used", "used on the device"))
+UNMEASURED = "not measured"
+SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
+
+
+def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
+    """What is about to run, where, with which configuration."""
+    preset = models.find(spec.model, spec.preset)
+    processes = f"{spec.data_parallel_size} {'process' if machine.platform == 'cpu' else 'GPU'}"
+    if spec.data_parallel_size > 1:
+        processes += "es" if machine.platform == "cpu" else "s"
+    repeated = f", {runs} runs with {cooldown_seconds:g} s between them" if runs > 1 else ", 1 run"
+    return [
+        ("Model", f"{preset.title}, {models.parameters(preset.shape):,} parameters (preset {preset.name})"),
+        ("Engine", spec.engine),
+        ("Device", device(machine)),
+        (
+            "Batch",
+            f"{_sequences(spec.global_batch_size)} = {spec.micro_batch_size} × {spec.gradient_accumulation_steps} "
+            f"micro-batches × {processes}, of {spec.sequence_length:,} tokens",
+        ),
+        ("Precision", spec.precision),
+        ("Steps", f"{spec.warmup_steps} warm-up + {spec.steps} measured{repeated}"),
+    ]
+
+
+def device(machine: Machine) -> str:
+    """The device with count, memory and stack, as far as they are known."""
+    gpu = machine.gpu_info
+    name = gpu.device_name or "unknown device"
+    if machine.platform == "cpu":
+        return f"{name}, {gpu.gpu_cores} cores" if gpu.gpu_cores else name
+    memory = f", {gpu.total_memory_gb:,.0f} GB each" if gpu.total_memory_gb else ""
+    return f"{gpu.device_count} × {name}{memory}, {machine.label} {gpu.software_version or ''}".rstrip()
+
+
+def what_ran(result: Result) -> str:
+    """Model, preset and platform in a phrase: a tiny model is never called by its name alone."""
+    model = result.model
+    preset = f" ({model.preset})" if model.preset not in (None, "full") else ""
+    platform = "an unknown device" if result.platform is None else LABELS[result.platform]
+    return f"{model.name or 'unnamed model'}{preset} on {platform}"
+
+
+def end_rows(result: Result) -> list[tuple[str, str]]:
+    """Totals and figures of a result."""
+    figures, config = result.performance_metrics, result.training_config
+    runs = max(1, len(result.runs))
+    total_steps = "unknown" if figures.total_steps is None else f"{figures.total_steps:,}"
+    gpu = result.gpu_info.device_name or "device that is not named"
+    rows = [
+        ("Device", f"{config.num_gpus} × {gpu}" if config.num_gpus and result.platform != "cpu" else gpu),
+        ("Runs", str(runs)),
+        ("Total steps", total_steps + (f", {figures.measured_steps:,} measured" if figures.measured_steps else "")),
+        ("Total time", _with_unit(figures.total_time_seconds, "s", 2)),
+        ("Avg step time", _step_time(result)),
+        ("Throughput", _with_unit(figures.tokens_per_second, "tokens/s", 1)),
+        ("Peak memory", _memory(result.memory_metrics, result.host_memory_peak_gb)),
+    ]  # fmt: skip
+    if config.num_gpus != 1 and figures.tokens_per_second_per_gpu is not None:
+        per, unit = ("Per process", "tokens/s") if result.platform == "cpu" else ("Per GPU", "tokens/s/GPU")
+        rows.append((per, _with_unit(figures.tokens_per_second_per_gpu, unit, 1)))
+    if config.global_batch_size and config.sequence_length:
+        rows.append(("Batch", f"{_sequences(config.global_batch_size)} of {config.sequence_length:,} tokens"))
+    losses = [run.final_loss for run in result.runs if run.final_loss is not None]
+    if losses:
+        rows.append(("Final loss", ", ".join(f"{loss:.4f}" for loss in losses)))
+    return rows
+
+
+def summary_row(result: Result) -> tuple[str, ...]:
+    """One model in the table over models; columns are SUMMARY_TITLES."""
+    figures = result.performance_metrics
+    return (
+        result.model.name or "unknown",
+        result.model.preset or "unknown",
+        str(max(1, len(result.runs))),
+        _with_unit(figures.avg_step_time_seconds, "s", 4),
+        _with_unit(figures.tokens_per_second, "", 0).strip(),
+        _with_unit(figures.tokens_per_second_per_gpu, "", 0).strip(),
+        _short_memory(result),
+    )
+
+
+def run_line(result: Result, run: int) -> str:
+    """One line for a run that has just ended."""
+    figures = result.performance_metrics
+    mean, rate = figures.avg_step_time_seconds, figures.tokens_per_second
+    parts = [f"{figures.measured_steps} measured steps"]
+    parts += [f"{mean:.4g} s each"] if mean is not None else []
+    parts += [f"{rate:,.0f} tokens/s"] if rate is not None else []
+    return f"Run {run}: {', '.join(parts)}"
+
+
+def _short_memory(result: Result) -> str:
+    """The first kind of peak that was seen, short enough for a column."""
+    for kind, _ in MEMORY_KINDS:
+        peak = getattr(result.memory_metrics, f"peak_memory_{kind}_gb", None)
+        if peak is not None:
+            return f"{peak:,.2f} GB {kind.replace('_', ' ')}"
+    return UNMEASURED if result.host_memory_peak_gb is None else f"{result.host_memory_peak_gb:,.2f} GB process"
+
+
+def _sequences(count: int) -> str:
+    return f"{count:,} sequence{'s' * (count != 1)}"
+
+
+def _step_time(result: Result) -> str:
+    figures = result.performance_metrics
+    if figures.avg_step_time_seconds is None:
+        return UNMEASURED
+    spread = "" if figures.cv_step_time is None else f", ± {figures.cv_step_time:.1%} from step to step"
+    return f"{figures.avg_step_time_seconds:.4g} s{spread}"
+
+
+def _with_unit(value: float | None, unit: str, decimals: int) -> str:
+    return UNMEASURED if value is None else f"{value:,.{decimals}f} {unit}"
+
+
+def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
+    """Every kind of peak that was seen; the process's own where there is no device."""
+    peaks = [
+        f"{peak:,.2f} GB {words}"
+        for kind, words in MEMORY_KINDS
+        if memory is not None and (peak := getattr(memory, f"peak_memory_{kind}_gb")) is not None
+    ]
+    if not peaks and host_gb is not None:
+        peaks = [f"{host_gb:,.2f} GB resident in the training process (no device memory on a CPU)"]
+    return ", ".join(peaks) or UNMEASURED

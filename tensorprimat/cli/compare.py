@@ -1,0 +1,131 @@
+"""`tprimat compare`, `./compare_results.py`: results to a verdict, a plot and a report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli.options import fraction, writable_folder
+from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.reports.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.analysis.records import Comparison
+    from tensorprimat.core.store import Loaded
+
+DEFAULT_FOLDER = Path("output")
+RESULTS = "Result files, or folders of them."
+OUTPUT_DIR = "Where comparison_* is written."
+BY = "What tells sides apart: platform, engine, precision, preset or gpu."
+BASELINE = "Label, or part of one, of the side that ratios divide by."
+ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and let a verdict rest on it."
+
+
+def command(
+    results: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RESULT]...", help=RESULTS, show_default="output")
+    ] = None,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
+    by: Annotated[str, typer.Option(metavar="WHAT", help=BY)] = "platform",
+    baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
+    assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
+    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of intervals and verdicts.")] = "95%",
+    warmup: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
+    ] = False,
+) -> int:
+    """Compare benchmark results: who trains the same model at which rate, how sure that is, and whether it is fair.
+
+    Results are grouped by model, and within a model by platform (or by what --by says); several files or runs of one
+    machine and configuration are one side. A ratio is printed only where both sides did the same work, and a verdict
+    only where the runs support one. One side alone is reported alone.
+
+    Writes into DIR: comparison_report.html (everything, in one file that works offline), comparison_report.md,
+    comparison_plot.png and .svg, comparison.json and comparison.csv.
+
+    \b
+    Examples:
+      ./compare_results.py
+      ./compare_results.py output/benchmark_cuda_llama.json from_amd/ --output-dir report --assume-run-cv 2%
+
+    \b
+    Exit codes:
+      0  compared, whatever the verdict (not comparable is one)
+      1  interrupted, or a file could not be written
+      2  a flag is wrong, or there is nothing to compare
+    """
+    from tensorprimat.analysis.compare import compare
+
+    comparison = compare(
+        _loaded(results, model_name=model_name, warmup_steps=warmup),
+        by=by,
+        assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
+        confidence=fraction("--confidence", confidence),
+        baseline=baseline,
+    )
+    written = write(comparison, writable_folder("--output-dir", output_dir), plot=not no_plot)
+    if json:
+        print((output_dir / "comparison.json").read_text(encoding="ascii"), end="")
+    else:
+        from tensorprimat.reports.console import print_summary
+
+        print_summary(comparison)
+    print(f"Written to {output_dir}: {', '.join(written)}", file=sys.stderr)
+    return 0
+
+
+def _loaded(results: list[Path] | None, *, model_name: str | None, warmup_steps: int | None) -> list[Loaded]:
+    """Every result of the files and folders; what a folder holds besides is said on stderr."""
+    from tensorprimat.core.store import load_all
+    from tensorprimat.core.summary import summarise
+
+    if not results and not DEFAULT_FOLDER.is_dir():
+        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
+    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name)
+    for problem in problems:
+        print(one_line(problem), file=sys.stderr)
+    if warmup_steps is None:
+        return loaded
+    redeclared = []
+    for item in loaded:
+        config = item.result.training_config.model_copy(update={"warmup_steps": warmup_steps})
+        result = summarise(item.result.model_copy(update={"training_config": config}))
+        redeclared.append(replace(item, result=result))
+    return redeclared
+
+
+def write(comparison: Comparison, folder: Path, *, plot: bool) -> list[str]:
+    """Write every report of a comparison, each file whole or not at all. Returns their names.
+
+    Where matplotlib is missing everything else is written and stderr says what to install.
+    """
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import csv, html, json, markdown
+
+    files: dict[str, str | bytes] = {}
+    if plot:
+        from tensorprimat.reports import plots
+
+        try:
+            files |= {f"comparison_plot.{form}": content for form, content in plots.render(comparison).items()}
+        except MissingPackageError as error:
+            print(error, file=sys.stderr)
+    picture = "comparison_plot.png" if files else None
+    files["comparison_report.md"] = markdown.render(comparison, plot=picture)
+    files["comparison_report.html"] = html.render(comparison)
+    files["comparison.json"] = json.render(comparison)
+    files["comparison.csv"] = csv.render(comparison)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return list(files)

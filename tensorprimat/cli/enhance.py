@@ -1,0 +1,127 @@
+"""`tprimat enhance`, `./compare_with_enhanced_metrics.py`: results with MFU, memory, energy, cost and time to train."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli.options import writable_folder
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.reports.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.analysis.metrics import Assumptions
+
+DEFAULT_FOLDER = Path("output")
+PRICE = 'USD per hour of one GPU: "H100=2.10", "cpu=0.10", or 2.10 for every device; may be given several times.'
+FLOPS = "How FLOPs are counted: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
+FILES = ("enhanced_report.md", "enhanced_metrics.json")
+
+
+def command(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default="output"),
+    ] = None,
+    price: Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)] = None,
+    flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
+    budget_tokens: Annotated[
+        str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
+    ] = "1e12",
+    output_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where enhanced_report.md and enhanced_metrics.json are written.")
+    ] = DEFAULT_FOLDER,
+    model_name: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
+) -> int:
+    """Efficiency and cost of benchmark results: MFU, memory, energy, money, and how long training would take.
+
+    Every figure states what it rests on: MFU its FLOPs convention and the dense peak it divides by, power whether it
+    was measured or is the nameplate's, a price its provider and date. What cannot be known (an unknown GPU, precision
+    or model shape) is left empty with the reason. Prices move: give your own with --price.
+
+    Writes enhanced_report.md and enhanced_metrics.json into DIR.
+
+    \b
+    Examples:
+      ./compare_with_enhanced_metrics.py --price "H100=2.10" --price "MI300X=1.85"
+      ./compare_with_enhanced_metrics.py output/benchmark_cuda_llama.json --flops palm --budget-tokens 15e12 --explain
+
+    \b
+    Exit codes:
+      0  shown and written
+      1  interrupted, or a file could not be written
+      2  a flag is wrong, or there is no result to look at
+    """
+    from tensorprimat.analysis.returns import economics
+    from tensorprimat.core.store import load_all, write_atomically
+    from tensorprimat.reports import enhanced, enhanced_json
+
+    assumptions = assumed(price, flops, budget_tokens)
+    if not results and not DEFAULT_FOLDER.is_dir():
+        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
+    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name)
+    for problem in problems:
+        print(one_line(problem), file=sys.stderr)
+    content = economics(loaded, assumptions)
+    folder = writable_folder("--output-dir", output_dir)
+    report, document = enhanced.render_markdown(content), enhanced_json.render(content)
+    for name, written in zip(FILES, (report, document), strict=True):
+        write_atomically(folder / name, written)
+    if json:
+        print(document, end="")
+    else:
+        from rich.console import Console
+
+        enhanced.show(content, Console(highlight=False).print, explain=explain)
+    print(f"Written to {output_dir}: {', '.join(FILES)}", file=sys.stderr)
+    return 0
+
+
+def assumed(prices: Sequence[str] | None, convention: str, budget_tokens: str) -> Assumptions:
+    """The user's choices, checked. Raises UsageError that names the flag."""
+    from tensorprimat.analysis.metrics import Assumptions
+    from tensorprimat.core.flops import convention_named
+
+    return Assumptions(
+        convention=convention_named(convention).name,
+        prices=dict(_price(text) for text in prices or ()),
+        budget_tokens=_tokens(budget_tokens),
+    )
+
+
+def _price(text: str) -> tuple[str, float]:
+    """Name and USD; an amount alone has the empty name.
+
+    >>> _price("H100=2.10"), _price("2.10")
+    (('H100', 2.1), ('', 2.1))
+    """
+    name, equals, amount = text.rpartition("=")
+    usd = _number(amount)
+    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()):
+        raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
+    return name.strip(), usd
+
+
+def _tokens(text: str) -> float:
+    tokens = _number(text)
+    if tokens is None or tokens < 1:
+        raise UsageError(f"--budget-tokens {text}: must be a number of tokens, such as 1e12")
+    return tokens
+
+
+def _number(text: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

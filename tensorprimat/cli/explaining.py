@@ -1,0 +1,267 @@
+"""Figures of a result for a person: an overview, and one figure with its formula, its numbers and their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import MemoryMetrics, PerformanceMetrics, PowerMetrics, Result
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import select_measured, time_of
+from tensorprimat.reports.safe_text import one_line
+
+VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
+
+
+def overview(result: Result) -> list[tuple[str, str]]:
+    """Label and text of what a person wants to see first; only what is known."""
+    performance, config = result.performance_metrics, result.training_config
+    reported = performance.reported
+    count = f"{config.num_gpus} × " if config.num_gpus else ""
+    rows = [("GPU", f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({VENDORS[result.platform]})")]
+    work = [
+        f"{label} {one_line(value)}"
+        for label, value in (
+            ("model", result.model.name),
+            ("global batch", config.global_batch_size),
+            ("sequence", config.sequence_length),
+            ("precision", config.precision),
+        )
+        if value is not None
+    ]
+    rows.append(("work", ", ".join(work) or "unknown"))
+    if performance.avg_step_time_seconds is not None:
+        deviation = f", CV {performance.cv_step_time:.1%}" if performance.cv_step_time is not None else ""
+        rows.append(("step time", f"{performance.avg_step_time_seconds:.4g} s{deviation}{_counted(performance)}"))
+    for label, value in (
+        ("tokens/s/GPU", performance.tokens_per_second_per_gpu),
+        ("tokens/s", performance.tokens_per_second),
+        ("samples/s", performance.samples_per_second),
+    ):
+        if value is not None:
+            rows.append((label, _figure(value)))
+    memory = result.memory_metrics
+    for label, peak in _peaks(memory) if memory else ():
+        rows.append((label, f"{peak:.1f} GB peak"))
+    said = [
+        f"{_figure(value)} {unit}"
+        for value, unit in (
+            (reported.tokens_per_second_per_gpu, "tokens/s/GPU"),
+            (reported.tokens_per_second, "tokens/s"),
+            (reported.tflops_per_gpu, "TFLOP/s/GPU"),
+        )
+        if value is not None
+    ]
+    if said:
+        rows.append(("reported", ", ".join(said)))
+    return rows
+
+
+def one_liner(result: Result) -> str:
+    """The state of a growing log."""
+    performance = result.performance_metrics
+    last = result.steps[-1].index if len(result.steps) else 0
+    parts = [f"step {last}"]
+    if performance.avg_step_time_seconds is not None:
+        parts.append(f"{performance.avg_step_time_seconds:.4g} s/step")
+    if performance.tokens_per_second_per_gpu is not None:
+        parts.append(f"{_figure(performance.tokens_per_second_per_gpu)} tokens/s/GPU")
+    losses = [run.final_loss for run in result.runs if run.final_loss is not None]
+    if losses:
+        parts.append(f"loss {losses[-1]:.4g}")
+    return " | ".join(parts)
+
+
+def explain(result: Result, field: str) -> str:
+    """How a figure came about: formula, numbers put in, lines they come from. Raises UsageError for no such figure."""
+    section = next((name for name, record in _SECTIONS.items() if field in record.model_fields), None)
+    if section is None or field == "reported":
+        known = ", ".join(name for record in _SECTIONS.values() for name in record.model_fields if name != "reported")
+        raise UsageError(f"--explain {field}: no such figure; figures: {known}")
+    values = getattr(result, section)
+    value = getattr(values, field) if values is not None else None
+    if value is None:
+        about = (field, section, "tokens_per")
+        reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
+        return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
+    shown = _figure(value) if isinstance(value, int | float) else str(value)
+    lines = [f"{field} = {shown}"]
+    measured = _Measured.of(result)
+    formula = _FORMULAS.get(field)
+    if formula is None or measured is None:
+        lines.append("  as the log states it for the whole run; there are no rows behind it")
+    else:
+        lines += [f"  = {line}" for line in formula(measured)]
+        lines += [f"  {line}" for line in measured.origins()]
+    return "\n".join(lines)
+
+
+_SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics]] = {
+    "performance_metrics": PerformanceMetrics,
+    "memory_metrics": MemoryMetrics,
+    "power_metrics": PowerMetrics,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A result with its measured rows."""
+
+    result: Result
+    steps: Steps
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, result: Result) -> _Measured | None:
+        if not len(result.steps):
+            return None
+        selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
+        rows = np.concatenate([selection.rows for selection in selections])
+        return cls(result=result, steps=result.steps.take(rows), rows=rows)
+
+    @property
+    def count(self) -> int:
+        return int(self.steps.column("covers").sum())
+
+    @property
+    def seconds(self) -> float:
+        return time_of(self.steps) or 0.0
+
+    def work(self, unit: str) -> str:
+        """Tokens or samples of the measured steps, as a product where every step did the same."""
+        config = self.result.training_config
+        if unit in self.steps.seen:
+            total = np.nansum(self.steps.column(unit) * self.steps.column("covers"))
+            return f"{total:,.0f} {unit} of {self.count} steps"
+        factors = [f"{config.global_batch_size} sequences"]
+        if unit == "tokens":
+            factors.append(f"{config.sequence_length} tokens")
+        return f"{' × '.join(factors)} × {self.count} steps"
+
+    def rates(self) -> list[str]:
+        """The printed rates that stand in for times."""
+        name = next((name for name in _RATES if name in self.steps.seen), None)
+        if name is None:
+            return ["what the log reports for the whole run"]
+        column = self.steps.column(name)
+        low, high = np.nanmin(column), np.nanmax(column)
+        of_rows = f"{name} of {len(self.rows)} rows, from {low:,.1f} to {high:,.1f}"
+        return [f"{of_rows}, combined by work: Σ work / Σ (work / rate)"]
+
+    def origins(self) -> list[str]:
+        """Lines and flags that the numbers come from."""
+        result, lines = self.result, []
+        left_out = result.performance_metrics.warmup_steps_dropped or 0
+        excluded = result.performance_metrics.excluded_steps or 0
+        for position, source in enumerate(result.provenance.sources):
+            of_source = self.steps.column("line")[self.steps.column("source") == position]
+            where = f"{one_line(source.file)}: {_line_ranges(of_source[of_source > 0])}"
+            lines.append(f"measured: {where}; {left_out} warm-up steps and {excluded} interrupted ones left out")
+            if source.sha256:
+                lines.append(f"file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
+        for name, origin in result.provenance.assumed.items():
+            value = getattr(result.training_config, name, None)
+            lines.append(f"{name}{'' if value is None else f' {value}'}: from {origin}, not from the log")
+        return lines
+
+
+_RATES = (
+    "reported_tokens_per_second",
+    "reported_tokens_per_second_per_gpu",
+    "reported_samples_per_second",
+)
+
+
+def _rate(unit: str, *, per_gpu: bool = False) -> Callable[[_Measured], list[str]]:
+    def formula(measured: _Measured) -> list[str]:
+        gpus = measured.result.training_config.num_gpus
+        divided = f" / {gpus} GPUs" if per_gpu else ""
+        if measured.result.performance_metrics.basis != "step_times":
+            return measured.rates()
+        symbols = f"Σ {unit} / Σ seconds" + (" / GPUs" if per_gpu else "")
+        return [symbols, f"{measured.work(unit)} / {measured.seconds:,.6g} s{divided}"]
+
+    return formula
+
+
+def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None) -> Callable[[_Measured], list[str]]:
+    def formula(measured: _Measured) -> list[str]:
+        seconds = measured.steps.column("seconds")
+        if pick is None or not np.isfinite(seconds).any():
+            return [symbols, f"{measured.seconds:,.6g} s, {measured.count} steps"]
+        row = int(np.nanargmin(np.abs(seconds - pick(seconds[np.isfinite(seconds)]))))
+        step = measured.steps[row]
+        return [symbols, f"{step.seconds:.6g} s, step {step.index}" + (f", line {step.line}" if step.line else "")]
+
+    return formula
+
+
+def _memory(kind: str, *, peak: bool) -> Callable[[_Measured], list[str]]:
+    def formula(measured: _Measured) -> list[str]:
+        steps = measured.result.steps if peak else measured.steps
+        names = [name for name in steps.seen if name.startswith(f"memory_{kind}") and (peak or "peak" not in name)]
+        if not names:
+            return ["what the log reports for the whole run"]
+        if not peak:
+            return [f"mean of {names[0]} over {len(steps)} measured rows / 10**9"]
+        column = np.nanmax(np.array([steps.column(name) for name in names]), axis=0)
+        step = steps[int(np.nanargmax(column))]
+        where = f", line {step.line}" if step.line else ""
+        return [f"largest of {', '.join(names)} / 10**9", f"{np.nanmax(column):,.0f} bytes, step {step.index}{where}"]
+
+    return formula
+
+
+_FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
+    "avg_step_time_seconds": _over_times("Σ seconds / steps, over the measured rows"),
+    "median_step_time_seconds": _over_times("the middle step time of the measured rows", np.median),
+    "min_step_time_seconds": _over_times("the shortest step time of the measured rows", np.min),
+    "max_step_time_seconds": _over_times("the longest step time of the measured rows", np.max),
+    "std_step_time_seconds": _over_times("standard deviation of the measured rows' step times (n − 1)"),
+    "cv_step_time": _over_times("standard deviation / mean of the measured rows' step times"),
+    "steps_per_second": _over_times("steps / Σ seconds, over the measured rows"),
+    "measured_time_seconds": _over_times("Σ seconds × steps covered, over the measured rows"),
+    "measured_steps": _over_times("Σ steps covered, over the measured rows"),
+    "tokens_per_second": _rate("tokens"),
+    "tokens_per_second_per_gpu": _rate("tokens", per_gpu=True),
+    "samples_per_second": _rate("samples"),
+    "samples_per_second_per_gpu": _rate("samples", per_gpu=True),
+    "tokens_per_step": lambda measured: ["Σ tokens / steps", f"{measured.work('tokens')} / {measured.count} steps"],
+    **{
+        f"{'peak' if peak else 'avg'}_memory_{kind}_gb": _memory(kind, peak=peak)
+        for kind in ("allocated", "reserved", "device_used")
+        for peak in (True, False)
+    },
+}
+
+
+def _counted(performance: PerformanceMetrics) -> str:
+    return (
+        f", {performance.measured_steps} of {performance.total_steps} steps measured" if performance.total_steps else ""
+    )
+
+
+def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
+    kinds = (
+        ("allocated", memory.peak_memory_allocated_gb),
+        ("reserved", memory.peak_memory_reserved_gb),
+        ("device memory", memory.peak_memory_device_used_gb),
+    )
+    return [(label, peak) for label, peak in kinds if peak is not None]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def _line_ranges(lines: Sequence[int] | np.ndarray) -> str:
+    """The lines of many rows in a few words."""
+    numbers = sorted({int(line) for line in lines})
+    if not numbers:
+        return "no lines"
+    if len(numbers) <= 5:
+        return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+    return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"

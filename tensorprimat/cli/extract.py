@@ -1,0 +1,77 @@
+"""`tprimat extract`, `./extract_primus_metrics.py`: one log to one result file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="LOG", help="Logs: files, folders, patterns, or - for standard input.")
+    ] = None,
+    log_file: Annotated[
+        list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as a flag; may be repeated.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="llama, qwen, mistral …; names the result file.")
+    ] = None,
+    num_gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs of the run.")] = None,
+    global_batch_size: Annotated[int | None, typer.Option(metavar="N", help="Sequences of one optimizer step.")] = None,
+    micro_batch_size: Annotated[int | None, typer.Option(metavar="N", help="Sequences of one forward pass.")] = None,
+    sequence_length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="P", help="fp32, tf32, bf16, fp16, fp8 or fp4.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Device, e.g. MI300X or 'NVIDIA H100'.")] = None,
+    warmup: Annotated[
+        int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
+    ] = None,
+    output: Annotated[Path, typer.Option(metavar="DIR|FILE.json", help="Where the result goes.")] = Path("output"),
+    format: Annotated[str | None, typer.Option(metavar="F", help="Read as this format.", show_default="found")] = None,
+    formats: Annotated[bool, typer.Option("--formats", help="List the formats and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results as JSON; write no file.")] = False,
+    explain: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="How this figure came about, with lines; write no file.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show a running summary while the log grows.")] = False,
+) -> int:
+    """Read training logs of any known framework (Primus first) into result files that can be compared.
+
+    What the log says (batch, sequence length, GPUs, parallel sizes, precision) is taken from it; flags fill what it
+    lacks and override it, with a warning. The result is written to DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and
+    kept in DIR/history; a summary goes to stderr, the name of the file to stdout.
+
+    \b
+    Examples:
+      ./extract_primus_metrics.py --log-file primus_training_llama.log --model-name llama
+      zcat run.log.gz | tprimat extract - --model-name qwen --sequence-length 8192 --num-gpus 8 --json
+
+    \b
+    Exit codes:
+      0  every log became a result
+      2  a flag is wrong, or a log cannot be read or holds no step timing; the others are still written
+    """
+    from tensorprimat.cli import extraction
+    from tensorprimat.logs.format import Given
+
+    if formats:
+        return extraction.show_formats()
+    return extraction.extract(
+        [*(logs or []), *(log_file or [])],
+        given=Given(
+            model_name=model_name,
+            num_gpus=num_gpus,
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            sequence_length=sequence_length,
+            precision=precision.lower() if precision else None,
+            gpu=gpu,
+            warmup_steps=warmup,
+        ),
+        output=output,
+        format=format,
+        as_json=json,
+        explain=explain,
+        follow=follow,
+    )

@@ -1,0 +1,201 @@
+"""The flow of `tprimat extract`: which logs, read each, join those of one run or one benchmark, write, tell."""
+
+from __future__ import annotations
+
+import glob
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tensorprimat import logs
+from tensorprimat.analysis.fairness import FIELDS
+from tensorprimat.cli import explaining
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.summary import pool
+from tensorprimat.logs.format import Given
+from tensorprimat.reports.safe_text import one_line
+
+SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
+FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """One result and the logs it came from."""
+
+    logs: tuple[str, ...]
+    result: Result
+
+
+def show_formats() -> int:
+    """Print the table of formats."""
+    width = max(len(format.name) for format in logs.FORMATS)
+    for format in logs.FORMATS:
+        print(f"{format.name:<{width}}  {format.reads}")
+    return 0
+
+
+def extract(
+    named: Sequence[str],
+    *,
+    given: Given,
+    output: Path,
+    format: str | None,
+    as_json: bool,
+    explain: str | None,
+    follow: bool,
+) -> int:
+    """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
+    _check(given, format)
+    paths = expand(named)
+    if follow:
+        _follow(paths, given, format)
+    read, failed = [], False
+    for path in paths:
+        try:
+            read.append(Extracted(logs=(path,), result=logs.read(path, given=given, format=format)))
+        except TensorPrimatError as error:
+            if len(paths) == 1:
+                raise
+            _say(str(error))
+            failed = True
+    results = list(_joined(read))
+    if explain is not None:
+        for extracted in results:
+            print(explaining.explain(extracted.result, explain))
+        return 2 if failed or not results else 0
+    for extracted in results:
+        _say_summary(extracted)
+        _write(extracted.result, output, quiet=as_json)
+    if as_json:
+        documents = [store.to_json(extracted.result) for extracted in results]
+        array = json.dumps([json.loads(document) for document in documents], indent=2)
+        print(documents[0].rstrip() if len(paths) == 1 else array)
+    return 2 if failed or not results else 0
+
+
+def expand(named: Sequence[str]) -> list[str]:
+    """Files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError for no name."""
+    if not named:
+        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
+    paths: list[str] = []
+    for name in named:
+        path = Path(name)
+        if path.is_dir() and logs.detect(logs.Log(path)) is None:
+            found = sorted(str(inside) for inside in path.iterdir() if inside.is_file())
+        elif any(sign in name for sign in "*?[") and not path.exists():
+            found = sorted(glob.glob(name, recursive=True))
+        else:
+            found = [name]
+        if not found:
+            raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def _check(given: Given, format: str | None) -> None:
+    if format is not None:
+        logs.named(format)
+    for field, flag in logs.FLAGS.items():
+        value = getattr(given, field)
+        if isinstance(value, int) and value < (0 if field == "warmup_steps" else 1):
+            raise UsageError(f"{flag} {value}: must be {0 if field == 'warmup_steps' else 1} or more")
+    known = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
+    if given.precision is not None and given.precision not in known:
+        raise UsageError(f"--precision {given.precision}: must be one of {', '.join(known)}")
+    if given.model_name is not None and not given.model_name.strip():
+        raise UsageError("--model-name is empty")
+
+
+def _joined(read: Sequence[Extracted]) -> Iterator[Extracted]:
+    """Logs of several ranks of one run as that run, logs of one benchmark as its runs, everything else as it is."""
+    groups: list[list[Extracted]] = []
+    for extracted in read:
+        group = next((g for g in groups if _same_benchmark(g[0].result, extracted.result)), None)
+        if group is None:
+            groups.append([extracted])
+            continue
+        twin = next((other for other in group if _same_run(other.result, extracted.result)), None)
+        if twin is not None:
+            _say(f"{extracted.logs[0]}: the same run as {twin.logs[0]}, another rank's log of it; not counted again")
+        else:
+            group.append(extracted)
+    for group in groups:
+        names = tuple(name for extracted in group for name in extracted.logs)
+        yield group[0] if len(group) == 1 else Extracted(logs=names, result=pool([e.result for e in group]))
+
+
+def _same_benchmark(one: Result, other: Result) -> bool:
+    return store.file_stem(one) == store.file_stem(other) and all(
+        field.read(one) == field.read(other) for field in FIELDS
+    )
+
+
+def _same_run(one: Result, other: Result) -> bool:
+    """Whether two logs tell the same steps: to the last digit, or at the same moments by another rank's clock."""
+    if len(one.steps) != len(other.steps) or not len(one.steps):
+        return False
+    if not np.array_equal(one.steps.column("index"), other.steps.column("index")):
+        return False
+    if np.array_equal(one.steps.column("seconds"), other.steps.column("seconds"), equal_nan=True):
+        return True
+    apart = np.abs(one.steps.column("ended_at") - other.steps.column("ended_at"))
+    return bool((apart <= SAME_MOMENT).all())
+
+
+def _write(result: Result, output: Path, *, quiet: bool) -> None:
+    if output.suffix == ".json":
+        if output.is_dir():
+            raise UsageError(f"--output {output}: is a folder")
+        path = store.write(result, output)
+    else:
+        path = store.save(result, output, stamp=store.new_stamp())
+        if not result.complete:
+            _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
+    print(path, file=sys.stderr if quiet else sys.stdout)
+
+
+def _ending(result: Result) -> str:
+    return next((run.ended_by for run in result.runs if run.ended_by), "incomplete")
+
+
+def _say_summary(extracted: Extracted) -> None:
+    result = extracted.result
+    format = result.provenance.format or "result"
+    _say(f"{', '.join(extracted.logs)}: {format}, {result.source}, {len(result.steps)} rows")
+    for label, text in explaining.overview(result):
+        print(f"  {label:<13}{text}", file=sys.stderr)
+    for warning in result.warnings:
+        print(f"  warning: {one_line(warning)}", file=sys.stderr)
+
+
+def _follow(paths: Sequence[str], given: Given, format: str | None) -> None:
+    """One line per growth of the log, until Ctrl-C."""
+    if len(paths) != 1 or paths[0] == logs.STDIN:
+        raise UsageError("--follow watches one file")
+    path, size = Path(paths[0]), -1
+    logs.Log(path).opening(1)  # what cannot be read is refused at once
+    _say(f"following {path}; Ctrl-C ends it and writes the result")
+    try:
+        while True:
+            started = time.monotonic()
+            if (grown := path.stat().st_size) != size:
+                size = grown
+                try:
+                    _say(explaining.one_liner(logs.read(path, given=given, format=format)))
+                except NotALogError:
+                    _say("no measured step yet")
+            time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+
+
+def _say(text: str) -> None:
+    print(one_line(text), file=sys.stderr, flush=True)

@@ -1,0 +1,106 @@
+"""`tprimat history`: how a figure moved over time, per machine and model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli.options import writable_folder
+from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
+from tensorprimat.reports.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.core.store import Loaded
+
+DEFAULT_FOLDER = Path("output")
+
+
+def command(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULT]...", help="Result files, or folders with their history/.", show_default="output"
+        ),
+    ] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="Figure to follow.")] = "tokens_per_second_per_gpu",
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Only this model.")] = None,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where history.csv and .png go.")] = DEFAULT_FOLDER,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+) -> int:
+    """Show a metric over time, one table per machine, model and configuration, oldest benchmark first.
+
+    A change is marked where a benchmark differs from those before it by more than they scatter (99 %). Writes
+    history.csv and history.png into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second, samples_per_second,
+    avg_step_time_seconds.
+
+    \b
+    Examples:
+      tprimat history output/
+      tprimat history output/ --model llama --metric avg_step_time_seconds --output-dir report
+
+    \b
+    Exit codes:
+      0  shown, whether anything changed or not
+      1  interrupted, or a file could not be written
+      2  a flag is wrong, or there is no result with this metric
+    """
+    from rich.console import Console
+
+    from tensorprimat.analysis.history import METRICS, history
+    from tensorprimat.analysis.sides import model_of
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports.console import safe, table
+    from tensorprimat.reports.history import render_csv
+    from tensorprimat.reports.history import table as table_of
+
+    if metric not in METRICS:
+        raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
+    loaded = [
+        item for item in _loaded(results or [DEFAULT_FOLDER]) if model is None or model_of(item.result) == model.lower()
+    ]
+    if not loaded:
+        raise UsageError(f"--model {model}: no result of that model here")
+    all_series, left_out = history(loaded, metric=metric)
+    if left_out:
+        print(f"{len(left_out)} results left out: unfinished, repeated, or without this metric", file=sys.stderr)
+    folder = writable_folder("--output-dir", output_dir)
+    files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
+    if not no_plot:
+        from tensorprimat.reports.plots import render_history
+
+        try:
+            files["history.png"] = render_history(all_series)["png"]
+        except MissingPackageError as error:
+            print(error, file=sys.stderr)
+    for name, content_of_file in files.items():
+        write_atomically(folder / name, content_of_file)
+    console = Console(highlight=False)
+    for series in all_series:
+        content = table_of(series)
+        console.print(safe(content.title, "bold"), table(content), "", sep="\n")
+    print(f"Written to {folder}: {', '.join(files)}", file=sys.stderr)
+    return 0
+
+
+def _loaded(paths: list[Path]) -> list[Loaded]:
+    """Results of the paths and of the history below each folder; what cannot be read is said on stderr."""
+    from tensorprimat.core.store import load_all
+
+    found: list[Loaded] = []
+    refusals: list[InputError] = []
+    folders = [path / "history" for path in paths if (path / "history").is_dir()]
+    for path in (*paths, *folders):
+        try:
+            loaded, problems = load_all([path])
+        except InputError as error:
+            refusals.append(error)
+            continue
+        found += loaded
+        for problem in problems:
+            print(one_line(problem), file=sys.stderr)
+    if refusals and not found:
+        raise refusals[0]
+    return found

@@ -1,0 +1,97 @@
+"""What a benchmark says while it runs: blocks, the engine's own lines, a progress bar on a terminal, a countdown."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
+FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
+_STEP_LINE = re.compile(r"\[\w+\] Step\s+(\d+) \|")  # "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB"
+_BLOCK_LINE = re.compile(r"\[\w+\] (?: |Training (?:starts|finished))")  # the child's own blocks: ours say it already
+_COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
+
+
+class Screen:
+    """stdout, or stderr where stdout carries JSON. Plain text everywhere but on a terminal."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        self._console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+        self._errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        if not self._console.is_terminal:
+            self._console.width = FILE_WIDTH
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person is looking."""
+        return self._console.is_terminal
+
+    def say(self, text: str = "", *, style: str | None = None) -> None:
+        """One line, never wrapped or cut."""
+        self._console.print(Text(text, style=style or ""), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Something to know about a figure."""
+        self.say(f"warning: {text}", style="yellow")
+
+    def complain(self, text: str) -> None:
+        """One model failed: one line on stderr."""
+        self._errors.print(Text(text, style="bold red"), soft_wrap=True)
+
+    def block(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """A titled block of names and values between rules."""
+        rule = "=" * WIDTH
+        self.say(f"\n{rule}\n{title}\n{rule}", style="bold")
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            self.say(f"{name:<{width}}  {value}")
+        self.say(rule, style="bold")
+
+    def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns of text."""
+        table = Table(*titles, box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def training(self, title: str, steps: int) -> Iterator[Callable[[str], None]]:
+        """Gives the function that takes the engine's lines; moves the bar as they count optimizer steps."""
+        with self._progress() as progress:
+            task = progress.add_task(title, total=steps)
+
+            def show(line: str) -> None:
+                if _BLOCK_LINE.match(line):
+                    return
+                if match := _STEP_LINE.search(line):
+                    progress.update(task, completed=int(match[1]))
+                self.say(line, style=_COLOUR.get(line.partition(" ")[0]))
+
+            yield show
+
+    @contextlib.contextmanager
+    def cooling(self, seconds: float) -> Iterator[Callable[[float], None]]:
+        """Gives the function that is told the seconds left."""
+        if seconds > 0 and not self.is_terminal:
+            self.say(f"Cooling down for {seconds:g} s before the next run")
+        with self._progress() as progress:
+            task = progress.add_task("Cooling down", total=seconds)
+            yield lambda left: progress.update(task, completed=seconds - left)
+
+    def _progress(self) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            refresh_per_second=2,  # drawing takes time from what a CPU benchmark measures
+            disable=not self.is_terminal,
+        )

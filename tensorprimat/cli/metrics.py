@@ -1,0 +1,55 @@
+"""`tprimat metrics`, `./enhanced_metrics.py`: every derived figure of one result, with formula, inputs and sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorprimat.cli.enhance import FLOPS, PRICE, assumed
+
+
+def command(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="One result file.")],
+    price: Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)] = None,
+    flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
+    budget_tokens: Annotated[
+        str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
+    ] = "1e12",
+    model_name: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Model of an old file that does not say which.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Show every derived figure of one result: MFU, memory, energy, cost, time to train, and what each rests on.
+
+    A figure that cannot be known is shown as unknown with the reason. Nothing is written; to set results beside each
+    other and keep a report, use compare_with_enhanced_metrics.py.
+
+    \b
+    Examples:
+      ./enhanced_metrics.py output/benchmark_cuda_llama.json
+      ./enhanced_metrics.py output/benchmark_rocm_llama.json --price 1.85 --flops palm --json
+
+    \b
+    Exit codes:
+      0  shown
+      2  a flag is wrong, or the file is no result
+    """
+    from tensorprimat.analysis.returns import economics
+    from tensorprimat.core.store import Loaded, load
+    from tensorprimat.reports import enhanced, enhanced_json
+
+    loaded = Loaded(path=result, result=load(result, model_name=model_name))
+    content = economics([loaded], assumed(price, flops, budget_tokens))
+    if json:
+        print(enhanced_json.render(content), end="")
+        return 0
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for sides in content.models.values():
+        for side in sides:
+            enhanced.show_explanation(side, console.print)
+    return 0

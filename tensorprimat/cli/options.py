@@ -1,0 +1,38 @@
+"""Values of options that several commands read in the same way."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from tensorprimat.core.errors import UsageError
+
+
+def fraction(flag: str, text: str) -> float:
+    """A share as a person types it: "2%" or "0.02". Raises UsageError naming the flag.
+
+    >>> fraction("--assume-run-cv", "2%"), fraction("--assume-run-cv", "0.02")
+    (0.02, 0.02)
+    """
+    number, is_percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise UsageError(f"{flag} {text}: not a number; write it like 2%") from None
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"{flag} {text}: must be 0 or more, such as 2%")
+    if not is_percent and value > 1:
+        raise UsageError(f"{flag} {text}: is that {number}%? Then write the percent sign")
+    return value / 100 if is_percent else value
+
+
+def writable_folder(flag: str, folder: Path) -> Path:
+    """The folder, made where it does not exist. Raises UsageError naming the flag where nothing can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{flag} {folder}: {error.strerror or error}; choose another folder") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {folder}: not writable; choose another folder")
+    return folder

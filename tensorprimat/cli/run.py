@@ -1,0 +1,109 @@
+"""`tprimat run`, `./benchmark.py`: run every model on this machine, or read its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODEL = "Which model: llama, qwen, mistral or all."
+ENGINE = "What measures: auto, torch (train here), logs or primus (read logs of earlier training)."
+OUTPUT = "Folder for results."
+
+
+def command(
+    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL)] = "all",
+    runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
+    steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
+    warmup_steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps before them.")] = 5,
+    engine: Annotated[str, typer.Option(metavar="ENGINE", help=ENGINE)] = "auto",
+    output: Annotated[Path, typer.Option(metavar="DIR", help=OUTPUT)] = Path("output"),
+    cooldown: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds between runs.", show_default="30 on a GPU, 0 on a CPU"),
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences of one forward pass.", show_default="the preset's")
+    ] = None,
+    global_batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences of one step.", show_default="the preset's")
+    ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="the preset's")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="fp32, tf32, bf16 or fp16.", show_default="bf16 on a GPU, fp32 on a CPU"),
+    ] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs, or processes on a CPU.", show_default="all, or 1 on a CPU")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE", help="Shape of the model: full or tiny.", show_default="full on a GPU, tiny on a CPU"
+        ),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="HOW", help="How GPUs share the model: auto, ddp or fsdp (torch engine).")
+    ] = "auto",
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute activations again in the backward pass: less memory, slower.")
+    ] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
+    append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Results as a JSON array on stdout, all talk on stderr.")
+    ] = False,
+) -> int:
+    """Benchmark this machine: train llama, qwen and mistral on it, or read the logs of earlier training.
+
+    On a GPU the real models are trained (Lightning, random weights, synthetic tokens). On a machine without one, or
+    on ROCm, logs are looked for first (LLAMA_LOG, QWEN_LOG, MISTRAL_LOG; training_MODEL.log, *MODEL*.log here, in
+    output/, $PRIMUS_PATH and /workspace); with neither GPU nor log, tiny models of the same architectures are
+    trained on the CPU, and are labelled as such everywhere.
+
+    Each model's latest result is DIR/benchmark_{cuda,rocm,cpu}_MODEL.json, written after every run; every result is
+    also kept in DIR/history. Afterwards compare_results.py compares what is in DIR.
+
+    \b
+    Examples:
+      ./benchmark.py --model all --runs 3
+      ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
+
+    \b
+    Exit codes:
+      0  results were written (a model without a log is named, and does not matter if another has one)
+      1  a run failed or was interrupted; what was measured before is kept
+      2  a flag is wrong, or there is nothing to run or read
+    """
+    from tensorprimat.cli import benchmark
+    from tensorprimat.engines.prepare import Wanted
+
+    return benchmark.benchmark(
+        benchmark.Request(
+            model=model,
+            runs=runs,
+            engine=engine,
+            output=output,
+            cooldown_seconds=cooldown,
+            append=append,
+            dry_run=dry_run,
+            json=json,
+            wanted=Wanted(
+                steps=steps,
+                warmup_steps=warmup_steps,
+                seed=seed,
+                preset=preset,
+                micro_batch_size=micro_batch_size,
+                global_batch_size=global_batch_size,
+                sequence_length=sequence_length,
+                precision=precision,
+                num_gpus=num_gpus,
+                strategy=strategy,
+                recompute=recompute,
+            ),
+        )
+    )

@@ -1,0 +1,320 @@
+"""What `analyze` does: read what a survey finds, show it, save it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from tensorprimat.cli import options
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import GB
+from tensorprimat.logs import survey
+from tensorprimat.logs.profile import Contrast, Profile, compare
+from tensorprimat.logs.survey import Finding
+from tensorprimat.reports import console, words
+from tensorprimat.reports.safe_text import csv_cell, one_line
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+MOST_PROBLEMS = 50  # lines of a screen; --json has them all
+MOST_WARNINGS = 20
+PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
+
+Value = str | float | int | None
+
+
+def _of_result(read: Callable[[Result], Value]) -> Callable[[Finding], Value]:
+    return lambda finding: None if finding.result is None else read(finding.result)
+
+
+COLUMNS: Mapping[str, Callable[[Finding], Value]] = {
+    "file": lambda finding: str(finding.path),
+    "format": lambda finding: finding.format,
+    "model": _of_result(lambda result: result.model.name),
+    "precision": _of_result(lambda result: result.training_config.precision),
+    "gpu": _of_result(lambda result: result.gpu_info.device_name),
+    "num_gpus": _of_result(lambda result: result.training_config.num_gpus),
+    "total_steps": _of_result(lambda result: result.performance_metrics.total_steps),
+    "measured_steps": _of_result(lambda result: result.performance_metrics.measured_steps),
+    "tokens_per_second_per_gpu": _of_result(lambda result: result.performance_metrics.tokens_per_second_per_gpu),
+    "tokens_per_second": _of_result(lambda result: result.performance_metrics.tokens_per_second),
+    "samples_per_second": _of_result(lambda result: result.performance_metrics.samples_per_second),
+    "avg_step_time_seconds": _of_result(lambda result: result.performance_metrics.avg_step_time_seconds),
+    "complete": _of_result(lambda result: str(result.complete).lower()),
+    "from_path": _of_result(lambda result: " ".join(_from_path(result))),
+    "warnings": lambda finding: " | ".join(_warnings(finding)),
+    "problem": lambda finding: finding.problem,
+}
+"""Columns of --csv, in their order."""
+
+
+def survey_folders(folders: Sequence[Path], *, as_json: bool, as_csv: bool, save_to: Path | None) -> int:
+    """Read everything, print it in one of three forms, save results. Returns the exit code.
+
+    Raises UsageError and InputError for what was asked wrongly; whatever is wrong with a file is in the output.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv: choose one")
+    places = _places(folders)
+    if save_to is not None:
+        options.writable_folder("--output", save_to)
+    found, foreign = _read(list(survey.items(places)))
+    saved = _save(found, save_to) if save_to is not None else []
+    if as_json:
+        print(json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False))
+    elif as_csv:
+        sys.stdout.write(_csv(found))
+    else:
+        _show(found, foreign)
+    for path in dict.fromkeys(saved):
+        print(f"wrote {path}", file=sys.stderr)
+    if save_to is not None and len(set(saved)) < len(saved):
+        print(
+            f"some runs share a name: the latest bears it, all {len(saved)} are in {save_to / 'history'}",
+            file=sys.stderr,
+        )
+    if not any(finding.result or finding.profile for finding in found):
+        where = ", ".join(map(str, places))
+        print(f"no training data in {one_line(where)}: {foreign} other files, {len(found)} unusable", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _places(folders: Sequence[Path]) -> list[Path]:
+    for folder in folders:
+        if not folder.exists():
+            raise InputError("no such folder", path=folder)
+    if folders:
+        return list(folders)
+    known = [Path(name) for name in survey.DEFAULT_FOLDERS if Path(name).is_dir()]
+    if not known:
+        raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to look through")
+    return known
+
+
+def _read(items: Sequence[survey.Item]) -> tuple[list[Finding], int]:
+    """What the items hold, and how many hold nothing; with a progress bar where a person is waiting."""
+    found, foreign = [], 0
+    for finding in _with_progress((survey.look(item) for item in items), len(items)):
+        if finding.is_foreign:
+            foreign += 1
+        else:
+            found.append(finding.without_steps())
+    return found, foreign
+
+
+def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]:
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield from findings
+        return
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[file]}"),
+    )
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("reading", total=total, file="")
+        for finding in findings:
+            bar.update(task, advance=1, file=Text(one_line(finding.path.name, longest=30)).plain)
+            yield finding
+
+
+def _save(found: Sequence[Finding], folder: Path) -> list[Path]:
+    """Results of logs and event files, the latest run last, so that it is the one that bears the plain name.
+
+    Each is read anew: the series of thousands of logs would not fit into memory together.
+    """
+    logs = [
+        (finding.result.timestamp or "", finding) for finding in found if finding.result and finding.format != "result"
+    ]
+    saved = []
+    for _, finding in sorted(logs, key=lambda pair: pair[0]):
+        if (result := survey.look(finding.item).result) is not None:
+            saved.append(store.save(result, folder, stamp=store.new_stamp()))
+    return saved
+
+
+def _from_path(result: Result) -> list[str]:
+    """Which facts the path told, not the file."""
+    return [name for name, origin in result.provenance.assumed.items() if origin.startswith("path ")]
+
+
+def _warnings(finding: Finding) -> tuple[str, ...]:
+    if finding.result is not None:
+        return finding.result.warnings
+    return finding.profile.warnings if finding.profile is not None else ()
+
+
+def _document(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> dict[str, Any]:
+    rows = []
+    for finding in found:
+        row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
+        row |= {"complete": finding.result.complete if finding.result else None, "warnings": _warnings(finding)}
+        row["from_path"] = _from_path(finding.result) if finding.result else []
+        if finding.profile is not None:
+            row["profile"] = dataclasses.asdict(finding.profile)
+        rows.append(row)
+    pair = _pair(found)
+    return {
+        "files": rows,
+        "other_files": foreign,
+        "profile_comparison": [dataclasses.asdict(row) for row in compare(*pair)] if pair else None,
+        "saved": [str(path) for path in saved],
+    }
+
+
+def _csv(found: Sequence[Finding]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for finding in found:
+        values = [read(finding) for read in COLUMNS.values()]
+        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in values])
+    return buffer.getvalue()
+
+
+def _show(found: Sequence[Finding], foreign: int) -> None:
+    screen = Console(highlight=False, markup=False, emoji=False)
+    if not screen.is_terminal:
+        screen = Console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
+    results = [finding for finding in found if finding.result is not None]
+    if results:
+        screen.print(console.table(_table(results)))
+        if any(_from_path(finding.result) for finding in results if finding.result):
+            screen.print(Text("* named by the path, not by the file", style="dim"))
+    _show_warnings(screen, found)
+    for content in _profile_tables(found):
+        screen.print(Text(f"\n{one_line(content.title)}", style="bold"))
+        screen.print(console.table(content))
+    problems = [finding for finding in found if finding.problem is not None]
+    if problems:
+        screen.print(Text(f"\nCould not be used: {len(problems)}", style="bold"))
+        for finding in problems[:MOST_PROBLEMS]:
+            screen.print(Text(f"  {one_line(finding.path)}: {one_line(finding.problem)}"), soft_wrap=True)
+        if len(problems) > MOST_PROBLEMS:
+            screen.print(Text(f"  … and {len(problems) - MOST_PROBLEMS} more; --json lists them all"))
+    if foreign:
+        files = "1 other file holds" if foreign == 1 else f"{foreign} other files hold"
+        screen.print(Text(f"\n{files} no training data", style="dim"))
+
+
+def _show_warnings(screen: Console, found: Sequence[Finding]) -> None:
+    """Each warning once, the most frequent first, with the number of files it is about."""
+    counts = Counter(warning for finding in found for warning in _warnings(finding))
+    if counts:
+        screen.print(Text("\nWarnings", style="bold"))
+    for warning, count in counts.most_common(MOST_WARNINGS):
+        about = f" ({count} files)" if count > 1 else ""
+        screen.print(Text(f"  {one_line(warning)}{about}", style="yellow"), soft_wrap=True)
+    if len(counts) > MOST_WARNINGS:
+        screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json has them by file"))
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    titles = ("File", "Format", "Model", "Precision", "GPU", "Steps", "tokens/s/GPU", "Warnings")
+    numeric = ("Steps", "tokens/s/GPU", "Warnings")
+    return Table(
+        key="files",
+        title="Files",
+        columns=tuple(Column(title=title, numeric=title in numeric) for title in titles),
+        rows=tuple(_row(finding, finding.result) for finding in findings if finding.result is not None),
+    )
+
+
+def _row(finding: Finding, result: Result) -> tuple[Cell, ...]:
+    config, performance = result.training_config, result.performance_metrics
+    from_path = _from_path(result)
+    gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
+    return (
+        text(str(finding.path)),
+        text(finding.format if result.complete else f"{finding.format}, incomplete"),
+        text(_marked(result.model.name, "model.name" in from_path)),
+        text(_marked(config.precision, "precision" in from_path)),
+        text(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
+        figure(performance.total_steps, words.count),
+        figure(performance.tokens_per_second_per_gpu, words.rate),
+        figure(len(result.warnings), words.count),
+    )
+
+
+def _marked(name: str | None, from_path: bool) -> str | None:
+    return f"{name}*" if name and from_path else name
+
+
+def _pair(found: Sequence[Finding]) -> tuple[Profile, Profile] | None:
+    """The two profiles that can stand side by side, where there are just two."""
+    timed = [finding.profile for finding in found if finding.profile is not None and finding.profile.timelines]
+    return (timed[0], timed[1]) if len(timed) == 2 else None
+
+
+def _profile_tables(found: Sequence[Finding]) -> Iterator[Table]:
+    profiles = [(finding, finding.profile) for finding in found if finding.profile is not None]
+    timed = [(finding, shown) for finding, shown in profiles if shown.timelines or shown.kernels]
+    if timed:
+        yield _parts(timed, _pair(found))
+    for finding, shown in profiles:
+        if shown.collectives:
+            yield _collectives(finding, shown)
+
+
+def _parts(profiles: Sequence[tuple[Finding, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
+    """Parts of the wall time and kernels as rows, profiles as columns; two of them with their ratio."""
+    empty = Profile(files=(), timelines=(), kernels=(), collectives=())
+    columns: list[dict[str, Contrast]] = [{row.name: row for row in compare(shown, empty)} for _, shown in profiles]
+    ratios = {row.name: row.ratio for row in compare(*pair)} if pair else {}
+    rows = []
+    for name in dict.fromkeys(name for column in columns for name in column):
+        cells = [text(name)]
+        for column in columns:
+            row = column.get(name)
+            cells.append(_time_and_share(row) if row else text(None))
+        rows.append((*cells, *([figure(ratios.get(name), words.times)] if pair else [])))
+    titles = ["", *(one_line(finding.path) for finding, _ in profiles), *(["second / first"] if pair else [])]
+    return Table(
+        key="profiles",
+        title="Profiles: one profiled stretch, mean over ranks",
+        columns=tuple(Column(title=title, numeric=position > 0) for position, title in enumerate(titles)),
+        rows=tuple(rows),
+    )
+
+
+def _time_and_share(row: Contrast) -> Cell:
+    share = f" ({words.percent(row.one_share)})" if row.one_share is not None else ""
+    return Cell(text=f"{words.seconds(row.one_seconds)}{share}", value=row.one_seconds)
+
+
+def _collectives(finding: Finding, shown: Profile) -> Table:
+    rows = tuple(
+        (
+            text(row.name),
+            text(row.dtype),
+            figure(row.group_size, words.count),
+            figure(row.message_bytes, lambda value: words.gigabytes(None if value is None else value / GB)),
+            figure(row.count, words.count),
+            figure(row.mean_seconds, words.seconds),
+            figure(row.bus_bytes_per_second, lambda value: words.rate(None if value is None else value / GB)),
+        )
+        for row in shown.collectives
+    )
+    titles = ("Collective", "Type", "GPUs", "Message", "Count", "Mean time", "Bus GB/s")
+    return Table(
+        key="collectives",
+        title=f"Collectives of {finding.path}",
+        columns=tuple(Column(title=title, numeric=position > 1) for position, title in enumerate(titles)),
+        rows=rows,
+    )

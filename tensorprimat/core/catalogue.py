@@ -1,0 +1,304 @@
+"""Facts about the world, read from tensorprimat/data: GPUs, prices, configurations to compare with, published results.
+
+Every cell of the GPU table is a `Fact` with source and date. A device is found by its whole name as the driver prints
+it; an unknown one is None, never a default. Peaks are dense and count 10**12 FLOP per second.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
+
+from tensorprimat.core.units import GB, GIB
+
+RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
+PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
+"""Which peak a precision runs against, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One cell: a value or, where sources differ, a range without a value."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    source: str
+    url: str | None = None
+    date: date
+    """Of the source, or when it was read."""
+    checked: bool
+    """Read in the source named (True), or general knowledge (False)."""
+    dense: bool | None = None
+    """Of peaks: without structured sparsity."""
+    note: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where the figure comes from, in one line."""
+        unchecked = "" if self.checked else " (unchecked)"
+        return f"{self.source}, {self.date.isoformat()}{unchecked}" + (f"; {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One device as PyTorch shows it; a cell that nobody stated is None or absent."""
+
+    name: str
+    vendor: str
+    names: tuple[str, ...]
+    """What drivers print, whole."""
+    lacks: tuple[str, ...]
+    """Precisions that its matrix units do not have."""
+    note: str | None = None
+    memory_gb: Fact | None = None
+    memory_tb_per_second: Fact | None = None
+    tdp_watts: Fact | None = None
+    cores: Fact | None = None
+    """CUDA cores or stream processors."""
+    peak_tflops: Mapping[str, Fact] = field(default_factory=dict)
+    """Dense peak by precision."""
+    achievable_tflops: Mapping[str, Fact] = field(default_factory=dict)
+    """Best matrix product that somebody measured, by precision."""
+
+    def peak(self, precision: str) -> Fact | None:
+        """The dense peak that matrix products of this precision run against; None where it is not known."""
+        names = PEAKS_OF_PRECISION.get(precision, (precision,))
+        return next((self.peak_tflops[name] for name in names if name in self.peak_tflops), None)
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Nameplate memory: the vendor's GB count 2**30 bytes."""
+        return self.memory_gb.value * GIB if self.memory_gb and self.memory_gb.value else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What an hour of one GPU costs."""
+
+    gpu: str
+    provider: str
+    date: date
+    usd_per_gpu_hour: float
+    source: str
+    checked: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """One row of a methodology: every value explicit."""
+
+    methodology: str
+    model: str
+    platform: str
+    gpus: tuple[str, ...]
+    """Catalogue names that the row is for; empty for every GPU of the platform."""
+    precision: str
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    context_parallel_size: int
+    micro_batch_size: int
+    global_batch_size: int
+    sequence_length: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A result that somebody else published; None where the source does not say."""
+
+    model: str
+    num_gpus: int
+    source: str
+    gpu: str | None = None
+    precision: str | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    sequence_length: int | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    framework: str | None = None
+    tokens_per_second_per_gpu: float | None = None
+    samples_per_second: float | None = None
+    step_seconds: float | None = None
+    mfu: float | None = None
+    tflops_per_gpu: float | None = None
+    flops_convention: str | None = None
+    derived: bool = False
+    """Computed from what the source gives, not stated by it."""
+    date: str | None = None
+    note: str | None = None
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = (files("tensorprimat") / "data" / f"{name}.toml").read_text("utf-8")
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """Every GPU of the catalogue."""
+    document = _read("gpus")
+    sources = document["sources"]
+
+    def fact(cell: dict[str, Any] | None) -> Fact | None:
+        if cell is None:
+            return None
+        source = sources[cell["source"]]
+        return Fact(**{**cell, "source": source["title"], "url": source.get("url"), "date": source["date"]})
+
+    def facts(cells: dict[str, Any]) -> Mapping[str, Fact]:
+        return MappingProxyType({name: known for name, cell in cells.items() if (known := fact(cell))})
+
+    return tuple(
+        Gpu(
+            name=row["name"],
+            vendor=row["vendor"],
+            names=tuple(row["names"]),
+            lacks=tuple(row["lacks"]),
+            note=row.get("note"),
+            memory_gb=fact(row.get("memory_gb")),
+            memory_tb_per_second=fact(row.get("memory_tb_per_second")),
+            tdp_watts=fact(row.get("tdp_watts")),
+            cores=fact(row.get("cores")),
+            peak_tflops=facts(row["peak_tflops"]),
+            achievable_tflops=facts(row.get("achievable_tflops", {})),
+        )
+        for row in document["gpu"]
+    )
+
+
+def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
+    """The catalogue's entry for a device by its whole name; None for a device that it does not hold.
+
+    memory_gb: what the device reports (10**9 bytes), to tell apart variants that share a name. A name that still means
+    several variants ("A100") gives what they agree on, and None where they agree on no peak ("H100").
+
+    >>> find_gpu("NVIDIA H100 80GB HBM3").peak("bf16").value
+    989.4
+    >>> find_gpu("NVIDIA H100 NVL").name, find_gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    ('H100 NVL', None)
+    """
+    candidates = variants(device_name)
+    if memory_gb is not None and len(candidates) > 1:
+        candidates = tuple(gpu for gpu in candidates if _memory_fits(gpu, memory_gb))
+    if len(candidates) <= 1:
+        return candidates[0] if candidates else None
+    agreed = _agreement(candidates)
+    return agreed if agreed.peak_tflops else None
+
+
+def variants(device_name: str | None) -> tuple[Gpu, ...]:
+    """Every entry that a name may mean: several where it leaves the variant open, none where it is unknown."""
+    wanted = plain_name(device_name or "")
+    if not wanted:
+        return ()
+    return tuple(gpu for gpu in gpus() if wanted in {plain_name(name) for name in (gpu.name, *gpu.names)})
+
+
+_VENDOR_WORDS = {"nvidia", "amd", "tesla", "instinct", "geforce"}
+
+
+def plain_name(name: str) -> str:
+    """A device name without case, punctuation, vendor's words and the mark of a virtual function.
+
+    >>> plain_name("NVIDIA A100-SXM4-80GB"), plain_name("AMD Instinct MI300X VF")
+    ('a100 sxm4 80gb', 'mi300x')
+    """
+    words = re.sub(r"[-_/()\s]+", " ", name.casefold()).split()
+    while words and words[0] in _VENDOR_WORDS:
+        words.pop(0)
+    return " ".join(words[:-1] if words[-1:] == ["vf"] else words)
+
+
+def _memory_fits(gpu: Gpu, memory_gb: float) -> bool:
+    if gpu.memory_gb is None or gpu.memory_gb.value is None:
+        return True
+    nameplate = gpu.memory_gb.value  # its GB count 2**30 bytes; a file may have copied it, or counted like it
+    return any(1 - RESERVED <= memory_gb / whole <= 1.005 for whole in (nameplate, nameplate * GIB / GB))
+
+
+def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
+    """What several variants have in common."""
+    first, *others = candidates
+
+    def agreed(cell: str) -> Fact | None:
+        mine: Fact | None = getattr(first, cell)
+        theirs = [getattr(gpu, cell) for gpu in others]
+        return mine if mine and all(fact and fact.value == mine.value for fact in theirs) else None
+
+    def agreed_table(table: str) -> dict[str, Fact]:
+        mine: Mapping[str, Fact] = getattr(first, table)
+        theirs = [getattr(gpu, table) for gpu in others]
+        return {
+            name: fact
+            for name, fact in mine.items()
+            if all(name in cells and cells[name].value == fact.value for cells in theirs)
+        }
+
+    return Gpu(
+        name=" or ".join(gpu.name for gpu in candidates),
+        vendor=first.vendor,
+        names=(),
+        lacks=tuple(precision for precision in first.lacks if all(precision in gpu.lacks for gpu in others)),
+        memory_gb=agreed("memory_gb"),
+        memory_tb_per_second=agreed("memory_tb_per_second"),
+        tdp_watts=agreed("tdp_watts"),
+        cores=agreed("cores"),
+        peak_tflops=agreed_table("peak_tflops"),
+        achievable_tflops=agreed_table("achievable_tflops"),
+    )
+
+
+@cache
+def prices() -> tuple[Price, ...]:
+    """Every price, in the file's order: the first of a GPU is the one in use."""
+    return tuple(Price(**row) for row in _read("prices")["price"])
+
+
+@cache
+def methodologies() -> tuple[Configuration, ...]:
+    """Every configuration of every methodology, in the file's order: the first that fits is the headline."""
+    return tuple(
+        Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in _read("methodologies")["configuration"]
+    )
+
+
+def find_configuration(
+    methodology: str, *, model: str, platform: str, gpu: str | None, precision: str | None = None
+) -> Configuration | None:
+    """What a methodology sets for a model on a GPU (a catalogue name); None where it says nothing about it.
+
+    precision: asked for by the user; None takes the headline's.
+    """
+    return next(
+        (
+            row
+            for row in methodologies()
+            if (row.methodology, row.model, row.platform) == (methodology, model, platform)
+            and (not row.gpus or gpu in row.gpus)
+            and precision in (None, row.precision)
+        ),
+        None,
+    )
+
+
+@cache
+def published() -> tuple[Published, ...]:
+    """Training throughput that others published."""
+    known = {column.name for column in fields(Published)}
+    return tuple(Published(**{key: row[key] for key in known & row.keys()}) for row in _read("published")["result"])

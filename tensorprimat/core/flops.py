@@ -1,0 +1,125 @@
+"""Training FLOPs per token by the conventions that the field uses: an MFU without its convention says nothing.
+
+L layers, H heads × Q head size, T sequence length, N parameters, P_mm weights of every matrix product (see
+`models.matrix_parameters`). A multiply-add is two FLOPs; backward costs twice forward, hence 6 per weight and token.
+Recomputation is not counted: these are the FLOPs of the model, not those that the hardware executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """One way to count, by the name under which results state it."""
+
+    name: str
+    formula: str
+    used_by: str
+    weights: Callable[[ModelShape], int]
+    """Weights that cost 6 FLOPs per token."""
+    attention: Callable[[ModelShape, int], int]
+    """FLOPs per token of scores and weighted sums, at a sequence length."""
+
+
+def _no_attention(_shape: ModelShape, _sequence_length: int) -> int:
+    return 0
+
+
+def _every_pair(shape: ModelShape, sequence_length: int) -> int:
+    """12·L·H·Q·T: all T² pairs of query and key, whatever mask hides (so a sliding window changes nothing)."""
+    return 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim * sequence_length
+
+
+def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
+    """6·L·H·Q·T: the T²/2 pairs below the diagonal; within a window W < T there are T·W − W²/2 of them."""
+    per_pair = 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim
+    window = min(shape.sliding_window or sequence_length, sequence_length)
+    twice_the_pairs = 2 * sequence_length * window - window**2
+    return per_pair * twice_the_pairs // (2 * sequence_length)
+
+
+def _without_embedding(shape: ModelShape) -> int:
+    return models.parameters(shape) - models.embedding_parameters(shape)
+
+
+def _without_gate(shape: ModelShape) -> int:
+    return models.matrix_parameters(shape) - (models.mlp_matrix_parameters(shape) if shape.gated_mlp else 0)
+
+
+CONVENTIONS: dict[str, Convention] = {
+    convention.name: convention
+    for convention in (
+        Convention(
+            name="megatron",
+            formula="6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)",
+            used_by="Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09",
+            weights=models.matrix_parameters,
+            attention=_attended_pairs,
+        ),
+        Convention(
+            name="palm",
+            formula="6·N + 12·L·H·Q·T",
+            used_by="the PaLM paper (appendix B), nanoGPT",
+            weights=models.parameters,
+            attention=_every_pair,
+        ),
+        Convention(
+            name="6n",
+            formula="6·N",
+            used_by="scaling-law papers, quick estimates",
+            weights=models.parameters,
+            attention=_no_attention,
+        ),
+        Convention(
+            name="torchtitan",
+            formula="6·(N − embedding) + 12·L·H·Q·T",
+            used_by="torchtitan",
+            weights=_without_embedding,
+            attention=_every_pair,
+        ),
+        Convention(
+            name="full_attention",
+            formula="6·P_mm + 12·L·H·Q·T",
+            used_by="NVIDIA's NeMo tables up to 25.07",
+            weights=models.matrix_parameters,
+            attention=_every_pair,
+        ),
+        Convention(
+            name="nemo_transformer",
+            formula="6·(P_mm − gate matrices) + 12·L·H·Q·T",
+            used_by="NeMo's transformer() formula by default, which counts an MLP of two matrices",
+            weights=_without_gate,
+            attention=_every_pair,
+        ),
+    )
+}
+DEFAULT_CONVENTION = "megatron"
+
+
+def convention_named(name: str) -> Convention:
+    """The convention of this name; raises UsageError that lists all names."""
+    try:
+        return CONVENTIONS[name.lower()]
+    except KeyError:
+        raise UsageError(f"no FLOPs convention {name!r}; conventions: {', '.join(CONVENTIONS)}") from None
+
+
+def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT_CONVENTION) -> int:
+    """Training FLOPs (forward and backward) of one token in a sequence of this length.
+
+    Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window; the others
+    charge every pair by definition. Raises UsageError for an unknown convention.
+
+    >>> from tensorprimat.core.models import find
+    >>> per_token(find("llama").shape, 8192)
+    51470401536
+    """
+    counting = convention_named(convention)
+    return 6 * counting.weights(shape) + counting.attention(shape, sequence_length)

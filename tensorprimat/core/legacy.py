@@ -1,0 +1,270 @@
+"""Result files of versions 1 and 2, and the minimal one that holds only means, lifted to version 3.
+
+Version 1 says `platform: "cuda"` and names the model, if at all, in its file name. Version 2 adds `parallelism_config`,
+top-level `step_times`, `loss_values` and `learning_rates`, and may call the software stack "nemo". Both write "N/A", 0,
+-1 or infinity for what they did not know: that becomes None here, with a warning. Where there are steps, every figure
+is computed anew by core/summary and the file's own are kept as reported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
+from tensorprimat.core.spec import MODELS
+from tensorprimat.core.units import GB, GIB
+
+PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
+STACKS = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu"}
+ENGINES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
+"""How file names and software stacks of version 2 spell an engine of ours; other trainers have none."""
+
+ALIASES = {
+    "sequence_length": ("seq_length",),
+    "tensor_model_parallel_size": ("tensor_parallel_size", "tensor_parallel"),
+    "pipeline_model_parallel_size": ("pipeline_parallel_size", "pipeline_parallel"),
+    "gradient_accumulation_steps": ("grad_accum_steps",),
+    "data": ("dataset",),
+    "steps_per_second": ("throughput_steps_per_second",),
+    "software_version": ("cuda_version", "rocm_version"),
+}
+"""Field of today's record → other keys that older files use for it."""
+
+SERIES = {
+    "seconds": ("raw_step_times", "step_times"),
+    "loss": ("raw_loss_values", "loss_values"),
+    "learning_rate": ("raw_learning_rates", "learning_rates"),
+    "memory": ("raw_memory_values", "memory_values"),
+}
+"""Column of `Steps` → keys of the series at the top level; a memory series is in GB."""
+
+DEVICE_USED_METHODS = ("smi_total_vram",)
+"""`measurement_method`s that ask the driver about the whole device; the others ask the allocator."""
+
+UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
+_FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
+_FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)
+
+
+def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = None) -> dict[str, Any]:
+    """The document of an older version as one of version 3, ready for `Result.model_validate`.
+
+    path: where it was read, for the model and the date that its name may hold. model_name: overrides both.
+    Raises InputError for a document of a newer version, one that holds neither steps nor means, or broken structure.
+    """
+    if "schema_version" in document:
+        raise InputError(
+            f"schema_version {document['schema_version']!r}, but this program reads up to {SCHEMA_VERSION}",
+            path=path, remedy="update TensorPrimat",
+        )  # fmt: skip
+    warnings: list[str] = []
+    sections = {
+        name: _section(document, name, path)
+        for name in ("gpu_info", "training_config", "parallelism_config", "performance_metrics", "memory_metrics")
+    }
+    platform = _platform(document, sections["gpu_info"])
+    engine = _engine(document, sections["gpu_info"], path)
+    columns = _columns(document, path, warnings)
+    config = {**sections["parallelism_config"], **sections["training_config"]}
+    config.setdefault("data", document.get("dataset"))
+    figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", warnings)
+    from_primus_log = str(document.get("source") or "").startswith("primus")
+    memory = _memory(sections["memory_metrics"], columns, from_primus_log, warnings)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "platform": platform,
+        "source": document.get("source"),
+        "timestamp": _timestamp(document, path, warnings),
+        "gpu_info": {
+            **_known(sections["gpu_info"], GpuInfo, "gpu_info", warnings),
+            "software_stack": STACKS.get(platform or ""),
+        },
+        "model": _model(document, config, path, model_name, warnings),
+        "training_config": _known(config, TrainingConfig, "training_config", warnings)
+        | ({"framework": engine} if engine else {}),
+        "performance_metrics": _performance(figures, with_steps="seconds" in columns),
+        "memory_metrics": memory or None,
+        "provenance": {
+            "engine": "logs" if from_primus_log else engine,
+            "timing": "reported" if from_primus_log or engine == "primus" else "measured",
+            "sources": [{"file": str(document["source_log_file"])}] if document.get("source_log_file") else [],
+        },
+        "raw_step_times": columns.pop("seconds", []),
+        "step_metrics": columns,
+        "warnings": warnings,
+    }
+
+
+def _section(document: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"{name} is {type(value).__name__}, not an object", path=path, remedy="repair the file")
+    return value
+
+
+def _platform(document: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None:
+    for word in (document.get("platform"), gpu.get("hardware_type"), gpu.get("platform"), gpu.get("software_stack")):
+        if (platform := PLATFORMS.get(str(word).lower())) is not None:
+            return platform
+    return None
+
+
+def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> str | None:
+    """nemo or primus where the file or its name says so."""
+    words = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
+    return next((ENGINES[word] for word in (str(word).lower() for word in words) if word in ENGINES), None)
+
+
+def _model(
+    document: Mapping[str, Any],
+    config: Mapping[str, Any],
+    path: Path,
+    given: str | None,
+    warnings: list[str],
+) -> dict[str, Any]:
+    said = document.get("model")
+    facts = said if isinstance(said, dict) else {"name": said}
+    names = (given, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
+    name = next((str(name) for name in names if name and str(name).lower() not in UNKNOWN_WORDS), None)
+    if name is None:
+        warnings.append("model: neither this file nor its name says which; give --model-name")
+    parameters = _section(document, "model_info", path).get("total_params")
+    return {"name": name, "parameters": _clean({"parameters": parameters}, "model_info", warnings).get("parameters")}
+
+
+def _model_of_file(path: Path) -> str | None:
+    """benchmark_cuda_llama.json says llama, train_amd_prim_qwen.json qwen, benchmark_cuda_20260105_143022.json none."""
+    stem = _FILE_TIME.sub("", path.stem).strip("_")
+    if match := _FILE_NAME.fullmatch(stem):
+        return match["rest"].strip("_") or None
+    return next((model for model in MODELS if model in stem.lower().split("_")), None)
+
+
+def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> str | None:
+    said = document.get("timestamp")
+    if said is not None:
+        try:
+            return datetime.fromisoformat(str(said).replace("Z", "+00:00")).isoformat()
+        except ValueError:
+            warnings.append(f"timestamp: {str(said)[:40]!r} is no ISO 8601 date")
+    if match := _FILE_TIME.search(path.stem):
+        try:
+            return datetime.strptime("".join(match.groups()), "%Y%m%d%H%M%S").isoformat()
+        except ValueError:  # eight and six digits that are no date
+            pass
+    return None
+
+
+def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[str]) -> dict[str, Any]:
+    """What a section holds of a record's fields, under today's keys; placeholders for "unknown" are left out."""
+    found = {}
+    for field in record.model_fields:
+        key = next((key for key in (field, *ALIASES.get(field, ())) if section.get(key) is not None), None)
+        if key is not None:
+            found[field] = section[key]
+    return _clean(found, name, warnings)
+
+
+def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[str, Any]:
+    """Without what stands for "unknown": no figure of an old file can be 0, negative or infinite."""
+    kept = {}
+    for field, value in values.items():
+        if value is None:
+            continue
+        if _is_measured(value):
+            kept[field] = value
+        elif value != "":
+            warnings.append(f"{name}: {field} was {value!r} in this file, which stands for unknown")
+    return kept
+
+
+def _is_measured(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() not in UNKNOWN_WORDS
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return math.isfinite(value) and value > 0
+    return True
+
+
+def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]:
+    """Means alone are shown as they are; beside steps they are what was reported, and core/summary computes anew."""
+    if not with_steps:
+        return {**figures, "basis": "reported_means"}
+    rates = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
+    reported = {name: figures[name] for name in rates if name in figures}
+    if "avg_step_time_seconds" in figures:
+        reported["step_time_seconds"] = figures["avg_step_time_seconds"]
+    return {"reported": reported}
+
+
+def _memory(
+    section: Mapping[str, Any], columns: dict[str, list[Any]], from_primus_log: bool, warnings: list[str]
+) -> dict[str, Any]:
+    """The figures, and the series under its kind in columns.
+
+    What older versions took from Primus logs and called allocated is "hip mem usage": the whole device's use, in GiB.
+    """
+    figures = _known(section, MemoryMetrics, "memory_metrics", warnings)
+    used = from_primus_log or section.get("measurement_method") in DEVICE_USED_METHODS
+    unit = GIB if from_primus_log else GB
+    if "memory" in columns:
+        kind = "memory_device_used_bytes" if used else "memory_allocated_bytes"
+        columns[kind] = [None if value is None else value * unit for value in columns.pop("memory")]
+    if not used or not figures:
+        return figures
+    if from_primus_log:
+        warnings.append(
+            "memory_metrics: called allocated GB in this file, but Primus prints the device's use in GiB; converted"
+        )
+    return {
+        key.replace("_allocated_", "_device_used_"): value * unit / GB if isinstance(value, (int, float)) else value
+        for key, value in figures.items()
+    }
+
+
+def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, list[Any]]:
+    """Series that are there, as columns of one length; empty where no step has a time."""
+    columns: dict[str, list[Any]] = {}
+    for name, keys in SERIES.items():
+        key = next((key for key in keys if document.get(key)), None)
+        if key is None:
+            continue
+        if not isinstance(document[key], list):
+            raise InputError(
+                f"{key} is {type(document[key]).__name__}, not a list", path=path, remedy="repair the file"
+            )
+        columns[name] = _series(name, key, document[key], warnings)
+    times = columns.get("seconds", [])
+    if all(seconds is None for seconds in times):
+        return {}
+    for name in [name for name, values in columns.items() if len(values) != len(times)]:
+        warnings.append(f"{name}: {len(columns.pop(name))} values for {len(times)} steps; which is whose is unknown")
+    return columns
+
+
+def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> list[Any]:
+    """One series with None where nothing was measured; a loss that is nan stays nan."""
+    lowest_is_valid = name == "learning_rate"  # schedules start and end at 0
+    series: list[Any] = []
+    for value in values:
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.inf
+        if name == "loss" and (number != number or value == "nan"):
+            series.append("nan")
+        elif math.isfinite(number) and (number > 0 or (lowest_is_valid and number == 0)):
+            series.append(number)
+        else:
+            series.append(None)
+    unmeasured = sum(old is not None and new is None for old, new in zip(values, series, strict=True))
+    if unmeasured:
+        warnings.append(
+            f"{key}: {unmeasured} of {len(values)} values stand for unknown (0, negative, infinite or text)"
+        )
+    return series

@@ -1,0 +1,242 @@
+"""The models that TensorPrimat trains: their shapes, and how many parameters a shape has.
+
+A preset is a shape with a name. `full` is the published model (mistral's is v0.1, `v0.3` stands beside it), `tiny` has
+the same features (grouped queries, qwen's biases, mistral's sliding window) and trains on two CPU cores in seconds,
+and the sizes `small` … `2.7B` of the model `course` are the ladder of `tprimat sweep`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import ModelShape
+
+ALIASES = {"real": "full", "2_7b": "2.7b"}
+"""Other words for a preset's name, in lower case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A shape by name, with the numbers that a model class needs beside it and batch sizes that suit it."""
+
+    model: str
+    """llama, qwen, mistral, or course for the ladder of sizes."""
+    name: str
+    title: str
+    """What a person reads; a tiny model never has the name of the real one."""
+    shape: ModelShape
+    rope_theta: float
+    rms_norm_eps: float
+    max_position_embeddings: int
+    micro_batch_size: int
+    global_batch_size: int
+    sequence_length: int
+    """Batch sizes and length where neither the user nor a methodology gives any."""
+
+
+def parameters(shape: ModelShape) -> int:
+    """Trainable parameters of a decoder with RMSNorm (no bias in norms, MLP or output projection).
+
+    Tied embeddings count once.
+    """
+    norms = (2 * shape.num_layers + 1) * shape.hidden_size
+    biases = shape.num_layers * _qkv_width(shape) if shape.attention_bias else 0
+    head = shape.vocab_size * shape.hidden_size
+    untied = embedding_parameters(shape) if not shape.tied_embeddings else 0
+    return untied + head + _layer_matrices(shape) * shape.num_layers + biases + norms
+
+
+def matrix_parameters(shape: ModelShape) -> int:
+    """P_mm: weights of every matrix product of a token, the output head included even where it is tied.
+
+    The input embedding is a look-up and takes no part, nor do norms and biases.
+    """
+    return _layer_matrices(shape) * shape.num_layers + shape.vocab_size * shape.hidden_size
+
+
+def embedding_parameters(shape: ModelShape) -> int:
+    """Weights of the input embedding."""
+    return shape.vocab_size * shape.hidden_size
+
+
+def mlp_matrix_parameters(shape: ModelShape) -> int:
+    """Weights of one of the MLP's matrices over all layers."""
+    return shape.num_layers * shape.hidden_size * shape.ffn_hidden_size
+
+
+def _qkv_width(shape: ModelShape) -> int:
+    return (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
+
+
+def _layer_matrices(shape: ModelShape) -> int:
+    attention = shape.hidden_size * (_qkv_width(shape) + shape.num_attention_heads * shape.head_dim)
+    mlp = (3 if shape.gated_mlp else 2) * shape.hidden_size * shape.ffn_hidden_size
+    return attention + mlp
+
+
+_FULL = {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192}
+_TINY = {"max_position_embeddings": 2048, "micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
+_MISTRAL_V01 = ModelShape(
+    num_layers=32,
+    hidden_size=4096,
+    ffn_hidden_size=14336,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    vocab_size=32_000,
+    sliding_window=4096,
+)
+_LLAMA_TINY = ModelShape(
+    num_layers=4,
+    hidden_size=128,
+    ffn_hidden_size=448,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    head_dim=16,
+    vocab_size=4096,
+)
+
+
+def _course(name: str, d_model: int, d_ff: int, num_layers: int, num_heads: int) -> Preset:
+    shape = ModelShape(
+        num_layers=num_layers,
+        hidden_size=d_model,
+        ffn_hidden_size=d_ff,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
+        head_dim=d_model // num_heads,
+        vocab_size=10_000,
+    )
+    return Preset(
+        model="course",
+        name=name,
+        title=f"{name}, {parameters(shape) / 1e6:,.1f} M parameters",  # the name 2.7B is its users'; it has 3.4 billion
+        shape=shape,
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=2048,
+        micro_batch_size=4,
+        global_batch_size=4,
+        sequence_length=256,
+    )
+
+
+# Shapes and constants are those of the config.json that each vendor publishes with the weights on Hugging Face:
+# meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-7B, mistralai/Mistral-7B-v0.1 and -v0.3. Llama 3.1's stretching of RoPE for
+# contexts beyond 8,192 tokens changes neither cost nor count and is left out.
+PRESETS = (
+    Preset(
+        model="llama",
+        name="full",
+        title="Llama-3.1-8B",
+        shape=ModelShape(
+            num_layers=32,
+            hidden_size=4096,
+            ffn_hidden_size=14336,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=128,
+            vocab_size=128_256,
+        ),
+        rope_theta=500_000.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=131_072,
+        **_FULL,
+    ),
+    Preset(
+        model="llama",
+        name="tiny",
+        title="Llama-3.1 tiny",
+        shape=_LLAMA_TINY,
+        rope_theta=500_000.0,
+        rms_norm_eps=1e-5,
+        **_TINY,
+    ),
+    Preset(
+        model="qwen",
+        name="full",
+        title="Qwen2.5-7B",
+        shape=ModelShape(
+            num_layers=28,
+            hidden_size=3584,
+            ffn_hidden_size=18944,
+            num_attention_heads=28,
+            num_key_value_heads=4,
+            head_dim=128,
+            vocab_size=152_064,
+            attention_bias=True,
+        ),
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=131_072,
+        **_FULL,
+    ),
+    Preset(
+        model="qwen",
+        name="tiny",
+        title="Qwen2.5 tiny",
+        shape=_LLAMA_TINY.model_copy(update={"ffn_hidden_size": 672, "vocab_size": 4864, "attention_bias": True}),
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-6,
+        **_TINY,
+    ),
+    Preset(
+        model="mistral",
+        name="full",
+        title="Mistral-7B-v0.1",
+        shape=_MISTRAL_V01,
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=32_768,
+        **_FULL,
+    ),
+    Preset(
+        model="mistral",
+        name="v0.3",
+        title="Mistral-7B-v0.3",
+        shape=_MISTRAL_V01.model_copy(update={"vocab_size": 32_768, "sliding_window": None}),
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=32_768,
+        **_FULL,
+    ),
+    Preset(
+        model="mistral",
+        name="tiny",
+        title="Mistral-v0.1 tiny",
+        shape=_LLAMA_TINY.model_copy(update={"vocab_size": 1024, "sliding_window": 64}),  # below its sequence length
+        rope_theta=10_000.0,
+        rms_norm_eps=1e-5,
+        **_TINY,
+    ),
+    _course("small", 768, 3072, 12, 12),
+    _course("medium", 1024, 4096, 24, 16),
+    _course("large", 1280, 5120, 36, 20),
+    _course("xl", 1600, 6400, 48, 25),
+    _course("2.7B", 2560, 10240, 32, 32),
+)
+
+
+def find(model: str, preset: str = "full") -> Preset:
+    """The preset of a model by name ("real" is "full", "2_7B" is "2.7B"; case does not matter).
+
+    Raises UsageError that lists what exists.
+
+    >>> find("qwen").title
+    'Qwen2.5-7B'
+    """
+    of_model = [candidate for candidate in PRESETS if candidate.model == model.lower()]
+    if not of_model:
+        models = dict.fromkeys(candidate.model for candidate in PRESETS)
+        raise UsageError(f"no model {model!r}; models: {', '.join(models)}")
+    wanted = ALIASES.get(preset.lower(), preset.lower())
+    for candidate in of_model:
+        if candidate.name.lower() == wanted:
+            return candidate
+    raise UsageError(f"no preset {preset!r} of {model}; presets: {', '.join(p.name for p in of_model)}")
+
+
+def identify(shape: ModelShape) -> Preset | None:
+    """The preset that has exactly this shape, so that a log which tells its shape can be given a name."""
+    return next((preset for preset in PRESETS if preset.shape == shape), None)

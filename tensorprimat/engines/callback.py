@@ -1,0 +1,302 @@
+"""`BenchmarkCallback`: times the optimizer steps of any Lightning or NeMo training and writes the result file.
+
+    from benchmark_utils import BenchmarkCallback
+    trainer = Trainer(callbacks=[BenchmarkCallback(output_dir="./output", model_name="llama")], ...)
+
+A step runs from one step end to the next. Step ends are seen by `trainer.global_step` rising: under gradient
+accumulation Lightning fires its batch hooks once per micro-batch, NeMo once per step. Plain constructor arguments make
+it serialisable: `run.Config(BenchmarkCallback, model_name="llama")`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.engines import clock, console, live_result, ranks
+from tensorprimat.engines.endings import reason
+from tensorprimat.engines.facts import batch_shape, optimizer_dtype
+from tensorprimat.engines.live_result import Declared
+from tensorprimat.engines.memory import DeviceMemory
+from tensorprimat.engines.recorder import Recorder, mean_loss
+from tensorprimat.machine import platform as machines
+from tensorprimat.machine import telemetry
+
+if TYPE_CHECKING:
+    import torch
+
+
+class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not there for the type checker
+    """Measures step time, loss, learning rate, memory and power of a training, on rank 0, without slowing it down."""
+
+    def __init__(
+        self,
+        output_dir: str = "./output",
+        platform: str = "auto",
+        model_name: str | None = None,
+        *,
+        preset: str | None = None,
+        engine: str | None = None,
+        methodology: str | None = None,
+        warmup_steps: int | None = None,
+        training_config: Mapping[str, Any] | None = None,
+        result_file: str | None = None,
+        print_every: int = 10,
+        sync: bool = False,
+        power: bool = True,
+    ) -> None:
+        """output_dir: where benchmark_{cuda,rocm,cpu}_{model}.json and history/ are written.
+        platform: auto, nvd, amd or cpu; a word that the training itself contradicts becomes a warning.
+        model_name: what the result calls the model; else taken from the model, else the file is named by its time.
+        preset, engine, methodology: noted in the result. warmup_steps: declared warm-up; None finds it from the data.
+        training_config: fields of TrainingConfig that the trainer cannot know; they win over what it says.
+        result_file: write this one file instead of output_dir's. print_every: steps between printed lines, 0 for none.
+        sync: wait for the GPU at every step end instead of using events. power: read it where the driver's package is
+        installed.
+
+        Raises UsageError for an unknown platform or a negative number.
+        """
+        if platform != "auto" and platform not in machines.SPELLINGS:
+            raise UsageError(f"platform={platform!r}: must be auto, nvd, amd or cpu")
+        if print_every < 0 or (warmup_steps or 0) < 0:
+            raise UsageError("print_every and warmup_steps must not be negative")
+        self.output_dir, self.result_file = output_dir, result_file
+        self.print_every, self.sync, self.power = print_every, sync, power
+        self.declared = Declared(
+            platform=platform,
+            model_name=model_name,
+            preset=preset,
+            engine=engine,
+            methodology=methodology,
+            warmup_steps=warmup_steps,
+            training_config=dict(training_config or {}),
+        )
+        self.result: Result | None = None
+        """What was measured, once the training has ended (rank 0)."""
+        self.result_path: Path | None = None
+        """The file that holds it."""
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._stamp = store.new_stamp()
+        self._described: Result | None = None
+        self._recorder: Recorder | None = None
+        self._memory: DeviceMemory | None = None
+        self._sampler: telemetry.Sampler | None = None
+        self._memory_peak: float | None = None
+        self._step = 0
+        self._batches = 0
+        self._losses: list[torch.Tensor] = []
+        self._loss_scale = 1
+        self._learning_rate: float | None = None
+        self._data_wait: float | None = None
+        self._waiting_since: float | None = None
+        self._batch_seen = False
+
+    # The run begins.
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        self._start_over()
+        self.result = self.result_path = None
+        if trainer.is_global_zero:
+            live_result.check_writable(self.output_dir, self.result_file)
+            self._described = live_result.describe(trainer, pl_module, self.declared, built=False)
+            _bracket_checkpoints(trainer, self)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        device = trainer.strategy.root_device
+        self._memory = DeviceMemory(device)
+        self._memory.restart_peaks()
+        if not trainer.is_global_zero:
+            return
+        self._described = live_result.describe(trainer, pl_module, self.declared, built=True)
+        self._step = trainer.global_step
+        if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
+            self._loss_scale = trainer.accumulate_grad_batches
+        if self.power and device.type == "cuda":
+            self._sampler = telemetry.Sampler(telemetry.open_devices(self._described.provenance.gpu_ids))
+            self._sampler.start()
+        if self.print_every:
+            self._print(console.start_block(self._described, label=self._label))
+        timer = clock.choose(device.type, sync=self.sync)
+        self._recorder = Recorder(timer, power_at=self._sampler.mean_watts if self._sampler else None)
+        self._recorder.start()
+
+    # In every step: microseconds, and never a wait for the device.
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._waiting_since is None:
+            return
+        if batch is not None:  # NeMo fetches its batches inside the step, where the wait for them cannot be seen
+            self._data_wait = (self._data_wait or 0.0) + time.perf_counter() - self._waiting_since
+        self._waiting_since = None
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self._recorder is not None:
+            rate = optimizer.param_groups[0]["lr"]
+            self._learning_rate = rate if isinstance(rate, float) else None  # a tensor would have to be waited for
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None:
+            self._losses.append(loss.detach())
+        self._batches += 1
+        step = trainer.global_step
+        if step > self._step:
+            self._end_step(recorder, step, batch)
+        # One process alone: several also wait for each other here (Lightning 2.6 exchanges a flag before each batch).
+        self._waiting_since = time.perf_counter() if trainer.world_size == 1 else None
+
+    def _end_step(self, recorder: Recorder, step: int, batch: Any) -> None:
+        loss = mean_loss(self._losses, scale=self._loss_scale)
+        memory = self._memory.read_sometimes() if self._memory else {}
+        recorder.step_end(
+            step,
+            covers=step - self._step,
+            loss=loss,
+            learning_rate=self._learning_rate,
+            data_wait_seconds=self._data_wait,
+            memory=memory,
+        )
+        if memory:
+            self._memory_peak = memory["memory_allocated_peak_bytes"]
+        if not self._batch_seen and self._described is not None:
+            self._described = live_result.with_batch(
+                self._described, batch_shape(batch), batches_per_step=self._batches
+            )
+            self._batch_seen = True
+        self._step, self._batches, self._data_wait = step, 0, None
+        self._losses.clear()
+        for finished in recorder.drain():
+            self._show(finished)
+
+    # What else happens between two steps.
+
+    @contextmanager
+    def interruption(self, kind: str) -> Iterator[None]:
+        """Marks the step into which something else falls ("validation", "checkpoint"), so that it is not measured."""
+        self._interrupt(kind)
+        try:
+            yield
+        finally:
+            self._resume()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self._interrupt("validation")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self._resume()
+
+    def _interrupt(self, kind: str) -> None:
+        self._waiting_since = self._data_wait = None
+        if self._recorder is not None:
+            self._recorder.interruption_starts(kind)
+
+    def _resume(self) -> None:
+        if self._recorder is not None:
+            self._recorder.interruption_ends()
+
+    # The run ends.
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._memory is None:
+            return
+        for step in self._recorder.finish() if self._recorder else ():
+            self._show(step)
+        memory, lost = ranks.largest(self._memory.read_last(), device=trainer.strategy.root_device)
+        self._write(trainer, memory=memory, ended_by=None, warnings=[lost] if lost else [])
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._recorder is not None:
+            self._recorder.abandon()
+        memory = self._memory.read_last() if self._memory else {}
+        self._write(trainer, memory=memory, ended_by=reason(exception), warnings=[])
+        self._close(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._close(trainer)
+
+    def _close(self, trainer: Any) -> None:
+        """Let go of everything that belongs to this run; the result stays."""
+        vars(trainer).pop("save_checkpoint", None)
+        if self._sampler is not None:
+            self._sampler.stop()
+        self._start_over()
+
+    def _write(self, trainer: Any, *, memory: dict[str, float], ended_by: str | None, warnings: list[str]) -> None:
+        """Summarise and save, once; only rank 0 has anything described."""
+        if self._described is None or self.result is not None:
+            return
+        described, recorder = self._described, self._recorder
+        config = described.training_config
+        if config.optimizer_dtype is None:
+            config = config.model_copy(update={"optimizer_dtype": optimizer_dtype(trainer)})
+        described = described.model_copy(update={"training_config": config})
+        if recorder is not None:
+            timer = described.provenance.model_copy(update={"timer": recorder.clock.name})
+            described = described.model_copy(update={"provenance": timer})
+            warnings = warnings + recorder.warnings
+        if self._sampler is not None:
+            warnings = warnings + self._sampler.warnings()
+        self.result = live_result.finish(
+            described, recorder.steps if recorder else Steps({}), memory=memory, ended_by=ended_by, warnings=warnings
+        )
+        self.result_path = live_result.save(
+            self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
+        )
+        if self.print_every:
+            spent = recorder.interruption_seconds if recorder else {}
+            self._print(
+                console.end_block(self.result, label=self._label, path=self.result_path, interruption_seconds=spent)
+            )
+
+    # What a person sees.
+
+    @property
+    def _label(self) -> str:
+        return machines.LABELS[self._described.platform] if self._described and self._described.platform else "?"
+
+    def _show(self, step: Step) -> None:
+        recorder = self._recorder
+        if recorder is None or not self.print_every or step.index % self.print_every:
+            return
+        mean = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
+        self._print(
+            console.step_line(step, label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak)
+        )
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)
+
+
+def _bracket_checkpoints(trainer: Any, callback: BenchmarkCallback) -> None:
+    """Let every checkpoint of this trainer mark the step it falls into.
+
+    `Trainer.save_checkpoint` is the one door that all checkpoints go through; the hook on_save_checkpoint is not called
+    for checkpoints of weights alone, and has no end.
+    """
+    save = trainer.save_checkpoint
+
+    @wraps(save)
+    def bracketed(*args: Any, **kwargs: Any) -> Any:
+        with callback.interruption("checkpoint"):
+            return save(*args, **kwargs)
+
+    trainer.save_checkpoint = bracketed

@@ -1,0 +1,96 @@
+"""Clocks for step ends: device events that are read later, or the host's clock.
+
+A clock marks moments and tells the seconds between two marks. `EventClock` puts marks into the device's queue and never
+waits for them; `reached` says whether the device has passed one, and only then may it be read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+Mark = Any
+"""A moment, as its clock stores it."""
+
+
+class Clock(Protocol):
+    """Marks moments and measures between them."""
+
+    name: str
+    """What provenance.timer says."""
+
+    def mark(self) -> Mark:
+        """The moment at which the device finishes what was queued so far (or now, on a host clock)."""
+
+    def reached(self, mark: Mark) -> bool:
+        """Whether a mark can be read without waiting."""
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Seconds from one reached mark to another."""
+
+    def synchronise(self) -> None:
+        """Wait until the device has finished everything queued."""
+
+
+class WallClock:
+    """The host's monotonic clock: right on a CPU, where the work is done when the call returns."""
+
+    name = "wall clock"
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def reached(self, mark: float) -> bool:  # noqa: ARG002  a host clock's marks are always past
+        return True
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+    def synchronise(self) -> None:
+        return
+
+
+class SynchronisedClock(WallClock):
+    """The host's clock after waiting for the device: exact, but the device idles at every mark."""
+
+    name = "synchronised wall clock"
+
+    def mark(self) -> float:
+        self.synchronise()
+        return time.perf_counter()
+
+    def synchronise(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+class EventClock:
+    """CUDA or HIP events on the current stream, about half a microsecond exact; the host never waits for the device."""
+
+    name = "device events"
+
+    def mark(self) -> Mark:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def reached(self, mark: Mark) -> bool:
+        return bool(mark.query())
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        return float(start.elapsed_time(end)) / 1e3  # torch gives milliseconds
+
+    def synchronise(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def choose(device_type: str, *, sync: bool) -> Clock:
+    """The clock for a device ("cuda" also names ROCm). sync: wait for the device at every step."""
+    if device_type != "cuda":
+        return WallClock()
+    return SynchronisedClock() if sync else EventClock()

@@ -1,0 +1,96 @@
+"""What a training process prints while it runs: a start block, a line per logged step, an end block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorprimat.core.records import Result
+from tensorprimat.core.steps import Step
+from tensorprimat.core.units import GB
+
+
+def start_block(result: Result, *, label: str) -> str:
+    """What is about to run, on what, with which configuration. label: CUDA, ROCm or CPU."""
+    config, model, gpu = result.training_config, result.model, result.gpu_info
+    parameters = f"{model.parameters:,} parameters" if model.parameters else None
+    preset = f"preset {model.preset}" if model.preset else None
+    batch = _joined(
+        f"micro batch {config.micro_batch_size}" if config.micro_batch_size else None,
+        f"{config.gradient_accumulation_steps} accumulated" if config.gradient_accumulation_steps else None,
+        f"global batch {config.global_batch_size}" if config.global_batch_size else None,
+        f"sequence {config.sequence_length}" if config.sequence_length else None,
+        config.precision,
+    )
+    devices = f"{config.num_gpus or 1} × {gpu.device_name or 'unknown device'}"
+    memory = f"{gpu.total_memory_gb:.1f} GB" if gpu.total_memory_gb and result.platform != "cpu" else None
+    if config.max_steps is None:
+        steps = None
+    elif config.warmup_steps is None:
+        steps = f"{config.max_steps}"
+    else:
+        steps = f"{config.warmup_steps} warm-up + {config.max_steps - config.warmup_steps} measured"
+    lines = {
+        "Model": _joined(model.name, preset, parameters),
+        "Device": _joined(devices, memory, config.strategy),
+        "Work": batch,
+        "Steps": steps,
+    }
+    body = "\n".join(f"[{label}]   {name + ':':<8}{text}" for name, text in lines.items() if text)
+    return f"[{label}] Training starts\n{body}"
+
+
+def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_bytes: float | None) -> str:
+    """One step; mean_seconds: over the steps since the first, memory_bytes: peak of the allocator so far.
+
+    >>> print(step_line(Step(index=10, seconds=1.234, loss=2.5), label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
+    [CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB | Loss: 2.5000
+    """
+    parts = [f"[{label}] Step {step.index:>3}"]
+    if step.seconds is not None:
+        parts.append(f"Time: {step.seconds:.3f}s")
+    if mean_seconds is not None:
+        parts.append(f"Avg: {mean_seconds:.3f}s")
+    if memory_bytes is not None:
+        parts.append(f"Memory: {memory_bytes / GB:.2f}GB")
+    if step.loss is not None:
+        parts.append(f"Loss: {step.loss:.4f}")
+    if step.interrupted_by:
+        parts.append(f"({step.interrupted_by} inside, not measured)")
+    return " | ".join(parts)
+
+
+def end_block(result: Result, *, label: str, path: Path, interruption_seconds: dict[str, float]) -> str:
+    """Totals, the measured figures, and the file that holds them."""
+    figures, memory = result.performance_metrics, result.memory_metrics
+    ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
+    total = (
+        f"{figures.total_steps} steps in {figures.total_time_seconds:.3f} s"
+        if figures.total_steps and figures.total_time_seconds is not None
+        else "no step finished"
+    )
+    per_gpu = figures.tokens_per_second_per_gpu
+    rates = _joined(
+        f"{figures.tokens_per_second:,.0f} tokens/s" if figures.tokens_per_second else None,
+        f"{per_gpu:,.0f} tokens/s/GPU" if per_gpu and (result.training_config.num_gpus or 1) > 1 else None,
+    )
+    mean = figures.avg_step_time_seconds
+    lines = {
+        "Total": _joined(total, *(f"{kind} {spent:.3f} s" for kind, spent in interruption_seconds.items())),
+        "Measured": None if mean is None else f"{figures.measured_steps} steps, {mean:.4f} s each",
+        "Rate": rates,
+        "Memory": _joined(
+            _gigabytes("allocated peak", memory and memory.peak_memory_allocated_gb),
+            _gigabytes("reserved peak", memory and memory.peak_memory_reserved_gb),
+        ),
+        "Result": str(path),
+    }
+    body = "\n".join(f"[{label}]   {name + ':':<10}{text}" for name, text in lines.items() if text)
+    return f"[{label}] {ended}\n{body}"
+
+
+def _joined(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _gigabytes(name: str, value: float | None) -> str | None:
+    return None if value is None else f"{name} {value:.2f} GB"

@@ -1,0 +1,64 @@
+"""Why a training ended early, in words, and what helps when memory was the reason."""
+
+from __future__ import annotations
+
+from tensorprimat.core.spec import RunSpec
+
+OUT_OF_MEMORY = "out of memory"
+INTERRUPTED = "interrupted"
+
+_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"  # torch raises a bare RuntimeError for it
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host refused memory."""
+    named = any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type(error).__mro__)
+    return named or (isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error))
+
+
+def reason(error: BaseException) -> str:
+    """What `Run.ended_by` says: one line.
+
+    >>> reason(KeyboardInterrupt())
+    'interrupted'
+    >>> reason(ValueError("bad shape\\nand more"))
+    'ValueError: bad shape'
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if type(error).__name__ == "SIGTERMException":  # Lightning's, at the first batch end after the signal
+        return "terminated"
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+
+
+def memory_remedies(spec: RunSpec) -> str:
+    """What makes a run of the torch engine need less memory; never the global batch, which alone changes nothing."""
+    remedies = []
+    if spec.micro_batch_size > 1:
+        remedies.append(f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}")
+    remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
+    if not spec.recompute:
+        remedies.append("--recompute")
+    remedies.append("more --num-gpus with --strategy fsdp")
+    remedies.append("--tensor-parallel-size with --engine nemo")
+    if spec.precision in ("fp32", "tf32"):
+        remedies.append("--precision bf16")
+    return ", ".join(remedies)
+
+
+def configuration(spec: RunSpec) -> str:
+    """The configuration in a phrase, for the message of a run that failed.
+
+    >>> spec = RunSpec(model="llama", preset="tiny", engine="torch", steps=1, warmup_steps=0, micro_batch_size=2,
+    ...     global_batch_size=8, sequence_length=128, precision="fp32", num_gpus=1)
+    >>> configuration(spec)
+    'llama (tiny), micro batch 2, global batch 8, sequence 128, fp32, 1 device'
+    """
+    devices = spec.num_gpus * spec.num_nodes
+    return (
+        f"{spec.model} ({spec.preset}), micro batch {spec.micro_batch_size}, global batch {spec.global_batch_size}, "
+        f"sequence {spec.sequence_length}, {spec.precision}, {devices} device{'s' if devices > 1 else ''}"
+    )

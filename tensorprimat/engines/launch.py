@@ -1,0 +1,188 @@
+"""Runs of an engine, each in a fresh process: live output, cool-down between them, and an honest end of each.
+
+An engine's module is called as `python -m MODULE --spec FILE --result FILE`: it reads a RunSpec, trains, prints its
+lines on stdout, writes a Result of one run (marked incomplete where it could not finish) and exits 0, or 1 or 2 with
+one line on stderr. Whatever else happens to it, here it ends as one `Ending`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import tensorprimat
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import endings
+
+GRACE_SECONDS = 15.0  # to write what was measured; importing torch, which cannot be interrupted, alone takes 5
+TERMINATE_SECONDS = 5.0
+POLL_SECONDS = 0.1
+TAIL_LINES = 40  # of stderr, in which the cause is looked for
+
+ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
+"""How an engine says on stderr what went wrong: "torch engine: out of memory …"."""
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "outofmemoryerror")
+"""How CUDA, ROCm, the CPU allocator and Linux say it, in lower case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How one process ended, and what it measured."""
+
+    result: Result | None
+    """Complete if there is no error; else what was measured until then, or None."""
+    error: TensorPrimatError | None = None
+    interrupted: bool = False
+    """By the user: no further run shall start."""
+
+
+def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
+    """Let the device return to its resting temperature. on_wait: called every second with the seconds left."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        on_wait(left)
+        time.sleep(min(1.0, left))
+
+
+def run(spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None]) -> Ending:
+    """One run in a fresh process. on_line gets each line of its stdout as it comes.
+
+    log: keeps the process's stderr if the run fails. Ctrl-C in here stops the process and comes back as an Ending.
+    """
+    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+        spec_file, result_file, stderr_file = (Path(scratch, name) for name in ("spec.json", "result.json", "stderr"))
+        spec_file.write_text(spec.model_dump_json())
+        command = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
+        interrupted = False
+        with stderr_file.open("wb") as stderr:
+            child = _start(command, stderr)
+            try:
+                _follow(child, lambda line: None if scratch in line else on_line(line))  # nobody can look there
+                child.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+                _stop(child)
+            finally:
+                _kill_group(child)
+        result = _read(result_file)
+        if not interrupted and child.returncode == 0 and result is not None and result.complete:
+            return Ending(result=result)
+        error = _interruption() if interrupted else _cause(spec, child.returncode, stderr_file, log)
+        partial = None if result is None else result.model_copy(update={"complete": False})
+        return Ending(result=partial, error=error, interrupted=interrupted)
+
+
+def _start(command: list[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
+    """In a session of its own: a Ctrl-C reaches us alone, and all its processes can be signalled together."""
+    package_parent = str(Path(tensorprimat.__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
+    """Hand over lines until the output ends. A thread reads, so that a worker which outlives its leader and keeps the
+    pipe open is noticed (and killed) instead of waited for."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            if child.poll() is not None:
+                _kill_group(child)
+            continue
+        if line is None:
+            return
+        on_line(line)
+
+
+def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    assert child.stdout is not None
+    if child.stdout is not None:
+        with child.stdout:
+            for line in child.stdout:
+                lines.put(line.rstrip("\r\n"))
+    lines.put(None)
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """Ask as Ctrl-C would, then insist; a second Ctrl-C shortens the wait."""
+    for request, patience in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGTERM, TERMINATE_SECONDS)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, request)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.wait(timeout=patience)
+            return
+
+
+def _kill_group(child: subprocess.Popen[str]) -> None:
+    """End whatever is left of the process and its workers."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses signals to a group of zombies
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _read(path: Path) -> Result | None:
+    """What the process wrote, if it is whole and holds any step."""
+    try:
+        result = store.load(path)
+    except InputError:  # not written, or not to the end: the run's own error says why
+        return None
+    return result if len(result.steps) else None
+
+
+def _interruption() -> RunError:
+    return RunError("interrupted")
+
+
+def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:
+    """One sentence about why a process failed; keeps its stderr where there is any."""
+    text = stderr_file.read_text(encoding="utf-8", errors="replace")
+    tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
+    kept = ""
+    if tail:
+        store.write_atomically(log, text)
+        kept = f"; all it said is in {log}"
+    if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
+        said = own["says"]
+        kind = UsageError if code == 2 else OutOfMemoryError if "out of memory" in said.lower() else RunError
+        return kind(said + ("" if code == 2 else kept))
+    last = tail[-1] if tail else "it said nothing"
+    if any(sign in line.lower() for line in tail for sign in OUT_OF_MEMORY):
+        remedies = endings.memory_remedies(spec)
+        return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}{kept}")
+    if code == -signal.SIGKILL:
+        return RunError(
+            "the training process was killed (SIGKILL): by hand, or by the system because memory ran out; "
+            f"see dmesg, and try a smaller --micro-batch-size or --preset tiny{kept}"
+        )
+    if code < 0:
+        return RunError(f"the training process died of {signal.Signals(-code).name}: {last}{kept}")
+    if code == 0:
+        return RunError(f"the training process ended without a whole result: {last}{kept}")
+    return RunError(f"{last}{kept}")

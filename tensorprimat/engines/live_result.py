@@ -1,0 +1,180 @@
+"""From a live training to a `Result`: the facts before the first step, and the whole when it has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorprimat import __version__
+from tensorprimat.core import store
+from tensorprimat.core.errors import RunError
+from tensorprimat.core.records import (
+    STACK_OF_PLATFORM,
+    Model,
+    PerformanceMetrics,
+    Provenance,
+    Result,
+    Run,
+    TrainingConfig,
+)
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import summarise
+from tensorprimat.core.units import GB
+from tensorprimat.engines import facts
+from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
+from tensorprimat.machine import environment, platform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What the user of the callback said about the training."""
+
+    platform: str = "auto"
+    model_name: str | None = None
+    preset: str | None = None
+    engine: str | None = None
+    methodology: str | None = None
+    warmup_steps: int | None = None
+    training_config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
+    """A result without steps: machine, model and configuration of a Lightning training, with warnings about them.
+
+    built: the model has its parameters and the trainer its optimizers (from on_train_start on).
+    """
+    machine = platform.detect(cpu=trainer.strategy.root_device.type == "cpu")
+    warnings = list(machine.warnings)
+    if declared.platform != "auto" and platform.SPELLINGS[declared.platform] != machine.platform:
+        warnings.append(f"platform: {declared.platform} was asked for, but the training runs on {machine.label}")
+    model = Model()
+    if built:
+        model, odd = facts.model(module, sharded=facts.is_sharded(trainer))
+        warnings += odd
+    found = facts.training_config(trainer, module)
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    config = TrainingConfig.model_validate(
+        {
+            **found,
+            **declared.training_config,
+            "warmup_steps": declared.warmup_steps,
+            "versions": environment.versions(),
+        }
+    )
+    for name, value in found.items():
+        said = declared.training_config.get(name)
+        if said is not None and said != value:
+            warnings.append(f"training_config: {name} was given as {said}, but the trainer says {value}")
+    engine = declared.engine or ("nemo" if facts.is_nemo(trainer) else None)
+    return Result(
+        platform=machine.platform,
+        source=f"{engine} engine" if engine else "Lightning training",
+        timestamp=now,
+        methodology=declared.methodology,
+        complete=False,
+        gpu_info=machine.gpu_info,
+        model=model.model_copy(update={"name": declared.model_name or model.name, "preset": declared.preset}),
+        training_config=config,
+        performance_metrics=PerformanceMetrics(),
+        runs=(Run(index=0, started_at=now, host=machine.host, seed=config.seed, complete=False),),
+        provenance=Provenance(
+            engine=engine,
+            timing="measured",
+            host=machine.host,
+            gpu_ids=machine.gpu_ids,
+            command=" ".join(sys.argv),
+            tool_version=__version__,
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int) -> Result:
+    """The same result with micro batch, global batch and sequence length from the batches that were seen.
+
+    shape: (sequences, tokens) of one batch on one rank; batches_per_step: batches between two optimizer steps. What is
+    known already stays.
+    """
+    if shape is None:
+        return result
+    config = result.training_config
+    micro = config.micro_batch_size or shape[0]
+    seen: dict[str, int | None] = {
+        "micro_batch_size": micro,
+        "sequence_length": shape[1],
+        "gradient_accumulation_steps": batches_per_step,
+        "global_batch_size": micro * batches_per_step * config.data_parallel_size
+        if config.data_parallel_size
+        else None,
+    }
+    unknown = {name: value for name, value in seen.items() if getattr(config, name) is None}
+    return result.model_copy(update={"training_config": config.model_copy(update=unknown)})
+
+
+def finish(
+    result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, warnings: Sequence[str]
+) -> Result:
+    """The result with its steps and every figure. memory: a last reading, maximum over ranks; ended_by: None if whole."""
+    host_peak = memory.get(HOST_PEAK)
+    columns = {name: value for name, value in memory.items() if name != HOST_PEAK}
+    complete = ended_by is None and len(steps) > 0
+    return summarise(
+        result.model_copy(
+            update={
+                "complete": complete,
+                "steps": _with_last_memory(steps, columns),
+                "host_memory_peak_gb": None if host_peak is None else host_peak / GB,
+                "runs": tuple(
+                    run.model_copy(update={"complete": complete, "ended_by": ended_by}) for run in result.runs
+                ),
+                "warnings": (*result.warnings, *warnings),
+            }
+        )
+    )
+
+
+def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
+    """The last row carries the last reading: peaks of the whole run among it."""
+    if not len(steps) or not memory:
+        return steps
+    columns = {}
+    for name, value in memory.items():
+        column = np.array(steps.column(name))
+        column[-1] = np.fmax(column[-1], value)
+        columns[name] = column
+    return steps.replace(**columns)
+
+
+def check_writable(output_dir: str, result_file: str | None) -> None:
+    """Raises RunError before the training rather than after it where the result could not be written."""
+    folder = Path(output_dir) if result_file is None else Path(result_file).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: {error.strerror}; give another output folder") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RunError(f"{folder}: no permission to write; give another output folder")
+
+
+def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
+    """Write the one file asked for, or the latest and its history in output_dir. Returns the file. Raises OSError.
+
+    A complete result of a model without a name gets a time stamp for one.
+    """
+    if result_file is not None:
+        path = Path(result_file)
+        store.write_atomically(path, store.to_json(result))
+        return path
+    folder = Path(output_dir)
+    if result.model.name is None:
+        path = folder / f"benchmark_{STACK_OF_PLATFORM[result.platform]}_{stamp}.json"
+        store.write_atomically(path, store.to_json(result))
+        return path
+    return store.save(result, folder, stamp=stamp)

@@ -1,0 +1,81 @@
+"""Device memory during training, read sparingly, and the process's own peak."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+SECONDS_BETWEEN_READINGS = 1.0  # one reading builds a dictionary of some hundred numbers: invisible once a second
+
+MemoryReading = dict[str, float]
+"""Bytes by the column of `Step` that holds them, or by HOST_PEAK."""
+
+HOST_PEAK = "host_peak_bytes"
+
+_ALLOCATOR = {
+    "memory_allocated_bytes": ("allocated_bytes", "current"),
+    "memory_allocated_peak_bytes": ("allocated_bytes", "peak"),
+    "memory_reserved_bytes": ("reserved_bytes", "current"),
+    "memory_reserved_peak_bytes": ("reserved_bytes", "peak"),
+}
+
+
+class DeviceMemory:
+    """Allocator and driver figures of one GPU; of a CPU there are none."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+        self._next_reading = 0.0
+
+    def restart_peaks(self) -> None:
+        """Forget the peaks so far, so that building the model does not count as training."""
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def read(self) -> MemoryReading:
+        """All figures, now. `memory_allocated_bytes` is what lives between steps, its peak what the step needed."""
+        if not self._on_gpu:
+            return {}
+        import torch
+
+        # One nested dictionary for all four: torch.cuda.memory_allocated() would flatten and sort it each time.
+        stats = torch.cuda.memory.memory_stats_as_nested_dict(self._device)
+        reading = {column: float(stats[kind]["all"][which]) for column, (kind, which) in _ALLOCATOR.items()}
+        free, total = torch.cuda.mem_get_info(self._device)
+        return {**reading, "memory_device_used_bytes": float(total - free)}
+
+    def read_last(self) -> MemoryReading:
+        """All figures and the process's own peak; after a fault of the device only what the host knows."""
+        host = host_peak_bytes()
+        reading = {} if host is None else {HOST_PEAK: host}
+        try:
+            return {**reading, **self.read()}
+        except RuntimeError:  # the driver answers nothing more after an illegal access or a lost device
+            return reading
+
+    def read_sometimes(self) -> MemoryReading:
+        """All figures if the last reading is a while ago, else nothing."""
+        if not self._on_gpu:
+            return {}
+        now = time.perf_counter()
+        if now < self._next_reading:
+            return {}
+        self._next_reading = now + SECONDS_BETWEEN_READINGS
+        return self.read()
+
+
+def host_peak_bytes() -> float | None:
+    """Largest resident memory that this process ever had; None where the system does not keep it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak) * (1 if sys.platform == "darwin" else 1024)  # kilobytes on Linux, bytes on macOS

@@ -1,0 +1,124 @@
+"""Before a run: every value made explicit, and everything checked that can be checked without training."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.store import DEFAULT_PRESET
+from tensorprimat.core.units import GB
+from tensorprimat.engines import Engine
+
+if TYPE_CHECKING:
+    from tensorprimat.machine.platform import Machine
+
+LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user said by flag; None means not said."""
+
+    steps: int
+    warmup_steps: int
+    seed: int
+    preset: str | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str | None = None
+    num_gpus: int | None = None
+    strategy: str = "auto"
+    recompute: bool = False
+
+
+def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> RunSpec:
+    """One run of a model on this machine, checked: the preset's batch sizes where nothing was said, the real shape in
+    bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the flag."""
+    platform = machine.platform
+    preset = models.find(model, wanted.preset or DEFAULT_PRESET.get(platform, "full"))
+    devices = machine.gpu_info.device_count or 1
+    num_gpus = _said(wanted.num_gpus, 1 if platform == "cpu" else devices)
+    if platform != "cpu" and num_gpus > devices:
+        raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
+    fields = {
+        "model": model,
+        "preset": preset.name,
+        "engine": engine.name,
+        "steps": wanted.steps,
+        "warmup_steps": wanted.warmup_steps,
+        "micro_batch_size": _said(wanted.micro_batch_size, preset.micro_batch_size),
+        "global_batch_size": _said(wanted.global_batch_size, preset.global_batch_size),
+        "sequence_length": _said(wanted.sequence_length, preset.sequence_length),
+        "precision": wanted.precision or ("fp32" if platform == "cpu" else "bf16"),
+        "num_gpus": num_gpus,
+        "strategy": wanted.strategy,
+        "recompute": wanted.recompute,
+        "seed": wanted.seed,
+        "platform": platform,
+    }
+    try:
+        spec = RunSpec.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = "--" + str(first["loc"][0]).replace("_", "-")
+        raise UsageError(f"{flag} {first['input']}: {first['msg'].lower()}") from error
+    if spec.sequence_length > preset.max_position_embeddings:
+        raise UsageError(
+            f"--sequence-length {spec.sequence_length}: {preset.title} reaches {preset.max_position_embeddings} tokens"
+        )
+    return spec.check()
+
+
+def _said(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def least_memory_bytes(spec: RunSpec) -> float:
+    """Memory that weights, gradients and optimizer state need on one device at the very least, fully sharded."""
+    return models.parameters(models.find(spec.model, spec.preset).shape) * LEAST_BYTES_PER_PARAMETER / spec.num_gpus
+
+
+def check_engine(engine: Engine) -> None:
+    """Raise UsageError where the engine cannot be imported."""
+    if missing := engine.missing_packages():
+        raise UsageError(f"--engine {engine.name} needs {', '.join(missing)}, not installed here; {engine.install}")
+
+
+def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where the engine, by its own `check`, or the device's memory cannot run the spec."""
+    if engine.module is not None:
+        importlib.import_module(engine.module).check(spec, machine)
+    check_memory(spec, machine)
+
+
+def check_memory(spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where the model cannot fit whatever the batch is."""
+    memory = machine.gpu_info.total_memory_gb
+    needed = least_memory_bytes(spec) / GB
+    if memory is not None and needed > memory:
+        raise UsageError(
+            f"--preset {spec.preset}: {models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on "
+            f"each of {spec.num_gpus} devices for weights, gradients and optimizer, and one has {memory:,.0f} GB; "
+            "use --preset tiny or more --num-gpus"
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError where results could not be written; the folder itself is made only when there is one."""
+    existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
+    if not existing.is_dir():
+        raise UsageError(f"--output {folder}: {existing} is a file, not a folder")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UsageError(f"--output {folder}: cannot be written ({error.strerror}); choose another folder") from error

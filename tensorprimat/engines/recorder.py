@@ -1,0 +1,183 @@
+"""`Recorder`: step ends go in while training runs, finished `Step`s come out when the device has passed them.
+
+Nothing here waits for the device before `finish`. Losses come as tensors on the host whose copy was queued before the
+step's mark, so that they hold their value once the mark is reached.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorprimat.core.steps import Step, Steps, StepsBuilder
+from tensorprimat.engines.clock import Clock, Mark
+
+if TYPE_CHECKING:
+    import torch
+
+    from tensorprimat.engines.memory import MemoryReading
+
+CLOCK_TOLERANCE = 0.01  # both clocks are crystals good to 0.01 %; a percent more is work that the events did not see
+ABANDON_SECONDS = 1.0
+CLOCK_TOLERANCE_SECONDS = 0.005  # one host-side hiccup around the two synchronisations
+
+
+@dataclass(slots=True)
+class _StepEnd:
+    """What is known when a step ends; the rest waits for the device."""
+
+    index: int
+    covers: int
+    mark: Mark
+    loss: torch.Tensor | None
+    learning_rate: float | None
+    data_wait_seconds: float | None
+    memory: MemoryReading
+    interrupted_by: str
+
+
+@dataclass(slots=True)
+class _Interruption:
+    """A validation or a checkpoint, from its first mark to its last."""
+
+    kind: str
+    start: Mark
+    end: Mark | None = None
+
+
+class Recorder:
+    """Steps of one run on one rank."""
+
+    def __init__(self, clock: Clock, *, power_at: Callable[[float, float], float | None] | None = None) -> None:
+        """power_at: mean watts per GPU between two moments in seconds since the epoch, where telemetry runs."""
+        self.clock = clock
+        self.warnings: list[str] = []
+        self.timed_steps, self.timed_seconds = 0, 0.0
+        """Optimizer steps after the first that hold nothing else, and their time: the running mean of the console."""
+        self.interruption_seconds: dict[str, float] = {}
+        """Time of validations and of checkpoints, which is in no measured step."""
+        self._power_at = power_at
+        self._builder = StepsBuilder()
+        self._waiting: deque[_StepEnd] = deque()
+        self._interruptions: list[_Interruption] = []
+        self._interrupted_by = ""
+        self._event_seconds = 0.0
+
+    def start(self) -> None:
+        """The first step begins."""
+        self.clock.synchronise()
+        self._wall_start = time.perf_counter()
+        self.started_at = time.time()
+        self._first = self._previous = self.clock.mark()
+
+    def step_end(
+        self,
+        index: int,
+        *,
+        covers: int = 1,
+        loss: torch.Tensor | None = None,
+        learning_rate: float | None = None,
+        data_wait_seconds: float | None = None,
+        memory: MemoryReading | None = None,
+    ) -> None:
+        """An optimizer step (or `covers` of them) has been queued; index: number of the last one."""
+        self._waiting.append(
+            _StepEnd(
+                index, covers, self.clock.mark(), loss, learning_rate, data_wait_seconds, memory or {},
+                self._interrupted_by,
+            )
+        )  # fmt: skip
+        self._interrupted_by = ""
+
+    def interruption_starts(self, kind: str) -> None:
+        """A validation or a checkpoint begins: the step that it falls into is marked and will not be measured."""
+        self._interrupted_by = self._interrupted_by or kind
+        self._interruptions.append(_Interruption(kind, self.clock.mark()))
+
+    def interruption_ends(self) -> None:
+        """The one that began last is over."""
+        if self._interruptions and self._interruptions[-1].end is None:
+            self._interruptions[-1].end = self.clock.mark()
+
+    def drain(self) -> list[Step]:
+        """Steps that the device has finished since the last call; never waits."""
+        finished = []
+        while self._waiting and self.clock.reached(self._waiting[0].mark):
+            finished.append(self._read(self._waiting.popleft()))
+        return finished
+
+    def _read(self, end: _StepEnd) -> Step:
+        elapsed = self.clock.seconds(self._previous, end.mark)
+        ended_at = self.started_at + self.clock.seconds(self._first, end.mark)
+        self._previous = end.mark
+        self._event_seconds += elapsed
+        if len(self._builder) and not end.interrupted_by:
+            self.timed_steps += end.covers
+            self.timed_seconds += elapsed
+        step = Step(
+            index=end.index,
+            covers=end.covers,
+            seconds=elapsed / end.covers,
+            ended_at=ended_at,
+            loss=None if end.loss is None else float(end.loss),
+            learning_rate=end.learning_rate,
+            data_wait_seconds=None if end.data_wait_seconds is None else end.data_wait_seconds / end.covers,
+            power_watts_per_gpu=self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
+            interrupted_by=end.interrupted_by,
+            **end.memory,
+        )
+        self._builder.append(step)
+        return step
+
+    def abandon(self, patience_seconds: float = ABANDON_SECONDS) -> None:
+        """Read what the device still finishes in a moment: after a failure it may never answer again."""
+        deadline = time.perf_counter() + patience_seconds
+        try:
+            while self.drain() or (self._waiting and time.perf_counter() < deadline):
+                time.sleep(ABANDON_SECONDS / 100)
+        except RuntimeError:  # the device is lost, and the steps that it did not finish with it
+            self._waiting.clear()
+
+    def finish(self) -> list[Step]:
+        """Wait for the device, read what is left, and hold the marks against the host's clock."""
+        closing = self.clock.mark()
+        self.clock.synchronise()
+        wall = time.perf_counter() - self._wall_start
+        rest = self.drain()
+        events = self._event_seconds + self.clock.seconds(self._previous, closing)
+        if abs(events - wall) > CLOCK_TOLERANCE * wall + CLOCK_TOLERANCE_SECONDS:
+            self.warnings.append(
+                f"timer: {self.clock.name} sum to {events:.3f} s, but a synchronised wall clock around the run says "
+                f"{wall:.3f} s; run again with sync=True to see which steps differ"
+            )
+        for interruption in self._interruptions:
+            if interruption.end is not None:
+                spent = self.clock.seconds(interruption.start, interruption.end)
+                total = self.interruption_seconds.get(interruption.kind, 0.0)
+                self.interruption_seconds[interruption.kind] = total + spent
+        return rest
+
+    @property
+    def steps(self) -> Steps:
+        """Rows read so far."""
+        return self._builder.build()
+
+
+def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
+    """The step's loss on its way to the host: mean of its micro-batches times scale. None for no loss.
+
+    The copy goes into pinned memory and is not waited for; the mark that follows it tells when it has arrived.
+    """
+    if not losses:
+        return None
+    mean = losses[0]
+    if len(losses) > 1:
+        import torch
+
+        mean = torch.stack([loss.float() for loss in losses]).mean()
+    if scale != 1:
+        mean = mean * scale
+    return mean.to("cpu", non_blocking=True)  # a CPU's tensor stays itself

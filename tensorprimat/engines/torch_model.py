@@ -1,0 +1,100 @@
+"""The language models of the torch engine: transformers' own classes with random weights; nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tensorprimat.core.models import Preset
+from tensorprimat.engines.cross_entropy import linear_cross_entropy
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_HOMES = {"llama": ("llama", "Llama"), "course": ("llama", "Llama"), "qwen": ("qwen2", "Qwen2"), "mistral": ("mistral", "Mistral")}
+"""Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
+
+ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
+"""--attention → what transformers calls it."""
+
+
+def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
+    """transformers' configuration object of a preset. attention: sdpa, eager or flash."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
+    package, prefix = _HOMES[preset.model]
+    module = importlib.import_module(f"transformers.models.{package}.configuration_{package}")
+    shape = preset.shape
+    particular: dict[str, Any] = {"head_dim": shape.head_dim}
+    if preset.model == "qwen":
+        particular = {"use_sliding_window": False}
+    elif preset.model == "mistral":
+        particular["sliding_window"] = shape.sliding_window
+    else:
+        particular["attention_bias"] = shape.attention_bias
+    return getattr(module, f"{prefix}Config")(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        max_position_embeddings=max(preset.max_position_embeddings, sequence_length or 0),
+        rms_norm_eps=preset.rms_norm_eps,
+        rope_theta=preset.rope_theta,
+        tie_word_embeddings=shape.tied_embeddings,
+        use_cache=False,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation=ATTENTION[attention],
+        **particular,
+    )
+
+
+class LanguageModel(nn.Module):  # type: ignore[misc]
+    """A causal language model that returns its loss; the logits of the whole batch never exist."""
+
+    def __init__(self, preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> None:
+        super().__init__()
+        config = configuration(preset, attention=attention, sequence_length=sequence_length)
+        package, prefix = _HOMES[preset.model]
+        module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+        self.causal = getattr(module, f"{prefix}ForCausalLM")(config)
+        self._rotary = [(part, part.inv_freq.float()) for part in self.causal.modules() if hasattr(part, "inv_freq")]
+
+    @property
+    def decoder(self) -> Any:
+        """Embedding, layers and last norm."""
+        return self.causal.model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens: (sequences, length + 1); returns the mean loss of predicting each token but the first."""
+        hidden = self.decoder(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+        return linear_cross_entropy(
+            hidden.flatten(0, 1), self.causal.lm_head.weight, tokens[:, 1:].flatten()
+        )
+
+    def restore_rotary(self) -> None:
+        """Rotary frequencies back in float32: converting a model to bfloat16 rounds them, and far positions blur."""
+        for part, frequencies in self._rotary:
+            part.inv_freq = frequencies.to(part.inv_freq.device)
+
+    def recompute_activations(self) -> None:
+        """Keep only each layer's input and compute the rest again in backward."""
+        self.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def compile_decoder(self) -> None:
+        """Compile in place; names of parameters stay."""
+        self.decoder.compile(dynamic=False)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Split the parameters over the data-parallel ranks (FSDP2), layer by layer."""
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in self.decoder.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self, mesh=mesh)

@@ -1,0 +1,238 @@
+"""DeepSpeed: what the engine, the pipeline engine and DeepSpeed-Chat print about speed.
+
+- The throughput timer (`ThroughputTimer.stop`): `CurrSamplesPerSec` is the global batch over the time of the one step
+  that the row names; `RunningAvgSamplesPerSec` is a mean since the start and is never averaged again. Memory "GB" are
+  GiB of the allocator.
+- The pipeline engine: `steps: N loss: … iter time (s): …` averages the steps since its last line.
+- DeepSpeed-Chat's reinforcement learning: `E2E latency`, an iteration with its generation.
+- Wall clock breakdowns (`time (ms) | fwd: …`) are parts of a step without data wait and gaps: no step time.
+
+A log that holds several of them has measured one run several times over: whole iterations come before training alone,
+times before rates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GIB
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.names import model_name
+from tensorprimat.logs.rows import iso, merged, moment, positive, seconds
+from tensorprimat.logs.text import Log
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_TIMER = re.compile(
+    r"(?:global_step=|\d/)(?P<step>\d{1,15}), "
+    rf"(?:RunningAvgSamplesPerSec=(?P<running>{_NUMBER}), CurrSamplesPerSec=(?P<rate>{_NUMBER})"
+    rf"|SamplesPerSec=(?P<only_running>{_NUMBER}))"
+    rf"(?:, MemAllocated=(?P<allocated>{_NUMBER})GB, MaxMemAllocated=(?P<peak>{_NUMBER})GB)?"
+)
+_PIPELINE = re.compile(
+    rf"steps?:\s*(?P<step>\d{{1,15}})\s.*?loss: (?P<loss>{_NUMBER}|nan|inf)\s.*?"
+    rf"iter time \(s\): (?P<seconds>{_NUMBER})\s+samples/sec: (?P<rate>{_NUMBER})"
+)
+_CHAT = re.compile(
+    rf"\|E2E latency=(?P<seconds>{_NUMBER})s.*?(?:\|CurSamplesPerSec=(?P<rate>{_NUMBER}) \|Avg.*)?$"
+    rf"|End-to-End => Latency:\s*(?P<seconds2>{_NUMBER})s, TFLOPs:\s*{_NUMBER}, Samples/sec: (?P<rate2>{_NUMBER})"
+)
+_ROWS = (
+    ("chat", "E2E latency=", _CHAT),
+    ("chat", "End-to-End => Latency", _CHAT),
+    ("pipeline", "iter time (s):", _PIPELINE),
+    ("timer", "SamplesPerSec=", _TIMER),
+)
+"""Kind of row, text that gives it away, expression."""
+LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may stand before them
+_SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
+_SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
+_WORLD = re.compile(r"\bdist_world_size=(\d{1,7})\b")
+_COMMAND = re.compile(r"\bcmd = (.*--.*)")
+LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
+
+SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "train_batch_size": ("global_batch_size", int),
+    "train_micro_batch_size_per_gpu": ("micro_batch_size", int),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", int),
+    "world_size": ("data_parallel_size", int),
+    "zero_optimization_stage": ("strategy", lambda stage: f"zero-{int(stage)}" if int(stage) else "ddp"),
+    "optimizer_name": ("optimizer", lambda name: None if name == "None" else name),
+    "bfloat16_enabled": ("precision", lambda on: "bf16" if on == "True" else None),
+    "fp16_enabled": ("precision", lambda on: "fp16" if on == "True" else None),
+}
+"""Configuration that the engine prints when it starts → field of TrainingConfig and how its text reads."""
+
+ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--per_device_train_batch_size": ("micro_batch_size", int),
+    "--gradient_accumulation_steps": ("gradient_accumulation_steps", int),
+    "--max_seq_len": ("sequence_length", int),
+    "--zero_stage": ("strategy", lambda stage: f"zero-{int(stage)}"),
+    "--seed": ("seed", int),
+    "--num_gpus": ("num_gpus", int),
+}
+"""Arguments of the command line that the launcher prints, as DeepSpeed's own examples spell them."""
+
+
+@dataclass(kw_only=True)
+class _Content:
+    timer: list[Step] = field(default_factory=list)
+    pipeline: list[Step] = field(default_factory=list)
+    chat: list[Step] = field(default_factory=list)
+    running_mean: float | None = None
+    skipped: int = 0
+    interval: int | None = None
+    """steps_per_print."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    began: float | None = None
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if _row(text))
+
+
+def _row(text: str) -> tuple[str, re.Match[str]] | None:
+    """Kind and content of a line about speed."""
+    for kind, mark, pattern in _ROWS:
+        if mark in text and (match := pattern.search(text[-LONGEST_ROW:])):
+            return kind, match
+    return None
+
+
+def _read(log: Log) -> Reading:
+    content = _content(log)
+    config = {**content.arguments, **content.settings}
+    parts = [config.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps", "num_gpus")]
+    if "global_batch_size" not in config and all(parts):
+        config["global_batch_size"] = parts[0] * parts[1] * parts[2]  # type: ignore[operator]  # DeepSpeed's definition
+    reading = Reading(steps=Steps({}), training_config=config, source="DeepSpeed log")
+    if content.model:
+        reading.model["name"] = content.model
+    reading.timestamp = iso(content.began)
+    reading.steps = Steps.of(merged((None, step) for step in _steps(content, config.get("global_batch_size"))))
+    if not len(reading.steps) and content.running_mean:
+        reading.reported["samples_per_second"] = content.running_mean
+    if content.skipped:
+        reading.warnings.append(f"steps: the optimizer skipped {content.skipped} steps (overflow of the loss scale)")
+    if "sequence_length" in content.arguments:
+        reading.warnings.append(
+            "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
+        )
+    if content.chat:
+        reading.warnings.append("steps: iterations of reinforcement learning, generation included")
+    return reading
+
+
+FORMAT = Format(
+    name="deepspeed",
+    reads="DeepSpeed: throughput timer, pipeline engine, DeepSpeed-Chat",
+    looks_for="'CurrSamplesPerSec=', 'iter time (s):' or 'E2E latency='",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _content(log: Log) -> _Content:
+    content = _Content()
+    learning_rate: dict[int, float] = {}
+    for line, text in log.lines():
+        time = moment(text[:100])
+        content.began = time if content.began is None else content.began
+        if row := _row(text):
+            kind, match = row
+            if kind == "timer":
+                content.running_mean = positive(match["running"] or match["only_running"])
+                if match["rate"]:
+                    content.timer.append(_timer_step(match, line, time, learning_rate.get(int(match["step"]))))
+            elif kind == "pipeline":
+                content.pipeline.append(_pipeline_step(match, line, time))
+            else:
+                content.chat.append(_chat_step(match, line, len(content.chat) + 1))
+        elif schedule := _SCHEDULE.search(text[:LONGEST_ROW]):
+            learning_rate = {int(schedule["step"]): float(schedule["rate"])}
+            content.skipped = int(schedule["skipped"])
+        else:
+            _configure(content, text[:LONGEST_COMMAND])
+    return content
+
+
+def _timer_step(match: re.Match[str], line: int, time: float | None, learning_rate: float | None) -> Step:
+    return Step(
+        index=int(match["step"]),
+        seconds=None,
+        ended_at=time,
+        learning_rate=learning_rate,
+        reported_samples_per_second=positive(match["rate"]),
+        memory_allocated_bytes=positive(match["allocated"], GIB),
+        memory_allocated_peak_bytes=positive(match["peak"], GIB),
+        line=line,
+    )
+
+
+def _pipeline_step(match: re.Match[str], line: int, time: float | None) -> Step:
+    return Step(
+        index=int(match["step"]),
+        seconds=seconds(match["seconds"]),
+        loss=float(match["loss"]),
+        reported_samples_per_second=positive(match["rate"]),
+        ended_at=time,
+        line=line,
+    )
+
+
+def _chat_step(match: re.Match[str], line: int, index: int) -> Step:
+    return Step(
+        index=index,
+        seconds=seconds(match["seconds"] or match["seconds2"]),
+        reported_samples_per_second=positive(match["rate"] or match["rate2"]),
+        line=line,
+    )
+
+
+def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
+    """The rows of one measurement, timed where the time follows exactly."""
+    if content.chat:
+        yield from content.chat
+    elif content.pipeline:
+        indices = [step.index for step in content.pipeline]
+        interval = content.interval or min((b - a for a, b in pairwise(indices) if b > a), default=1)
+        for step in content.pipeline:
+            yield replace(step, covers=interval, samples=batch)
+    else:
+        for step in content.timer:
+            rate = step.reported_samples_per_second
+            yield replace(step, seconds=batch / rate if batch and rate else None, samples=batch)
+
+
+def _configure(content: _Content, text: str) -> None:
+    """Take from a line what it says about the configuration; the first word of several ranks counts."""
+    if match := _SETTING.search(text):
+        if match["name"] == "steps_per_print" and match["value"].isdecimal():
+            content.interval = int(match["value"][:9])
+        elif match["name"] in SETTINGS:
+            _keep(content.settings, SETTINGS[match["name"]], match["value"])
+    elif match := _WORLD.search(text):
+        content.settings.setdefault("num_gpus", int(match[1]))
+    elif match := _COMMAND.search(text):
+        words = match[1].replace("=", " ").split()
+        for word, value in pairwise(words):
+            if word in ARGUMENTS:
+                _keep(content.arguments, ARGUMENTS[word], value)
+            elif word == "--model_name_or_path" and not content.model:
+                content.model = model_name(value)
+
+
+def _keep(config: dict[str, Any], meaning: tuple[str, Callable[[str], Any]], text: str) -> None:
+    name, convert = meaning
+    try:
+        value = convert(text)
+    except ValueError:
+        return
+    if value is not None and value != 0:
+        config.setdefault(name, value)

@@ -1,0 +1,183 @@
+"""Finding the log of each model on this machine: by environment variable, by name, by content. Never recursive."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.logs.text import Log
+
+ENDINGS = (".log", ".txt")
+WORKSPACES = ("/workspace/Primus", "/workspace/tprimat")  # where AMD's containers keep them
+
+_OWN_LINE = re.compile(r"^\[(?:CUDA|ROCM|CPU)\] Step +\d+ \| Time: ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What a search for one model's log came to."""
+
+    model: str
+    path: Path | None
+    """The log, or None where there is none."""
+    because: str
+    """Why this one."""
+    others: tuple[str, ...] = ()
+    """Files that might have been taken, each with the reason why not."""
+    searched: tuple[str, ...] = ()
+    """Variables and folders that were looked at, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """One kind of name; all files that fit are equals, and the newest of them wins."""
+
+    reason: str
+    fits: Callable[[str, str], bool]
+    """(name of the file, model), both in lower case."""
+
+
+_RULES = (
+    _Rule(
+        reason="named training_{model}.log",
+        fits=lambda name, model: (
+            name == f"training_{model}.log" or (name.startswith(f"primus_training_{model}") and name.endswith(".log"))
+        ),
+    ),
+    _Rule(reason="named *{model}*.log", fits=lambda name, model: model in name and name.endswith(".log")),
+)
+
+
+def find(
+    models: Sequence[str], *, folders: Sequence[Path] | None = None, environment: Mapping[str, str] | None = None
+) -> dict[str, Search]:
+    """The log of each model, by {MODEL}_LOG, by name, then by what .log and .txt files say about their model.
+
+    folders: where to look (default: `places`). Raises InputError where a variable names a file that cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    folders = places(environment) if folders is None else folders
+    files = [path for folder in folders for path in _files(folder)]
+    found = {}
+    for model in models:
+        searched = (f"{model.upper()}_LOG", *map(str, folders))
+        found[model] = _by_variable(model, environment, searched) or _by_name(model, files, searched)
+    missing = [model for model in models if found[model].path is None]
+    if missing:
+        named = {path for search in found.values() if (path := search.path) is not None}
+        for model, (path, others) in _by_content(missing, [path for path in files if path not in named]).items():
+            found[model] = Search(
+                model=model,
+                path=path,
+                because=f"its content names {model}",
+                others=(*found[model].others, *others),
+                searched=found[model].searched,
+            )
+    return found
+
+
+def places(environment: Mapping[str, str] | None = None) -> list[Path]:
+    """The folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
+    environment = os.environ if environment is None else environment
+    primus = environment.get("PRIMUS_PATH")
+    named = [".", "output", *([primus] if primus else []), *WORKSPACES]
+    unique: dict[str, Path] = {}
+    for name in named:
+        unique.setdefault(os.path.realpath(name), Path(name))
+    return [path for path in unique.values() if path.is_dir()]
+
+
+def is_own(log: Log) -> bool:
+    """Whether this tool wrote the log while training: such a run already has its result."""
+    return any(_OWN_LINE.match(text) for _, text in log.head())
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Logs by ending, the newest first; what cannot be looked at is passed over."""
+    try:
+        dated = [
+            (entry.stat().st_mtime, entry.name)
+            for entry in os.scandir(folder)
+            if entry.name.lower().endswith(ENDINGS) and entry.is_file()
+        ]
+    except OSError:
+        return
+    for _, name in sorted(dated, reverse=True):
+        yield folder / name
+
+
+def _by_variable(model: str, environment: Mapping[str, str], searched: tuple[str, ...]) -> Search | None:
+    variable = f"{model.upper()}_LOG"
+    value = environment.get(variable)
+    if not value:
+        return None
+    path = Path(value)
+    if not path.is_file():
+        raise InputError(
+            f"{variable} names it, but there is no such file", path=path, remedy=f"correct or unset {variable}"
+        )
+    return Search(model=model, path=path, because=f"{variable} names it", searched=searched)
+
+
+def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Search:
+    passed_over: dict[Path, str] = {}
+    for rule in _RULES:
+        fitting = [path for path in files if path not in passed_over and rule.fits(path.name.lower(), model)]
+        fitting.sort(key=_modified, reverse=True)
+        taken: Path | None = None
+        for path in fitting:
+            if taken is not None:
+                passed_over[path] = f"{path} (older)"
+            elif flaw := _flaw(path):
+                passed_over[path] = f"{path} ({flaw})"
+            else:
+                taken = path
+        if taken is not None:
+            newest = ", the newest of them" if any(" (older)" in note for note in passed_over.values()) else ""
+            because = rule.reason.format(model=model) + newest
+            return Search(
+                model=model, path=taken, because=because, others=tuple(passed_over.values()), searched=searched
+            )
+    return Search(model=model, path=None, because="", others=tuple(passed_over.values()), searched=searched)
+
+
+def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, tuple[Path, list[str]]]:
+    """The newest log that says it trained the model, and the older ones."""
+    found: dict[str, tuple[Path, list[str]]] = {}
+    for path in sorted(files, key=_modified, reverse=True):
+        if _flaw(path) is not None:
+            continue
+        try:
+            name = logs.read(path).model.name
+        except TensorPrimatError:
+            continue
+        if name is None or name not in models:
+            continue
+        if name in found:
+            found[name][1].append(f"{path} (older)")
+        else:
+            found[name] = (path, [])
+    return found
+
+
+def _flaw(path: Path) -> str | None:
+    """Why a file cannot be the log, as far as its first stretch tells."""
+    log = Log(path)
+    try:
+        if is_own(log):
+            return "written by this tool"
+        return None if logs.detect(log) else "no training steps in it"
+    except TensorPrimatError as error:
+        return str(error)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,98 @@
+"""How a log ends: a row cut off in the middle, a traceback, a cancelled job. The same for every format."""
+
+from __future__ import annotations
+
+import re
+
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.text import Log
+
+TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobytes of tracebacks
+
+CAUSES = (
+    (
+        "out of memory",
+        r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|RESOURCE_EXHAUSTED|\boom[-_ ]kill|OOM Killed",
+    ),
+    ("cancelled", r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
+    ("interrupted", r"\bKeyboardInterrupt\b"),
+    ("collective timeout", r"(?:NCCL|RCCL|[Ww]atchdog).{0,300}(?:timed out|[Tt]imeout)"),
+    (
+        "killed by a signal",
+        r"received SIG(?:TERM|KILL|INT)|death signal|Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|SignalException"
+        r"|\(core dumped\)",
+    ),
+    (
+        "crashed",
+        r"(?m:^[^\n]{0,200}Traceback \(most recent call last\)|ChildFailedError|exitcode\s*: -?[1-9]|^Aborted)",
+    ),
+)
+"""What ended a run: the first of these that the text after the last row holds."""
+_CAUSES = tuple((cause, re.compile(expression)) for cause, expression in CAUSES)
+_SUSPICIOUS = (
+    *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
+    *("out of memory", "EXHAUSTED", "OOM", "oom", "exitcode", "Abort"),
+)
+"""Every cause holds one of these, and a plain search is much faster."""
+_HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # what an interpreter prints while shutting down
+
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.(?P<decimals>\d*))?(?:[eE](?P<exponent>[+-]?\d*))?")
+
+
+def examine(log: Log, said: Reading) -> None:
+    """Correct a reading by the end of its log: leave out a row that was cut off, say why the run ended early."""
+    lines_with_rows = said.steps.column("line")
+    last_row = int(lines_with_rows.max(initial=-1))
+    if last_row < 0 or log.is_folder or log.is_binary:
+        return
+    tail = log.tail(TAIL_BYTES)
+    cause = None if said.ended_by else _cause("\n".join(tail))
+    if not tail[-1] and cause is None:
+        return
+    numbered = dict(zip(range(log.count_lines() + 1, 0, -1), reversed(tail), strict=False))
+    if tail[-1] and last_row == max(numbered):
+        rows = sorted({int(line) for line in lines_with_rows[-50:]} & set(numbered))
+        if is_cut(numbered[last_row], numbered[rows[-2]] if len(rows) > 1 else None):
+            said.steps = said.steps.take(lines_with_rows != last_row)
+            said.warnings.append(f"steps: line {last_row}, the last, is cut off and left out")
+            return
+    if said.ended_by is None:
+        said.ended_by = _cause("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
+        said.complete = said.complete and said.ended_by is None
+
+
+def cause_of(log: Log) -> str | None:
+    """What the end of a log without any row says about why there is none."""
+    return _cause("\n".join(log.tail(TAIL_BYTES)))
+
+
+def _cause(text: str) -> str | None:
+    if not any(word in text for word in _SUSPICIOUS):
+        return None
+    text = _HARMLESS.sub("", text)
+    return next((cause for cause, pattern in _CAUSES if pattern.search(text)), None)
+
+
+def is_cut(last: str, before: str | None) -> bool:
+    """Whether an unended last row stops early, judged by the row before it.
+
+    A row is whole if it ends in the same sign (`|`, `%`, `}`) or in a number that is as long as the one before.
+
+    >>> is_cut("step 2 | dt: 648.8", "step 1 | dt: 648.81"), is_cut("step 2 | dt: 99.81", "step 1 | dt: 648.81")
+    (True, False)
+    """
+    last = last.rstrip()
+    if before is None:
+        return last[-1:].isalnum()
+    before = before.rstrip()
+    if last[-1:] == before[-1:] and not last[-1:].isalnum():
+        return False
+    return _shape(last) != _shape(before)
+
+
+def _shape(row: str) -> str:
+    """The row with its numbers reduced to the digits that a fixed format keeps constant."""
+    row = " ".join(row.split())
+    ends_in_integer = re.search(r"(?<![\d.,])(\d[\d,]*)$", row)
+    shape = _NUMBER.sub(lambda m: f"#{len(m['decimals'] or '')}e{len(m['exponent'] or '')}", row)
+    return f"{shape}{len(ends_in_integer[1])}" if ends_in_integer else shape

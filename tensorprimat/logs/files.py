@@ -1,0 +1,197 @@
+"""Bytes of a log, whatever it is packed in: plain, gzip, zstd, UTF-16, stdin; bounded in memory and time.
+
+Readers never open files themselves: `blocks` hands out whole lines in UTF-8, and everything that cannot be read as text
+(missing, folder, pipe, device, loop of links, more than compressed logs ever expand to) becomes one InputError.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import os
+import re
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tensorprimat.core.errors import InputError, MissingPackageError
+
+BLOCK_BYTES = 2**20
+MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
+MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, zstd's far beyond
+EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio
+SNIFF_BYTES = 64 * 2**10
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_TEXT_CONTROLS = bytes((*b"\t\n\r\x1b\b\f\a",))  # control characters that terminals leave in logs
+_CONTROLS = bytes(code for code in range(32) if code not in _TEXT_CONTROLS)
+_UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+def status(path: Path) -> os.stat_result:
+    """What the file system knows of a regular file or folder.
+
+    Raises InputError for what is missing, unreachable, a loop of links, a pipe or a device.
+    """
+    try:
+        known = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot be read: {reason}", path=path) from error
+    if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
+        raise InputError("is a pipe or a device, not a file", path=path, remedy=f"pipe it in: cat {path} | … -")
+    return known
+
+
+@contextmanager
+def spooled_stdin() -> Iterator[Path]:
+    """Standard input as a temporary file, so that it can be read more than once; removed afterwards."""
+    with tempfile.NamedTemporaryFile(prefix="tprimat_stdin_") as spool:
+        while chunk := sys.stdin.buffer.read(BLOCK_BYTES):
+            spool.write(chunk)
+        spool.flush()
+        yield Path(spool.name)
+
+
+def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
+    """The first bytes as they are on disk; empty for a folder."""
+    if stat.S_ISDIR(status(path).st_mode):
+        return b""
+    with _opened(path) as file:
+        return file.read(size)
+
+
+def is_binary(path: Path) -> bool:
+    """Whether the (unpacked) beginning holds more control characters than any log would."""
+    for chunk in _text_chunks(path, SNIFF_BYTES):
+        head = re.sub(rb"\0{16,}", b"", chunk)  # a file system that crashed leaves stretches of zeros in a text
+        return len(head) - len(head.translate(None, _CONTROLS)) > 0.05 * len(head) if head else bool(chunk)
+    return False
+
+
+def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Whole lines in UTF-8, one block after the other.
+
+    The very last line may lack its line end. What lies beyond MAX_LINE_BYTES of a line is dropped.
+    Raises InputError for packed data that is broken or expands without bound.
+    """
+    rest, skipping = b"", False
+    for chunk in _text_chunks(path, size):
+        if skipping:  # inside a line that is too long: on to its end
+            end = chunk.find(b"\n")
+            if end < 0:
+                continue
+            chunk, skipping = chunk[end:], False
+        cut = chunk.rfind(b"\n") + 1 or chunk.rfind(b"\r") + 1
+        if cut:
+            yield b"".join((rest, memoryview(chunk)[:cut]))
+            rest = chunk[cut:]
+            continue
+        rest += chunk
+        if len(rest) > MAX_LINE_BYTES:
+            yield rest[:MAX_LINE_BYTES]
+            rest, skipping = b"", True
+    if rest:
+        yield rest
+
+
+def tail(path: Path, size: int) -> bytes:
+    """About the last `size` bytes of the text, in UTF-8; a plain file is not read for it."""
+    with _opened(path) as file:
+        if not _is_transformed(file.read(SNIFF_BYTES)):
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read()
+    kept = b""
+    for chunk in _text_chunks(path, BLOCK_BYTES):
+        kept = (kept + chunk)[-size:]
+    return kept
+
+
+def count_lines(path: Path) -> int:
+    """Line ends in the text: the number of its last line, if that is ended."""
+    return sum(chunk.count(b"\n") for chunk in _text_chunks(path, BLOCK_BYTES))
+
+
+def _is_transformed(head: bytes) -> bool:
+    """Whether the text is something else than the file's bytes."""
+    return head[:2] == _GZIP or head[:4] == _ZSTD or head[:2] in _UTF16_MARKS or _unmarked_utf16(head) is not None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+
+
+def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
+    """The file's text as UTF-8, unpacked, in chunks of about `size` bytes."""
+    chunks = _unpacked_chunks(path, size)
+    first = next(chunks, b"")
+    encoding = _UTF16_MARKS.get(first[:2]) or _unmarked_utf16(first)
+    if encoding is None:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    yield decoder.decode(first[2:] if first[:2] in _UTF16_MARKS else first).encode()
+    for chunk in chunks:
+        yield decoder.decode(chunk).encode()
+
+
+def _unmarked_utf16(head: bytes) -> str | None:
+    """PowerShell's redirection writes UTF-16: in mostly English text every second byte is then zero."""
+    head = head[: SNIFF_BYTES // 2 * 2]
+    for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros, others = head[offset::2], head[1 - offset :: 2]
+        if len(zeros) >= 8 and zeros.count(0) > 0.8 * len(zeros) and others.count(0) < 0.1 * len(others):
+            return encoding
+    return None
+
+
+def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
+    with _opened(path) as file:
+        magic = file.read(4)
+        file.seek(0)
+        try:
+            if magic[:2] == _GZIP:
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield from _bounded(path, unpacked, size)
+            elif magic == _ZSTD:
+                with _zstd_reader(file) as unpacked:
+                    yield from _bounded(path, unpacked, size)
+            else:
+                while chunk := file.read(size):
+                    yield chunk
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"broken gzip data: {error}", path=path, remedy="copy the file again") from error
+
+
+def _zstd_reader(file: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingPackageError("zstandard", needed_for="zstd logs") from error
+    reader: IO[bytes] = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(file, read_across_frames=True)
+    return reader
+
+
+def _bounded(path: Path, unpacked: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:
+    """Chunks of a packed file until it has expanded beyond what a log can."""
+    packed_bytes, seen = path.stat().st_size, 0
+    while chunk := unpacked.read(size):
+        seen += len(chunk)
+        if seen > EXPANSION_ALLOWED_BYTES and seen > MAX_EXPANSION * packed_bytes:
+            raise InputError(
+                f"expands to more than {MAX_EXPANSION} times its size, as no log does",
+                path=path,
+                remedy="unpack it first",
+            )
+        yield chunk

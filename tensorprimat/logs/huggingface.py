@@ -1,0 +1,366 @@
+"""Hugging Face Trainer and what builds on it (TRL, LLaMA-Factory, axolotl, ms-swift): `{'loss': 1.25, …}`.
+
+Four shapes of one thing: dictionaries in a console log (numbers, or since transformers 5 quoted ones), with a tqdm bar
+redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.json`; ms-swift's `logging.jsonl`.
+
+What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swift/trainers/patcher.py):
+- A row has a loss, and no time of its own. What some rows have is a clock that started with the training:
+  `train_runtime` (where num_input_tokens_seen is counted), ms-swift's `train_speed` times the step (a running mean of
+  the whole run: elapsed time / steps), tqdm's elapsed time. A step's time is the growth of that clock, as a mean over
+  the steps between two rows, where the clock is printed finely enough for it: to CLOCK_RESOLUTION of the time found.
+  Otherwise the row has no time. Rates that are means since the start are never averaged again.
+- An evaluation printed between two rows lies inside the later one's time.
+- The summary at the end, `train_samples_per_second`, is all samples over the whole run time, first step, evaluations
+  and checkpoints included: reported, without any variance. Every rank may print one, by its own clock: the middle one
+  is the run's.
+- ms-swift's `memory(GiB)` is the largest reserved memory so far.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GIB
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import Log
+
+CLOCK_RESOLUTION = 0.005  # a clock rounded to more than 0.5 % of the time between two rows measures no step
+FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
+LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
+
+_DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
+_ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
+_TRAINING_BAR = re.compile(
+    r"^\s*(?:Train:?)?\s*\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
+)
+_DURATION = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
+_SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]+)"),
+        "global_batch_size",
+    ),
+    (re.compile(r"Instantaneous batch size per device = ([\d,]+)"), "micro_batch_size"),
+    (re.compile(r"Gradient Accumulation steps = ([\d,]+)"), "gradient_accumulation_steps"),
+    (re.compile(r"Total optimization steps = ([\d,]+)"), "max_steps"),
+    (re.compile(r"print\]\s+train_batch_size \.+ ([\d,]+)"), "global_batch_size"),
+    (re.compile(r"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?([\d,]+)"), "micro_batch_size"),
+    (re.compile(r"print\]\s+gradient_accumulation_steps \.+ ([\d,]+)"), "gradient_accumulation_steps"),
+    (re.compile(r"print\]\s+world_size \.+ ([\d,]+)"), "num_gpus"),
+)
+"""Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
+_NOTABLE = re.compile(r"batch size|Accumulation steps|optimization steps|print\]|NVIDIA|AMD|\bMI\d{3}")
+_SAVING = re.compile(r"\bSaving model checkpoint to ")
+
+LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
+SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
+COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
+"""What stands beside the loss in a row of a Trainer, so that any other dictionary with a loss is none."""
+POSITIONS = ("global_step/max_steps", "iteration", "step")
+REPORTED = {
+    SAMPLES_RATE: "samples_per_second",
+    "train_tokens_per_second": "tokens_per_second",
+    RUNTIME: "runtime_seconds",
+}
+"""Key of the summary → field of Reported."""
+
+
+@dataclass(kw_only=True)
+class _Row:
+    """One dictionary with a loss."""
+
+    line: int | None
+    values: Mapping[str, str]
+    step: int | None
+    clock: tuple[float, float] | None
+    """(seconds since training began, how finely they are known)"""
+    interrupted_by: str
+
+
+@dataclass(kw_only=True)
+class _Content:
+    rows: list[_Row] = field(default_factory=list)
+    summaries: list[Mapping[str, str]] = field(default_factory=list)
+    interrupted_by: str = ""
+    """What was announced since the last row."""
+    bar: tuple[int, float] | None = None
+    """(steps done, seconds) of the training bar as last drawn."""
+    config: dict[str, Any] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    timestamp: float | None = None
+
+
+def _detect(log: Log) -> int:
+    found = sum(1 for _, text in log.head() for said in _dictionaries(text) if _is_row(said) or _is_summary(said))
+    if not found and _opens_as_document(log) and (content := _document(log)):
+        return len(content.rows) + len(content.summaries)
+    return found
+
+
+def _read(log: Log) -> Reading:
+    content = (_document(log) if _opens_as_document(log) else None) or _text(log)
+    config, reported = content.config, _reported(content)
+    reading = Reading(
+        steps=Steps.of(_steps(content.rows)),
+        training_config={"framework": "transformers", **config},
+        gpu_info=content.gpu_info,
+        reported=reported,
+        platform=devices.platform_of(content.gpu_info.get("device_name")),
+        source="Hugging Face Trainer",
+        timestamp=rows.iso(content.timestamp),
+    )
+    if reported and not any(step.seconds for step in reading.steps):
+        reading.warnings.append(
+            "steps: the log has no step times, only means over the whole run, start, evaluations and checkpoints "
+            "included; no variance can be given"
+        )
+    return reading
+
+
+FORMAT = Format(
+    name="huggingface",
+    reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; ms-swift's jsonl",
+    looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _is_row(said: Mapping[str, str]) -> bool:
+    return LOSS in said and any(name in said for name in COMPANIONS)
+
+
+def _is_summary(said: Mapping[str, str]) -> bool:
+    return RUNTIME in said and any(name in said for name in SUMMARY_KEYS)
+
+
+def _is_evaluation(said: Mapping[str, str]) -> bool:
+    return any(name.startswith("eval_") for name in said)
+
+
+def _dictionaries(text: str) -> Iterator[dict[str, str]]:
+    """Flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
+    if "{" not in text or len(text) > LONGEST_DICTIONARY:
+        return
+    for match in _DICTIONARY.finditer(text):
+        if match[0][1] == '"':
+            try:
+                yield _flat(json.loads(match[0]))
+            except (ValueError, RecursionError):
+                continue
+        else:
+            yield {name: quoted or bare.strip() for name, quoted, bare in _ITEM.findall(match[0])}
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in document.items() if isinstance(value, int | float | str)}
+
+
+def _opens_as_document(log: Log) -> bool:
+    line, text = next(((line, text) for line, text in log.head() if text.strip()), (0, ""))
+    return text.lstrip().startswith("{") and line <= FIRST_LINES
+
+
+def _document(log: Log) -> _Content | None:
+    """trainer_state.json, train_results.json or all_results.json; None where the file is no such document."""
+    try:
+        document = json.loads(log.text())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    content = _Content()
+    history = document.get("log_history")
+    entries = history if isinstance(history, list) else [document]
+    lines = _lines_of_entries(log) if isinstance(history, list) else []
+    for position, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            _take(_flat(entry), lines[position] if position < len(lines) else None, content)
+    if not (content.rows or content.summaries):
+        return None
+    for name, target in (("max_steps", "max_steps"), ("train_batch_size", "micro_batch_size")):
+        if isinstance(value := document.get(name), int) and value > 0:
+            content.config[target] = value
+    return content
+
+
+def _lines_of_entries(log: Log) -> list[int]:
+    """On which line each entry of log_history begins, in the layout that json.dump(indent=2) gives it."""
+    inside, found = False, []
+    for line, text in log.lines():
+        inside = inside or '"log_history"' in text
+        if inside and text.rstrip() == "    {":
+            found.append(line)
+    return found
+
+
+def _text(log: Log) -> _Content:
+    content = _Content()
+    for line, text in log.lines():
+        if "%|" in text and (bar := _TRAINING_BAR.match(text)):
+            _note_bar(bar, content)
+        for said in _dictionaries(text):
+            _take(said, line, content)
+        if _SAVING.search(text):
+            content.interrupted_by = content.interrupted_by or "checkpoint"
+        elif _NOTABLE.search(text):
+            _notice(text, content)
+    return content
+
+
+def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
+    if _is_row(said):
+        content.rows.append(
+            _Row(
+                line=line, values=said, step=_position(said), clock=_clock(said), interrupted_by=content.interrupted_by
+            )
+        )
+        content.interrupted_by = ""
+    elif _is_summary(said):
+        content.summaries.append(said)
+    elif _is_evaluation(said):
+        content.interrupted_by = "validation"
+
+
+def _position(said: Mapping[str, str]) -> int | None:
+    """The optimizer step that a row states."""
+    for name in POSITIONS:
+        if name in said and (step := rows.whole(said[name].split("/")[0])):
+            return step
+    return None
+
+
+def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
+    """Seconds since training began by what the row states, and half the last digit that it was printed with."""
+    if runtime := rows.seconds(said.get(RUNTIME)):
+        return runtime, _half_digit(said[RUNTIME])
+    step, elapsed = _position(said), _duration(said.get("elapsed_time"))
+    if step is None or elapsed is None:
+        return None
+    for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
+        if speed := rows.positive(said.get(name)):
+            clock = step * speed**power
+            resolution = clock * _half_digit(said[name]) / speed
+            # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
+            return (clock, resolution) if abs(clock - elapsed) <= 1 + resolution else None
+    return None
+
+
+def _half_digit(text: str) -> float:
+    """Half a unit of the last digit of a printed number.
+
+    >>> _half_digit("836.3940"), _half_digit("2.534e+04")
+    (5e-05, 5.0)
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+
+
+def _duration(text: str | None) -> float | None:
+    """`1h 13m 46s` in seconds."""
+    match = _DURATION.fullmatch(text or "")
+    if match is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def _note_bar(bar: re.Match[str], content: _Content) -> None:
+    """tqdm redraws the training bar after each row it lets through, so the drawing after a row knows its step.
+
+    The training bar is the first one without a name; others (evaluations) count to something else.
+    """
+    if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
+        return
+    step = int(bar["step"])
+    elapsed = 0.0
+    for part in bar["elapsed"].split(":"):
+        elapsed = elapsed * 60 + int(part or 0)
+    content.bar = step, elapsed
+    last = content.rows[-1] if content.rows else None
+    if last is not None and last.step is None:
+        last.step = step
+        last.clock = last.clock or (elapsed, 0.5)
+
+
+def _notice(text: str, content: _Content) -> None:
+    if content.timestamp is None:
+        content.timestamp = rows.moment(text)
+    for pattern, name in _SETTINGS:
+        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+            content.config[name] = value
+    if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
+        content.gpu_info["device_name"] = device
+
+
+def _steps(found: list[_Row]) -> list[Step]:
+    """The rows as steps. Where none states its number they are counted; where a number goes back, it restarted."""
+    if not found:
+        return []
+    numbered = all(row.step is not None for row in found)
+    index = [row.step if numbered and row.step is not None else n for n, row in enumerate(found, start=1)]
+    intervals = [(None, None, 1), *map(_interval, pairwise(zip(found, index, strict=True)))]
+    return rows.merged(
+        (None, _step(row, number, seconds, tokens, covers))
+        for row, number, (seconds, tokens, covers) in zip(found, index, intervals, strict=True)
+    )
+
+
+def _interval(pair: tuple[tuple[_Row, int], tuple[_Row, int]]) -> tuple[float | None, float | None, int]:
+    """(seconds of a step, tokens of a step, steps) between two rows."""
+    (before, first), (row, last) = pair
+    distance = last - first
+    if distance < 1:
+        return None, None, 1
+    seen = [rows.number(r.values.get("num_input_tokens_seen")) for r in (before, row)]
+    tokens = (seen[1] - seen[0]) / distance if seen[0] is not None and seen[1] is not None else None
+    tokens = tokens if tokens is not None and 0 < tokens < math.inf else None
+    if before.clock is None or row.clock is None:
+        return None, tokens, distance
+    grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
+    return (grown / distance if grown > 0 and resolution <= CLOCK_RESOLUTION * grown else None), tokens, distance
+
+
+def _step(row: _Row, index: int, seconds: float | None, tokens: float | None, covers: int) -> Step:
+    said = row.values
+    return Step(
+        index=index,
+        seconds=seconds,
+        covers=covers,
+        tokens=tokens,
+        loss=rows.number(said.get(LOSS)),
+        learning_rate=rows.positive(said.get("learning_rate")),
+        gradient_norm=rows.number(said.get("grad_norm")),
+        memory_reserved_peak_bytes=rows.positive(said.get("memory(GiB)"), GIB),
+        reported_tokens_per_second_per_gpu=rows.positive(said.get("tokens_per_gpu_per_sec")),
+        interrupted_by=row.interrupted_by,
+        line=row.line,
+    )
+
+
+def _reported(content: _Content) -> dict[str, Any]:
+    """Means over the whole run: the summary of the middle rank, or what the last row or bar says about the time."""
+    reported: dict[str, Any] = {}
+    if content.summaries:
+        by_runtime = sorted(content.summaries, key=lambda said: rows.positive(said.get(RUNTIME)) or 0.0)
+        summary = by_runtime[(len(by_runtime) - 1) // 2]
+        for name, target in REPORTED.items():
+            if value := rows.positive(summary.get(name)):
+                reported[target] = value
+        if (steps := _position(summary)) and (runtime := reported.get("runtime_seconds")):
+            reported["step_time_seconds"] = runtime / steps
+        return reported
+    last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
+    if last is not None and last.step and last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0]:
+        reported["step_time_seconds"] = last.clock[0] / last.step
+    elif content.rows and content.bar and content.bar[0] and CLOCK_RESOLUTION * content.bar[1] >= 0.5:
+        reported["step_time_seconds"] = content.bar[1] / content.bar[0]
+    return reported

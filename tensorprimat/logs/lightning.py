@@ -1,0 +1,159 @@
+"""Lightning: CSVLogger's metrics.csv, and the text of its progress bars (tqdm's and rich's).
+
+Of the columns of a metrics.csv these carry time: ThroughputMonitor's `train/time` (seconds of training since its
+start, validation left out), whose differences over differences of `step` are step times, and NeMo's
+`train_step_timing in s`. Every other column is looked through for loss and learning rate only.
+
+A progress bar says how many batches were done in how much time: a mean over an epoch, with validation and rounding in
+it. It is kept as the reported step time, without rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.rows import LONGEST_STEP_SECONDS, merged
+from tensorprimat.logs.text import Log
+
+TIME_SO_FAR = ("train/time", "train|time")
+STEP_SECONDS = ("train_step_timing in s",)
+LOSSES = ("train_loss", "train_loss_step", "train/loss", "loss", "reduced_train_loss")
+LEARNING_RATES = ("lr", "learning_rate")
+LONGEST_ROW = 2**16  # characters of a CSV row or a bar; csv refuses fields beyond 2**17
+LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a CSV of floats
+
+ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock can be from the truth
+
+_BAR = re.compile(
+    r"\bEpoch (?P<epoch>\d{1,9})\S{0,20}\s.{0,2000}?(?P<done>\d{1,12})/\d{1,12} "
+    r"(?:\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<[^,\]]{0,40}, *(?P<rate>\d{1,12}\.\d{2})it/s"  # tqdm
+    r"|(?P<window_elapsed>\d{1,6}:\d\d:\d\d) • \S{1,20} +\d{1,12}\.\d{2}it/s)"  # rich: a rate of the last moments
+)
+
+
+def _detect(log: Log) -> int:
+    lines = log.head()
+    first = next(lines, (0, ""))[1]
+    if _is_header(first):
+        return sum(1 for _, text in lines if text.count(",") >= first.count(","))
+    return (_bar(first) is not None) + sum(1 for _, text in lines if _bar(text))
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), source="Lightning")
+    if _is_header(next(log.bare_lines(), (0, ""))[1]):
+        reading.steps = Steps.of(merged((None, step) for step in _steps(log)))
+    else:
+        _report_bars(log, reading)
+    return reading
+
+
+FORMAT = Format(
+    name="lightning",
+    reads="Lightning's CSVLogger (metrics.csv) and progress bars",
+    looks_for=f"a metrics.csv with step and {' or '.join((TIME_SO_FAR[0], *STEP_SECONDS))}, or 'Epoch N: … it/s' bars",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _is_header(text: str) -> bool:
+    """Whether a line is the head of a metrics.csv: CSVLogger always writes `step`, Lightning always logs `epoch`."""
+    names = text.lstrip("\ufeff").split(",") if len(text) < LONGEST_ROW else []
+    return "step" in names and ("epoch" in names or any(name in names for name in (*TIME_SO_FAR, *STEP_SECONDS)))
+
+
+def _steps(log: Log) -> Iterator[Step]:
+    """One step per row that carries time, with the loss and learning rate that were logged for the same step."""
+    timed: list[tuple[int, int, dict[str, float]]] = []
+    beside: dict[int, dict[str, float]] = {}
+    for line, row in _rows(log):
+        if "step" not in row or not 0 <= row["step"] < LARGEST_STEP:
+            continue
+        index = int(row["step"])
+        known = beside.setdefault(index, {})
+        for kind, names in (("loss", LOSSES), ("learning_rate", LEARNING_RATES)):
+            if (name := next((name for name in names if name in row), None)) is not None:
+                known[kind] = row[name]
+        if any(name in row for name in (*TIME_SO_FAR, *STEP_SECONDS)):
+            timed.append((line, index, row))
+    before: tuple[int, float] | None = None
+    for line, index, row in timed:
+        seconds, covers, so_far = None, 1, _first(row, TIME_SO_FAR)
+        if so_far is not None:
+            if before is not None and index > before[0] and so_far > before[1]:
+                covers = index - before[0]
+                seconds = (so_far - before[1]) / covers
+            before = index, so_far
+        else:
+            seconds = _first(row, STEP_SECONDS)
+        if seconds is None or 0 < seconds < LONGEST_STEP_SECONDS:
+            yield Step(index=index, seconds=seconds, covers=covers, line=line, **beside[index])  # type: ignore[arg-type]
+
+
+def _rows(log: Log) -> Iterator[tuple[int, dict[str, float]]]:
+    """(line, the numbers of a row by column); a row of another width is a torn one and left out."""
+    names: list[str] = []
+    for line, text in log.bare_lines():
+        if len(text) > LONGEST_ROW:
+            continue
+        cells = next(csv.reader([text]), [])
+        if not names:
+            names = [_plain(name.lstrip("\ufeff")) for name in cells]
+        elif len(cells) == len(names):
+            numbers = ((name, _number(cell)) for name, cell in zip(names, cells, strict=True))
+            yield line, {name: value for name, value in numbers if value is not None}
+
+
+def _plain(name: str) -> str:
+    """A column's name as the tables above have it: LearningRateMonitor's lr-AdamW is lr."""
+    return "lr" if name.startswith("lr-") else name
+
+
+def _first(row: dict[str, float], names: tuple[str, ...]) -> float | None:
+    return next((row[name] for name in names if name in row), None)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return None
+
+
+def _bar(text: str) -> re.Match[str] | None:
+    """A drawing of a training bar; NeMo's, which carry step times, are another format's."""
+    if "it/s" not in text or "Epoch" not in text or "train_step_timing" in text:
+        return None
+    return _BAR.search(text[:LONGEST_ROW])
+
+
+def _report_bars(log: Log, reading: Reading) -> None:
+    """The mean over all epochs but the first, which holds the start-up; over that one if there is no other."""
+    last_drawing = {int(match["epoch"]): match for _, text in log.lines() if (match := _bar(text))}
+    epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
+    batches, seconds = 0, 0.0
+    for match in epochs[1:] or epochs:
+        if duration := _duration(match):
+            batches += int(match["done"])
+            seconds += duration
+    if batches and seconds:
+        reading.reported["step_time_seconds"] = seconds / batches
+        reading.warnings.append(
+            f"step_time: a progress bar's mean over {batches} batches, with validation and rounding in it; "
+            "a batch is a step only without gradient accumulation"
+        )
+
+
+def _duration(match: re.Match[str]) -> float | None:
+    """Seconds that a bar has run: by its clock of whole seconds, or by tqdm's mean rate where that is finer."""
+    clock = (match["elapsed"] or match["window_elapsed"]).split(":")
+    elapsed = sum(int(part) * 60**power for power, part in enumerate(reversed(clock)))
+    rate = float(match["rate"] or 0)
+    if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
+        return int(match["done"]) / rate
+    return float(elapsed) or None

@@ -1,0 +1,138 @@
+"""LitGPT: `Epoch 1 | iter 4 step 1 | loss train: 10.9, val: n/a | iter time: 321.40 ms (step) …`.
+
+The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
+(litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known only where every one
+of them was printed: pretraining prints the last alone, so with gradient accumulation its log has no step times.
+The summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; tokens over
+training time, both printed there, are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GB
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.names import model_name
+from tensorprimat.logs.rows import merged
+from tensorprimat.logs.text import Log
+
+_ROW = re.compile(
+    r"(?:Epoch \d{1,9} \| )?iter (?P<iter>\d{1,15}) step (?P<step>\d{1,15}) ?\|"
+    r" loss train: (?P<loss>[-+]?\d{1,15}(?:\.\d{1,9})?|nan|inf),.{0,200}?"
+    r"\biter time: (?P<ms>\d{1,15}(?:\.\d{1,9})?) ms(?P<ends> \(step\))?"
+)
+_TOTALS = {
+    "tokens": re.compile(r"\| - Total tokens\s*: (\d[\d,]{0,25})"),
+    "seconds": re.compile(r"(?:\| - Training Time\s*|^Training time): (\d{1,12}(?:\.\d{1,9})?) ?s"),
+    "memory_gb": re.compile(r"(?:\| - Memory Used\s*|^Memory used): (\d{1,9}(?:\.\d{1,9})?) GB"),
+}
+_ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})")
+LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
+LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
+
+WHOLE_NUMBERS = {
+    "global_batch_size": "global_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "max_seq_length": "sequence_length",
+    "max_steps": "max_steps",
+    "devices": "devices",
+    "num_nodes": "num_nodes",
+    "seed": "seed",
+}
+"""What LitGPT prints of its arguments when it starts → field of TrainingConfig (devices: of one node)."""
+PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "transformer": "fp8"}
+"""Lightning Fabric's name of a precision before its first hyphen (bf16-true, transformer-engine) → ours."""
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if _row(text))
+
+
+def _row(text: str) -> re.Match[str] | None:
+    return _ROW.search(text[-LONGEST_ROW:]) if "iter time: " in text else None
+
+
+def _read(log: Log) -> Reading:
+    rows: list[tuple[int, re.Match[str]]] = []
+    said: dict[str, str] = {}
+    totals: dict[str, float] = {}
+    for line, text in log.lines():
+        if match := _row(text):
+            rows.append((line, match))
+            continue
+        for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
+            said.setdefault(match["name"], match["value"])
+        for name, pattern in _TOTALS.items():
+            if match := pattern.search(text):
+                totals[name] = float(match[1].replace(",", ""))
+        if "longest sequence length in the train data" in text:
+            said["padded"] = "yes"
+    reading = Reading(steps=Steps.of(merged((None, step) for step in _steps(rows))), source="LitGPT log")
+    _configure(reading, said)
+    _report(reading, totals, rows)
+    return reading
+
+
+FORMAT = Format(
+    name="litgpt",
+    reads="LitGPT pretraining and fine-tuning",
+    looks_for="'iter N step N | loss train: … iter time: … ms'",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
+    """One step per `(step)` line; without a time unless all of its iterations were printed."""
+    seconds, expected = 0.0, 1  # the iteration that continues the sum without a gap
+    for line, match in rows:
+        iteration = int(match["iter"])
+        whole = iteration == expected
+        seconds = seconds + float(match["ms"]) / 1000 if whole else math.nan
+        expected = iteration + 1
+        if match["ends"]:
+            yield Step(
+                index=int(match["step"]),
+                seconds=seconds if seconds > 0 else None,
+                loss=float(match["loss"]),
+                line=line,
+            )
+            seconds = 0.0
+
+
+def _configure(reading: Reading, said: dict[str, str]) -> None:
+    config = reading.training_config
+    for name, field in WHOLE_NUMBERS.items():
+        if said.get(name, "").isdecimal() and int(said[name]):
+            config[field] = int(said[name])
+    if devices := config.pop("devices", None):
+        config["num_gpus"] = devices * config.get("num_nodes", 1)
+    if precision := PRECISIONS.get(said.get("precision", "").split("-")[0]):
+        config["precision"] = precision
+    if "padded" in said and config.pop("sequence_length", None):
+        reading.warnings.append("sequence_length: samples of fine-tuning differ in length, so tokens are unknown")
+    if model := said.get("model_name"):
+        reading.model["name"] = model_name(model)
+
+
+def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]]) -> None:
+    """What the summary at the end says of the whole run, its validation and saving included."""
+    if duration := totals.get("seconds"):
+        reading.reported["runtime_seconds"] = duration
+        if (tokens := totals.get("tokens")) and "seconds" not in reading.steps.seen:
+            reading.reported["tokens_per_second"] = tokens / duration
+    if (memory := totals.get("memory_gb")) and len(reading.steps):
+        peaks = np.full(len(reading.steps), np.nan)
+        peaks[-1] = memory * GB
+        reading.steps = reading.steps.replace(memory_allocated_peak_bytes=peaks)
+    if rows and "seconds" not in reading.steps.seen:
+        reading.steps = Steps({})
+        reading.warnings.append(
+            f"steps: {len(rows)} iterations were printed, but no step with all of its iterations, so no step has a time"
+        )

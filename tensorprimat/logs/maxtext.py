@@ -1,0 +1,209 @@
+"""MaxText and MaxDiffusion: `completed step: 3, seconds: 5.402, TFLOP/s/device: 141.5, Tokens/s/device: 9098.2, …`.
+
+What `seconds` is (MaxText, trainers/pre_train/train.py and common/metric_logger.py; MaxDiffusion does the same): the
+time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
+waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
+only while two steps are in flight. It is none
+
+- on the first row (compilation), and on the second: nothing is in flight yet, so nothing was waited for. It reads some
+  0.3 s where a step takes 5.7 s, and every rate on that row is computed from it;
+- two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
+  after holds the evaluation or the saving itself.
+
+The rule does not look at how fast a row seems: a second row has no time here, whatever it says. Its loss stays.
+
+`total_weights` are the tokens of the step that are not padding, over all devices. Batch ramp-up prints no rates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensorprimat.core.records import Platform
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.rows import NUMBER
+from tensorprimat.logs.text import Log
+
+_ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?P<fields>.*)")
+_FIELD = re.compile(rf", ([\w/ ]+): ({NUMBER})(?![\w.])")
+_RAMP_UP = "[Rampup Batch Size Phase]"
+_DRAINED = re.compile(
+    r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
+    r"|(?:Saved a checkpoint at|Started an asynchronous checkpoint save for) step (?P<save_step>\d{1,15})"
+)
+_SETTING = re.compile(r"\bConfig param (?P<name>\w+): (?P<value>.{1,200})")
+_DEVICES = re.compile(r"\bNum_devices: (\d{1,7})\b")
+_SOFTWARE = re.compile(r"System Information: (Jax|Jaxlib) Version: (\S+)")
+_PLATFORM = re.compile(
+    r"^(?P<name>cuda|rocm) (?P<version>\d{4,6})$|^(?P<tpu>TFRT (?P<device>TPU .{1,40}))$"
+    r"|\bon (?P<memory>CUDA|Cuda|ROCM|Rocm)\w*[_(]"
+)
+_NOTABLE = re.compile(r"Config param|Num_devices|System Information|^cuda|^rocm|^TFRT|Memstats|Using \(GB\)|step")
+
+WHOLE_SETTINGS = {
+    "global_batch_size_to_train_on": "global_batch_size",
+    "max_target_length": "sequence_length",
+    "steps": "max_steps",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "max_train_steps": "max_steps",
+}
+TEXT_SETTINGS = {
+    "attention": "attention_backend",
+    "remat_policy": "recompute",
+    "dataset_type": "data",
+    "opt_type": "optimizer",
+}
+"""`Config param` → field of TrainingConfig."""
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    settings: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    platform: Platform | None = None
+    devices: int | None = None
+    drained: dict[int, str] = field(default_factory=dict)
+    """Step after whose dispatch the loop waited for the device → why."""
+    ramp_up_rows: int = 0
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if "completed step:" in text and _ROW.search(text))
+
+
+def _read(log: Log) -> Reading:
+    seen = _Seen()
+    printed = rows.merged(_rows(log, seen))
+    steps = list(_measurable(printed, seen.drained))
+    reading = Reading(
+        steps=Steps.of(steps),
+        training_config=_configuration(seen),
+        gpu_info=seen.gpu_info,
+        model={"name": name} if (name := seen.settings.get("model_name")) else {},
+        platform=seen.platform,
+        source="MaxText",
+    )
+    untimed = sum(1 for before, after in zip(printed, steps, strict=True) if before.seconds and not after.seconds)
+    if untimed:
+        reading.warnings.append(
+            f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no step in flight to wait for "
+            "(the second row, or two after an evaluation or checkpoint), so it is no step time"
+        )
+    if seen.ramp_up_rows:
+        reading.warnings.append(
+            f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; --warmup leaves them out"
+        )
+    return reading
+
+
+FORMAT = Format(
+    name="maxtext",
+    reads="MaxText and MaxDiffusion, on GPUs and TPUs, also under Primus and inside prose",
+    looks_for="'completed step: …, seconds: …'",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
+    for line, origin, text in log.lines_by_rank():
+        if row := _ROW.search(text):
+            seen.ramp_up_rows += _RAMP_UP in text
+            yield origin.rank, _step(line, row, seen.devices)
+        elif _NOTABLE.search(text):
+            _notice(text, seen)
+
+
+def _step(line: int, row: re.Match[str], devices: int | None) -> Step:
+    values = dict(_FIELD.findall(row["fields"]))
+    samples_per_device = rows.positive(values.get("Samples/s/device"))
+    return Step(
+        index=int(row["step"]),
+        seconds=rows.seconds(row["seconds"]),
+        tokens=rows.positive(values.get("total_weights")),
+        loss=rows.number(values.get("loss")),
+        reported_tokens_per_second_per_gpu=rows.positive(values.get("Tokens/s/device")),
+        reported_samples_per_second=samples_per_device * devices if samples_per_device and devices else None,
+        reported_tflops_per_gpu=rows.positive(values.get("TFLOP/s/device")),
+        line=line,
+    )
+
+
+def _measurable(steps: list[Step], drained: dict[int, str]) -> Iterator[Step]:
+    """The rows, without times and rates where nothing was in flight; see the head of this file."""
+    in_segment, segment = 0, None
+    for step in steps:
+        in_segment = in_segment + 1 if step.segment == segment else 1
+        segment = step.segment
+        if in_segment == 2 or step.index - 2 in drained:
+            step = replace(
+                step,
+                seconds=None,
+                reported_tokens_per_second_per_gpu=None,
+                reported_samples_per_second=None,
+                reported_tflops_per_gpu=None,
+            )
+        yield replace(step, interrupted_by=drained[step.index - 1]) if step.index - 1 in drained else step
+
+
+def _notice(text: str, seen: _Seen) -> None:
+    """Keep what a line between the rows states about the run."""
+    if match := _SETTING.search(text):
+        seen.settings[match["name"]] = match["value"].strip()
+    elif match := _DRAINED.search(text):
+        step = match["eval_step"] or match["save_step"]
+        seen.drained[int(step)] = "validation" if match["validation"] else "checkpoint"
+    elif match := _DEVICES.search(text):
+        seen.devices = int(match[1])
+    elif match := _SOFTWARE.search(text):
+        seen.versions[match[1].lower()] = match[2]
+    elif match := _PLATFORM.search(text):
+        if match["tpu"]:
+            seen.gpu_info["device_name"] = match["device"]
+            return
+        seen.platform = PLATFORMS[(match["name"] or match["memory"]).lower()]
+        if match["version"]:
+            seen.gpu_info["software_version"] = _release(match["version"])
+
+
+def _release(number: str) -> str:
+    """CUDA and ROCm as XLA prints them.
+
+    >>> _release("12080"), _release("60403")
+    ('12.8', '6.4')
+    """
+    if len(number) == 5 and number[0] != "1":  # ROCm: one digit for the major, two each for minor and patch
+        return f"{int(number[0])}.{int(number[1:3])}"
+    return f"{int(number[:-3])}.{int(number[-3:-1])}"
+
+
+def _configuration(seen: _Seen) -> dict[str, Any]:
+    settings = seen.settings
+    config: dict[str, Any] = {"framework": "maxtext", "versions": seen.versions}
+    for name, target in WHOLE_SETTINGS.items():
+        if value := rows.whole(settings.get(name)):
+            config[target] = value
+    for name, target in TEXT_SETTINGS.items():
+        if name in settings:
+            config[target] = settings[name]
+    if seen.devices:
+        config["num_gpus"] = seen.devices
+        replicas = seen.devices * config.get("gradient_accumulation_steps", 1)
+        batch = rows.positive(settings.get("per_device_batch_size"), replicas)
+        if "global_batch_size" not in config and batch and batch.is_integer():
+            config["global_batch_size"] = int(batch)
+    if rate := rows.positive(settings.get("learning_rate")):
+        config["learning_rate"] = rate
+    if "fp8" in settings.get("quantization", ""):
+        config |= {"precision": "fp8", "fp8_recipe": settings["quantization"]}
+    elif dtype := DTYPES.get(settings.get("dtype", "")):
+        config["precision"] = dtype
+    return config

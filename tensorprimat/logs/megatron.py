@@ -1,0 +1,215 @@
+"""Megatron-LM and what grew from it: Primus, Megatron-Bridge, Megatron-DeepSpeed, forks; from 2021 to now.
+
+One line per log interval, e.g. ` iteration 5/100 | … elapsed time per iteration (ms): 15800.0 | …`. Where Primus prints
+two values (`2701.3/2712.7`, `615.5 (avg 611.0)`) the first is the interval's own, the second a running mean, which is
+never read. `megatron_rows` reads the lines, `megatron_order` finds restarts and interruptions, `megatron_config` all
+else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
+from tensorprimat.core.units import GB
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.megatron_config import Facts
+from tensorprimat.logs.megatron_order import covers_of, interrupted_rows, segments_of
+from tensorprimat.logs.megatron_rows import NEEDLE, Table
+from tensorprimat.logs.text import Log
+
+FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration, if nowhere in so much text then nowhere
+FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
+
+_ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time per iteration \(m?s\)\s*:")
+_EVENT = b" at iteration "
+_VALIDATION = re.compile(rb"validation loss at iteration ")
+_CHECKPOINT = re.compile(rb"(?i:sav(?:ing|ed)\b[^\n]{0,60}checkpoint|checkpoint save)[^\n]{0,60} at iteration ")
+_CONTENT = ("seconds", "loss", "learning_rate", "consumed_samples", "gradient_norm")
+
+
+def _detect(log: Log) -> int:
+    return sum("elapsed time per iteration" in text and _ROW.search(text) is not None for _, text in log.head())
+
+
+def _read(log: Log) -> Reading:
+    table, facts = Table(), Facts()
+    events: list[tuple[int, str]] = []
+    seen_bytes = 0
+    for block in log.blocks():
+        if seen_bytes < FACTS_BYTES and table.is_empty:
+            first_row = block.find(NEEDLE)
+            facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
+        seen_bytes += len(block)
+        events += _events(table.next_line, block)
+        table.add(block)
+    return _reading(table, facts, events)
+
+
+def _events(first_line: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """(line number, what) of every validation and checkpoint in a block."""
+    at, counted, number = block.find(_EVENT), 0, first_line
+    while at >= 0:
+        start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        end = len(block) if end < 0 else end
+        line = block[start : min(end, start + 4096)]
+        kind = "validation" if _VALIDATION.search(line) else "checkpoint" if _CHECKPOINT.search(line) else None
+        if kind:
+            number += block.count(b"\n", counted, start)
+            counted = start
+            yield number, kind
+        at = block.find(_EVENT, end)
+
+
+def _reading(table: Table, facts: Facts, events: list[tuple[int, str]]) -> Reading:
+    fields, broken = table.take(), table.broken_lines
+    if not fields:
+        return Reading(steps=Steps({}))
+    content = [fields[name] for name in _CONTENT if name in fields]
+    kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
+    if not kept.all():
+        fields = {name: values[kept] for name, values in fields.items()}
+        segment = segment[kept]
+    config, warnings = facts.training_config(), list(facts.warnings)
+    _take_interval(fields, segment, events)
+    _take_work(fields, config, warnings)
+    _take_world(fields, config)
+    _take_allocator(fields, facts)
+    config["max_steps"] = int(fields["planned"][-1])
+    if broken:
+        warnings.append(
+            f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
+        )
+    return Reading(
+        steps=_steps(fields, segment),
+        training_config=config,
+        gpu_info=_gpu_info(fields, facts),
+        model=facts.model(),
+        platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
+        source="Primus (Megatron backend)" if table.primus else "Megatron",
+        timestamp=_timestamp(fields),
+        warnings=warnings,
+    )
+
+
+def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], events: list[tuple[int, str]]) -> None:
+    """How many steps each line averages, and what else lies inside its time."""
+    fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
+    covers = covers_of(fields["index"], segment)
+    if (covers != 1).any():
+        fields["covers"] = covers.astype(np.float64)
+    interrupted = interrupted_rows(
+        events, line=fields["line"], segment=segment, span=fields["seconds"] * covers, ended_at=fields.get("ended_at")
+    )
+    if interrupted.any():
+        fields["interrupted_by"] = interrupted.astype(np.float64)
+
+
+def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: list[str]) -> None:
+    """Global batch and sequence length: the lines know better than the arguments; one value for all is no column."""
+    samples, consumed = fields.pop("samples", None), fields.pop("consumed_samples", None)
+    if samples is None and consumed is not None and len(consumed) > 1:
+        grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]
+        samples = np.concatenate([grown[:1], grown])
+        samples[~((samples > 0) & np.isfinite(samples))] = np.nan
+    if samples is not None and np.isfinite(samples).any():
+        known = samples[np.isfinite(samples)]
+        config["global_batch_size"] = int(known[-1])
+        if (known != known[0]).any():
+            fields["samples"] = samples
+            warnings.append(f"global_batch_size: grows from {known.min():.0f} to {known.max():.0f} in the log")
+    length = fields.pop("sequence_length", None)
+    if length is not None and np.isfinite(length).any():
+        known = length[np.isfinite(length)]
+        if (known == known[0]).all():
+            config["sequence_length"] = int(known[0])
+        elif config.get("global_batch_size"):  # fine-tuning pads each batch to its own longest sequence
+            fields["tokens"] = length * fields.get("samples", float(config["global_batch_size"]))
+
+
+def _take_world(fields: dict[str, FloatArray], config: dict[str, Any]) -> None:
+    """Number of GPUs from Primus' `rank-N/M`, and rates that are printed per GPU over all of them."""
+    world = fields.pop("world_size", None)
+    if world is not None and np.isfinite(world).any():
+        config["num_gpus"] = int(world[np.isfinite(world)][-1])
+    per_gpu = fields.pop("samples_per_second_per_gpu", None)
+    if per_gpu is not None and config.get("num_gpus"):
+        fields["reported_samples_per_second"] = per_gpu * config["num_gpus"]
+
+
+def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
+    """Allocator sizes that Megatron prints once, after an early iteration, on the line of that iteration."""
+    names = (
+        "memory_allocated_bytes",
+        "memory_allocated_peak_bytes",
+        "memory_reserved_bytes",
+        "memory_reserved_peak_bytes",
+    )
+    for iteration, sizes in facts.memory.items():
+        rows = np.flatnonzero(fields["index"] == iteration)
+        for name, size in zip(names, sizes, strict=True):
+            column = fields.setdefault(name, np.full(len(fields["index"]), np.nan))
+            column[rows[:1]] = size
+
+
+def _steps(fields: dict[str, FloatArray], segment: NDArray[np.int64]) -> Steps:
+    skipped = fields.get("skipped_iterations")
+    nans = fields.get("nan_iterations")
+    columns: dict[str, NDArray[Any]] = {name: values for name, values in fields.items() if name in FLOAT_COLUMNS}
+    columns |= {name: fields[name].astype(np.int64) for name in ("index", "line", "covers") if name in fields}
+    if segment.any():
+        columns["segment"] = segment
+    if "interrupted_by" in fields:
+        columns["interrupted_by"] = fields["interrupted_by"].astype(np.int8)
+    if skipped is not None and (skipped > 0).any():
+        columns["skipped"] = (skipped > 0).astype(np.int8)
+    if nans is not None and (nans > 0).any():
+        columns.setdefault("loss", np.full(len(nans), np.nan))
+    logged_nan = {"loss": _logged_nan(columns["loss"], nans, fields.get("printed_nan"))} if "loss" in columns else {}
+    return Steps(columns, logged_nan=logged_nan)
+
+
+def _logged_nan(loss: FloatArray, nans: FloatArray | None, printed: FloatArray | None) -> NDArray[np.bool_]:
+    """Rows whose loss is nan because the framework said so, not because it said nothing; (rows,).
+
+    Megatron leaves a loss that is nan out of its mean and, where nothing is left of it, out of the line.
+    """
+    missing = np.isnan(loss)
+    counted = missing & (nans > 0) if nans is not None else np.zeros(len(loss), np.bool_)
+    return np.asarray(counted | (printed == 1.0) if printed is not None else counted)
+
+
+def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
+    info: dict[str, Any] = {}
+    if facts.device:
+        info["device_name"] = facts.device
+    if facts.pytorch_version:
+        info["pytorch_version"] = facts.pytorch_version
+    total = fields.get("memory_total_bytes")
+    if total is not None and np.isfinite(total).any():
+        info["total_memory_gb"] = float(total[np.isfinite(total)][-1]) / GB
+    return info
+
+
+def _timestamp(fields: dict[str, FloatArray]) -> str | None:
+    """When the first iteration ended, by the log's own clock."""
+    dates = fields.get("ended_at")
+    if dates is None or not np.isfinite(dates).any():
+        return None
+    first = datetime.fromtimestamp(float(dates[np.isfinite(dates)][0]), timezone.utc)
+    return first.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+FORMAT = Format(
+    name="megatron",
+    reads="Megatron-LM (2021 to now), Primus, Megatron-Bridge, Megatron-DeepSpeed and forks",
+    looks_for="lines with 'iteration N/M | … elapsed time per iteration (ms):'",
+    detect=_detect,
+    read=_read,
+)

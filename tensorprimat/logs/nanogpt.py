@@ -1,0 +1,310 @@
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt and llm.c (C and Python).
+
+What the numbers mean, from the training scripts themselves:
+- nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. An
+  iteration that evaluated or saved first has that inside. `mfu` is a running mean against an A100 and is not read.
+- build-nanogpt, `step 5 | loss: … | dt: 338.52ms | tok/sec: …`: the time of that step with a preceding validation,
+  HellaSwag or sampling inside.
+- nanochat, `step 00005/16704 (0.03%) | loss: … | dt: 648.81ms | tok/sec: 808,077 | mfu: …`: synchronised time of the
+  step alone. Its loss is a smoothed one. tok/sec is over ALL GPUs in both. mfu is 0 where the GPU is unknown.
+- modded-nanogpt, `step:6/1670 train_time:849ms step_avg:141.57ms`: train_time is the clock of the whole run, stopped in
+  validation; a step's time is its growth since the row before. step_avg is a running mean and is not read. Where only
+  validations are printed, the time between them is a mean over the steps between.
+- llm.c, `step 5/18865 | loss … | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s`: time of the step; tok/s is a running
+  mean and is not read.
+The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but hold no
+number where a row has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.rows import NUMBER
+from tensorprimat.logs.text import Log
+
+MIB = 2**20
+MILLISECOND = 1e-3
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    config: dict[str, Any] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    gpus: set[str] = field(default_factory=set)
+    """Numbers of the devices that nvidia-smi listed."""
+    tokens_per_step: int | None = None
+    peaks: dict[str, float] = field(default_factory=dict)
+    timestamp: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """How one project writes a row."""
+
+    project: str
+    pattern: re.Pattern[str]
+    unit: float = MILLISECOND
+    """Of the time on the row, in seconds."""
+    holds_evaluation: bool = False
+    """Whether the time of the row contains an evaluation or checkpoint announced since the row before."""
+
+
+SPELLINGS = (
+    Spelling(
+        project="nanoGPT",
+        pattern=re.compile(rf"\biter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<time>{NUMBER})ms"),
+        holds_evaluation=True,
+    ),
+    Spelling(
+        project="build-nanogpt",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}}) \| loss: (?P<loss>{NUMBER}) \| lr:? (?P<lr>{NUMBER})"
+            rf" \| norm: ?(?P<norm>{NUMBER}) \| dt: (?P<time>{NUMBER})ms \| tok/sec: (?P<tokens>{NUMBER})"
+        ),
+        holds_evaluation=True,
+    ),
+    Spelling(
+        project="nanochat",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))? \([\d.]+%\) \| loss: (?P<loss>{NUMBER}) \|"
+            rf"(?: grad norm: (?P<norm>{NUMBER}) \|)?.{{0,60}}? dt: (?P<time>{NUMBER})ms"
+            rf" \| tok/sec: (?P<tokens>{NUMBER})"
+            rf"(?: \| (?:bf16_)?mfu: (?P<mfu>{NUMBER}))?"
+        ),
+    ),
+    Spelling(
+        project="llm.c",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) ?[|:] (?:train )?loss (?P<loss>{NUMBER})"
+            rf"(?: \([-+\w.]+z\))?(?: ?\| norm (?P<norm>{NUMBER})(?: \([-+\w.]+z\))?)?(?: ?\| lr (?P<lr>{NUMBER}))?"
+            rf"(?: ?\| \(?| \()(?P<time>{NUMBER}) ms(?: \| (?P<mfu>{NUMBER})% \w+ MFU)?(?:,| \|) {NUMBER} tok/s"
+        ),
+    ),
+    Spelling(
+        project="llm.c",
+        pattern=re.compile(
+            rf"\bstep (?P<step>\d{{1,15}}): train loss (?P<loss>{NUMBER}) \(took (?P<time>{NUMBER}) ms\)"
+        ),
+    ),
+)
+_CLOCK = re.compile(
+    rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) (?:train_loss:(?P<loss>{NUMBER}) )?"
+    rf"(?P<validation>(?:val_\w+:{NUMBER} )+)?train_time:(?P<time>{NUMBER})(?P<unit>m?s)\b"
+)
+_HINT = re.compile(r"\biter \d|\bstep[ :] *\d")
+_INTERRUPTION = re.compile(
+    r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
+    r"|^saving checkpoint to "
+)
+
+CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^tokens per iteration will be: ([\d,]+)"), "tokens_per_step"),
+    (re.compile(r"^total desired batch size: ([\d,]+)"), "tokens_per_step"),
+    (re.compile(r"^Total batch size ([\d,]+) =>"), "tokens_per_step"),
+    (re.compile(r"^\| total batch size +\| ([\d,]+)"), "tokens_per_step"),
+    (re.compile(r"^Overriding: gradient_accumulation_steps = (\d+)"), "gradient_accumulation_steps"),
+    (re.compile(r"gradient accumulation steps: (\d+)"), "gradient_accumulation_steps"),
+    (re.compile(r"^Overriding: block_size = (\d+)"), "sequence_length"),
+    (re.compile(r"^Tokens / micro-batch / rank: \d+ x (\d+) ="), "sequence_length"),
+    (re.compile(r"^\| sequence length T +\| (\d+)"), "sequence_length"),
+    (re.compile(r"^Overriding: batch_size = (\d+)"), "micro_batch_size"),
+    (re.compile(r"^Tokens / micro-batch / rank: (\d+) x \d+ ="), "micro_batch_size"),
+    (re.compile(r"^\| micro batch size B +\| (\d+)"), "micro_batch_size"),
+    (re.compile(r"Distributed world size: (\d+)"), "num_gpus"),
+    (re.compile(r"^\| num_processes +\| (\d+)"), "num_gpus"),
+    (re.compile(r"^\| num_parameters +\| (\d+)"), "parameters"),
+)
+"""Lines before the rows that state one whole number."""
+PRECISIONS = (
+    (re.compile(r"^COMPUTE_DTYPE: torch\.(\w+)"), {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}),
+    (re.compile(r"^\| precision +\| (\w+)"), {"BF16": "bf16", "TF32": "tf32", "FP32": "fp32", "FP16": "fp16"}),
+)
+_DEVICE = re.compile(
+    r"^GPU: (.{1,80}?) \| Peak FLOPS|^\| device +\| (.{1,80}?) +\|$"
+    r"|^\|\s+(\d{1,2})  (NVIDIA \S.{0,60}?)  +(?:On|Off)  \|"
+)
+_TORCH = re.compile(r"^Running PyTorch (\S+)", re.IGNORECASE)
+_PEAK = re.compile(r"^[Pp]eak memory (?:usage|allocated|consumption): ([\d.,]+) ?MiB(?: reserved: ([\d.,]+) MiB)?")
+_DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_SMI_DATE = re.compile(
+    r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\s*$"
+)  # nvidia-smi's first line
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NOTABLE = re.compile(
+    r"^(?:tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:|COMPUTE_DTYPE"
+    r"|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)|world size"
+)
+"""How lines begin that state something: most lines are done after this one look."""
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if _HINT.search(text) and (_row(text) or _CLOCK.search(text)))
+
+
+def _row(text: str) -> tuple[Spelling, re.Match[str]] | None:
+    return next(((s, match) for s in SPELLINGS if (match := s.pattern.search(text))), None)
+
+
+def _read(log: Log) -> Reading:
+    seen = _Seen()
+    found = list(_rows(log, seen))
+    projects = [project for project, _ in found]
+    steps = rows.merged((None, step) for _, step in found)
+    if seen.peaks and steps:
+        peaks: dict[str, Any] = dict(seen.peaks)
+        steps[-1] = replace(steps[-1], **peaks)  # said once, at the end, about the whole run
+    if seen.tokens_per_step:
+        steps = [replace(step, tokens=float(seen.tokens_per_step)) for step in steps]
+    config, length = seen.config, seen.config.get("sequence_length")
+    if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
+        config["global_batch_size"] = seen.tokens_per_step // length
+    if seen.gpus:
+        seen.gpu_info["device_count"] = len(seen.gpus)
+    project = max(set(projects), key=projects.count) if projects else None
+    return Reading(
+        steps=Steps.of(steps),
+        training_config={**config, "framework": project} if project else config,
+        gpu_info=seen.gpu_info,
+        model=seen.model,
+        platform=devices.platform_of(seen.gpu_info.get("device_name")),
+        source=project,
+        timestamp=rows.iso(seen.timestamp),
+    )
+
+
+FORMAT = Format(
+    name="nanogpt",
+    reads="nanoGPT, build-nanogpt, nanochat, modded-nanogpt, llm.c",
+    looks_for="'iter N: loss …, time …ms', 'step N | loss: … | dt: …ms', 'step:N/M train_time:…', 'step N/M | … tok/s'",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
+    """(project, row), in the order of the log."""
+    interrupted_by = ""
+    clock = _Clock()
+    for line, text in log.lines():
+        if _HINT.search(text):
+            if found := _row(text):
+                spelling, match = found
+                yield spelling.project, _step(line, spelling, match, interrupted_by)
+                interrupted_by = ""
+                continue
+            if mark := _CLOCK.search(text):
+                clock.note(line, mark)
+                continue
+        if announced := _INTERRUPTION.search(text):
+            interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
+        elif _NOTABLE.search(text):
+            _notice(text, seen)
+    yield from (("modded-nanogpt", step) for step in clock.steps())
+
+
+def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
+    said = match.groupdict()
+    return Step(
+        index=int(said["step"]),
+        seconds=rows.seconds(said["time"], spelling.unit),
+        loss=rows.number(said["loss"]),
+        learning_rate=rows.positive(said.get("lr")),
+        gradient_norm=rows.number(said.get("norm")),
+        reported_tokens_per_second=rows.positive(said.get("tokens")),
+        reported_mfu=rows.positive(said.get("mfu"), 0.01),
+        interrupted_by=interrupted_by if spelling.holds_evaluation else "",
+        line=line,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mark:
+    """What one line of modded-nanogpt says about the run's clock."""
+
+    line: int
+    step: int
+    clock: float
+    loss: float | None
+    validation: bool
+
+
+class _Clock:
+    """modded-nanogpt's running clock, turned into times of steps."""
+
+    def __init__(self) -> None:
+        self._marks: list[_Mark] = []
+
+    def note(self, line: int, match: re.Match[str]) -> None:
+        """One line with train_time."""
+        clock = rows.number(match["time"])
+        if clock is not None:
+            self._marks.append(
+                _Mark(
+                    line=line,
+                    step=int(match["step"]),
+                    clock=clock * (MILLISECOND if match["unit"] == "ms" else 1.0),
+                    loss=rows.number(match["loss"]),
+                    validation=match["validation"] is not None,
+                )
+            )
+
+    def steps(self) -> Iterator[Step]:
+        """A row for every line of training; for every validation where only those were printed.
+
+        The clock may be set back (early versions leave out the first ten steps): such a row has no time.
+        """
+        trains = any(not mark.validation for mark in self._marks)
+        before: _Mark | None = None
+        for mark in self._marks:
+            if before is not None and mark.step < before.step:
+                before = None  # a restart
+            if mark.validation and trains:
+                before = before or mark  # the clock's start, printed at step 0
+                continue
+            distance = mark.step - before.step if before else 1
+            if distance > 0 and (before or not mark.validation):
+                grown = (mark.clock - before.clock) / distance if before else mark.clock
+                usable = 0 < grown < rows.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
+                seconds = grown if usable else None
+                yield Step(index=mark.step, seconds=seconds, covers=distance, loss=mark.loss, line=mark.line)
+            before = mark
+
+
+def _notice(text: str, seen: _Seen) -> None:
+    """Keep what a line between the rows states about the run."""
+    for pattern, name in CONFIGURATION:
+        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+            _set(name, value, seen)
+    for pattern, names in PRECISIONS:
+        if (match := pattern.search(text)) and match[1] in names:
+            seen.config["precision"] = names[match[1]]
+    if match := _DEVICE.search(text):
+        seen.gpu_info["device_name"] = match[1] or match[2] or match[4]
+        seen.gpus |= {match[3]} - {None}
+    elif match := _TORCH.search(text):
+        seen.gpu_info["pytorch_version"] = match[1]
+    elif match := _PEAK.search(text):
+        for name, size in (("memory_allocated_peak_bytes", match[1]), ("memory_reserved_peak_bytes", match[2])):
+            if peak := rows.positive(size, MIB):
+                seen.peaks[name] = peak
+    elif seen.timestamp is None and _DATE.match(text):
+        seen.timestamp = rows.moment(text)
+    elif (match := _SMI_DATE.match(text)) and match[1] in _MONTHS:
+        seen.timestamp = rows.moment(f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+
+
+def _set(name: str, value: int, seen: _Seen) -> None:
+    if name == "tokens_per_step":
+        seen.tokens_per_step = value
+    elif name == "parameters":
+        seen.model["parameters"] = value
+    else:
+        seen.config[name] = value

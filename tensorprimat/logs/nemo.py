@@ -1,0 +1,169 @@
+"""NeMo 2's progress line: `Training epoch 0, iteration 45/99 | lr: … | train_step_timing in s: 6.08 | …`.
+
+What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, strategies/megatron_strategy.py):
+- Iterations count from 0 (NeMo's `global_step` is the same number), and that is the index kept here.
+- Every metric but global_step is the mean over `log_interval` steps, printed with 4 significant digits. So a row covers
+  the distance to the row before it; rows stand at every multiple of the interval.
+- `train_step_timing in s` runs from the start to the end of a training batch. Validation and checkpoints lie outside;
+  the data iterator is read inside.
+- `consumed_samples` (missing on the very first row) grows by the global batch per step: where global_batch_size is not
+  printed, its differences give it.
+- `max_memory_reserved` and `max_memory_allocated` are the allocator's peaks since the start, in bytes. Before 2.4 they
+  were called `peak_memory_usage` (reserved) and `memory_allocated`, which is the use at that moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.rows import NUMBER
+from tensorprimat.logs.text import Log
+
+_ROW = re.compile(
+    r"\bepoch \d{1,9}, iteration (?P<step>\d{1,15})/(?P<last>\d{1,15})(?P<fields>(?: \| [^|:]{1,60}: [^|\s]{1,60})+)"
+)
+_FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
+
+TIMING = "train_step_timing in s"
+NUMBERS = {
+    "loss": "reduced_train_loss",
+    "learning_rate": "lr",
+    "gradient_norm": "grad_norm",
+}
+AMOUNTS = {
+    "samples": "global_batch_size",
+    "memory_allocated_bytes": "memory_allocated",
+    "memory_reserved_peak_bytes": "max_memory_reserved",
+    "memory_allocated_peak_bytes": "max_memory_allocated",
+    "reported_tokens_per_second_per_gpu": "tokens_per_sec_per_gpu",
+    "reported_tflops_per_gpu": "TFLOPS_per_GPU",
+}
+"""Field of Step → metric on the line; amounts are above zero or unseen."""
+OLD_RESERVED_PEAK = "peak_memory_usage"
+
+_NOTABLE = re.compile(
+    r"All distributed processes registered|group ranks: \[\[|max_steps|[Vv]ocab_size|NVIDIA|AMD|MI\d{3}"
+)
+_PROCESSES = re.compile(r"Starting with (\d{1,7}) processes")
+_GROUPS = re.compile(r"All (tensor model|pipeline model|context|expert model) parallel group ranks: \[\[([\d, ]*)\]")
+_MAX_STEPS = re.compile(r"Trainer's 'max_steps' \((\d{1,15})\)|Trainer\.fit.*max_steps=(\d{1,15})")
+_VOCABULARY = re.compile(r"Padded vocab_size: (\d{1,9})\b")
+SIZES = {
+    "tensor model": "tensor_model_parallel_size",
+    "pipeline model": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert model": "expert_model_parallel_size",
+}
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if "iteration" in text and _is_row(text))
+
+
+def _is_row(text: str) -> bool:
+    return (row := _ROW.search(text)) is not None and (TIMING in row["fields"] or NUMBERS["loss"] in row["fields"])
+
+
+def _read(log: Log) -> Reading:
+    config: dict[str, Any] = {"framework": "nemo"}
+    gpu_info: dict[str, Any] = {}
+    printed: list[tuple[int | None, Step]] = []
+    consumed: dict[int, float] = {}
+    for line, rank, text in _lines(log, config, gpu_info):
+        if (row := _ROW.search(text)) and (step := _step(line, row, consumed)):
+            printed.append((rank, step))
+    steps = rows.with_intervals(Steps.of(rows.merged(printed)))
+    return Reading(
+        steps=_with_samples(_with_first_interval(steps), consumed),
+        training_config={**config, **_batch(steps)},
+        gpu_info=gpu_info,
+        platform=devices.platform_of(gpu_info.get("device_name")),
+        source="NeMo 2",
+    )
+
+
+FORMAT = Format(
+    name="nemo",
+    reads="NeMo 2.x progress lines, every set of metrics, any log interval",
+    looks_for="'epoch …, iteration …/… | … | train_step_timing in s: …'",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:
+    """Lines that may be rows; what the others state is noted on the way."""
+    for line, origin, text in log.lines_by_rank():
+        if "iteration" in text:
+            yield line, origin.rank, text
+        elif _NOTABLE.search(text):
+            _notice(text, config, gpu_info)
+
+
+def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | None:
+    """One row; a metric that is missing is unseen. None where neither time nor loss is there."""
+    values = dict(_FIELD.findall(row["fields"]))
+    if TIMING not in values and NUMBERS["loss"] not in values:
+        return None
+    if samples := rows.positive(values.get("consumed_samples")):
+        consumed[line] = samples
+    fields: dict[str, Any] = {name: rows.number(values.get(metric)) for name, metric in NUMBERS.items()}
+    fields |= {name: rows.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
+    if fields["memory_reserved_peak_bytes"] is None:
+        fields["memory_reserved_peak_bytes"] = rows.positive(values.get(OLD_RESERVED_PEAK))
+    return Step(
+        index=int(row["step"]),
+        seconds=rows.seconds(values.get(TIMING)),
+        line=line,
+        **fields,
+    )
+
+
+def _with_first_interval(steps: Steps) -> Steps:
+    """The first row of a stretch covers a log interval like the others, as far as there were so many steps."""
+    covers, segment, index = steps.column("covers"), steps.column("segment"), steps.column("index")
+    covers = covers.copy()
+    for stretch in np.unique(segment):
+        first, *others = np.flatnonzero(segment == stretch)
+        if others:
+            covers[first] = min(covers[others[0]], index[first] + 1)
+    return steps.replace(covers=covers) if (covers != 1).any() else steps
+
+
+def _with_samples(steps: Steps, consumed: dict[int, float]) -> Steps:
+    """The global batch from the samples consumed between rows, where the line does not print it."""
+    if "samples" in steps.seen or len(consumed) < 2:
+        return steps
+    total = np.array([consumed.get(int(line), np.nan) for line in steps.column("line")])
+    grown = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
+    grown[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(grown > 0)] = np.nan
+    samples = np.round(grown)  # 4 digits of a sum: only a whole batch, the same throughout, is believed
+    known = samples[np.isfinite(samples)]
+    return steps.replace(samples=samples) if len(known) and np.ptp(known) == 0 else steps
+
+
+def _batch(steps: Steps) -> dict[str, Any]:
+    """The global batch as configuration, where every row agrees on it."""
+    samples = steps.column("samples")
+    samples = np.unique(samples[np.isfinite(samples)])
+    return {"global_batch_size": int(samples[0])} if len(samples) == 1 and float(samples[0]).is_integer() else {}
+
+
+def _notice(text: str, config: dict[str, Any], gpu_info: dict[str, Any]) -> None:
+    if match := _PROCESSES.search(text):
+        config["num_gpus"] = int(match[1])
+    elif match := _GROUPS.search(text):
+        config[SIZES[match[1]]] = len(match[2].split(","))
+    elif match := _MAX_STEPS.search(text):
+        config["max_steps"] = int(match[1] or match[2])
+    elif match := _VOCABULARY.search(text):
+        config["padded_vocabulary_size"] = int(match[1])
+    elif (name := devices.find_name(text)) and "device_name" not in gpu_info:
+        gpu_info["device_name"] = name

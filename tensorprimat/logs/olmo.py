@@ -1,0 +1,191 @@
+"""OLMo and OLMo-core: a line `[step=10/10000,epoch=0]` and, indented below it, one `name=value` per line.
+
+What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/speed_monitor.py):
+- OLMo's `throughput/device/tokens_per_second` is a mean over a sliding window of up to `speed_monitor.window_size`
+  steps, per GPU. Windows overlap, so the spread of these rates says little about single steps. OLMo-core's
+  `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
+- No step time is printed: the rates are measured as such.
+- The monitor begins after the first batch, and again after every checkpoint and evaluation, so neither is in a rate;
+  a block without a rate (the first) is no row.
+- `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
+- Memory: `System/Peak GPU Memory (MB)` is the allocator's peak over all ranks, in units of 10**6 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.core.records import ModelShape
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GIB
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import Log
+
+_BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
+_METRIC = re.compile(rf"\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{rows.NUMBER})\s*$")
+_NOTABLE = re.compile(r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d")
+_PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)")
+_HOST = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}\s+(?P<host>[\w.-]{1,255}):\d{1,7}\s")
+_ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)")
+
+RATES = ("throughput/device/tokens_per_second", "throughput/device/TPS")
+METRICS: dict[str, tuple[str, float]] = {
+    "train/CrossEntropyLoss": ("loss", 1.0),
+    "train/CE loss": ("loss", 1.0),
+    "optim/total_grad_norm": ("gradient_norm", 1.0),
+    "optim/total grad norm": ("gradient_norm", 1.0),
+    "optim/learning_rate_group0": ("learning_rate", 1.0),
+    "optim/LR (group 0)": ("learning_rate", 1.0),
+    **dict.fromkeys(RATES, ("reported_tokens_per_second_per_gpu", 1.0)),
+    "throughput/device/MFU": ("reported_mfu", 0.01),
+    "System/Peak GPU Memory (MB)": ("memory_allocated_peak_bytes", 1e6),
+    "gpu_memory/GPU reserved mem (GiB)": ("memory_reserved_peak_bytes", float(GIB)),
+}
+"""Printed name → field of Step and unit."""
+TOTALS = ("throughput/total_tokens", "throughput/total tokens")
+
+SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "global_train_batch_size": ("global_batch_size", rows.whole),
+    "device_train_microbatch_size": ("micro_batch_size", rows.whole),
+    "device_train_grad_accum": ("gradient_accumulation_steps", rows.whole),
+    "max_sequence_length": ("sequence_length", rows.whole),
+    "max_duration": ("max_steps", rows.whole),
+    "distributed_strategy": ("strategy", str),
+    "precision": ("precision", {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get),
+    "seed": ("seed", rows.whole),
+}
+"""Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; the first of a name counts, except
+precision, which the model's own comes before and repeats."""
+
+
+def _detect(log: Log) -> int:
+    inside = found = 0
+    for _, text in log.head():
+        if "[step=" in text and _BLOCK.search(text):
+            inside = 1
+        elif inside and (metric := _METRIC.match(text)):
+            if metric["name"] in RATES:
+                found, inside = found + 1, 0
+        else:
+            inside = 0
+    return found
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
+    totals: dict[int, float] = {}
+    steps = Steps.of(rows.merged((None, step) for step in _rows(log, reading, totals)))
+    reading.steps = _with_tokens(rows.with_intervals(steps), totals)
+    reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
+    if reading.training_config.pop("window", None) and len(steps) > 1:
+        reading.warnings.append(
+            "tokens_per_second_per_gpu: OLMo prints means over a sliding window of steps; "
+            "their spread is not that of single steps"
+        )
+    return reading
+
+
+FORMAT = Format(
+    name="olmo",
+    reads="OLMo and OLMo-core console logs",
+    looks_for="'[step=…/…,epoch=…]' and below it 'throughput/device/tokens_per_second=…' (or TPS)",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
+    """The blocks that carry a rate."""
+    block: dict[str, Any] = {}
+    for line, text in log.lines():
+        if block and (metric := _METRIC.match(text)):
+            _take(metric, block, totals)
+            continue
+        if "reported_tokens_per_second_per_gpu" in block:
+            yield Step(seconds=None, **block)
+        block = {}
+        if "[step=" in text and (head := _BLOCK.search(text)):
+            block = {"index": int(head["step"]), "line": line, "ended_at": rows.moment(text[: head.start()])}
+        elif _NOTABLE.search(text):
+            _notice(text, reading)
+    if "reported_tokens_per_second_per_gpu" in block:
+        if log.tail(1)[-1]:  # its last value may have lost digits
+            reading.warnings.append(f"steps: the block of line {block['line']}, the last, has no end and is left out")
+        else:
+            yield Step(seconds=None, **block)
+
+
+def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
+    if metric["name"] in TOTALS:
+        totals[block["line"]] = rows.positive(metric["value"]) or np.nan
+    elif metric["name"] in METRICS:
+        name, unit = METRICS[metric["name"]]
+        value = rows.number(metric["value"]) if unit == 1.0 and name == "loss" else rows.positive(metric["value"], unit)
+        if value is not None:
+            block[name] = value
+
+
+def _with_tokens(steps: Steps, totals: dict[int, float]) -> Steps:
+    """Tokens of a step over all GPUs, from the growth of the total."""
+    total = np.array([totals.get(int(line), np.nan) for line in steps.column("line")])
+    tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
+    tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
+    return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
+
+
+def _notice(text: str, reading: Reading) -> None:
+    """Keep what a line between the blocks states about the run."""
+    if reading.timestamp is None:
+        reading.timestamp = rows.iso(rows.moment(text))
+    if reading.host is None and (match := _HOST.match(text)):
+        reading.host = match["host"]
+    if match := _PARAMETERS.search(text):
+        reading.model["parameters"] = rows.whole(match[1])
+    elif "Device: " in text and (name := devices.find_name(text)):
+        reading.gpu_info["device_name"] = name
+    elif "TrainConfig(" in text:
+        _notice_configuration(text, reading)
+
+
+def _notice_configuration(text: str, reading: Reading) -> None:
+    said: dict[str, str] = {}
+    for name, value in _ARGUMENT.findall(text):
+        said.setdefault(name, value.strip("'"))
+    config = reading.training_config
+    for name, (target, convert) in SETTINGS.items():
+        if said.get(name, "None") != "None" and (value := convert(said[name])) is not None:
+            config[target] = value
+    per_device = rows.whole(said.get("device_train_batch_size"))
+    if per_device and config.get("global_batch_size", 0) % per_device == 0:
+        config["num_gpus"] = config["global_batch_size"] // per_device or None
+    config["window"] = rows.whole(said.get("window_size"))
+    if "run_name" in said:
+        reading.model["name"] = said["run_name"]
+    if shape := _shape(said):
+        reading.model["shape"] = shape
+
+
+def _shape(said: dict[str, str]) -> ModelShape | None:
+    """The model's shape, where every number of it is stated (olmo/config.py, ModelConfig)."""
+    width, layers, heads = (rows.whole(said.get(name)) for name in ("d_model", "n_layers", "n_heads"))
+    vocabulary = rows.whole(said.get("embedding_size")) or rows.whole(said.get("vocab_size"))
+    hidden = rows.whole(said.get("mlp_hidden_size")) or (rows.whole(said.get("mlp_ratio")) or 0) * (width or 0)
+    if not (width and layers and heads and vocabulary and hidden) or width % heads:
+        return None
+    gated = said.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
+    return ModelShape(
+        num_layers=layers,
+        hidden_size=width,
+        ffn_hidden_size=hidden // 2 if gated else hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=rows.whole(said.get("n_kv_heads")) or heads,
+        head_dim=width // heads,
+        vocab_size=vocabulary,
+        gated_mlp=gated,
+        tied_embeddings=said.get("weight_tying") == "True",
+    )

@@ -1,0 +1,78 @@
+"""What launchers and loggers put before a framework's own line, and how it comes off.
+
+One row per prefix. A row's expression may name `rank`, `world` (number of ranks) and `time`; what it finds is kept in
+`Origin`, so that lines of several ranks can be told apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which process wrote a line, as far as its prefixes say."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    time: str | None = None
+    """As printed."""
+    primus: bool = False
+    """Whether Primus' own logger wrote the line."""
+
+
+NOWHERE = Origin()
+
+PREFIXES = {
+    "torchrun": r"\[(?:default|trainer|worker)(?P<rank>\d{1,6})\]:\s?",
+    "torch elastic": r"\[rank(?P<rank>\d{1,6})\]:\s?",
+    "srun --label": r"[ ]{0,5}(?P<rank>\d{1,6}):(?:[ ]|$)",
+    "mpirun --tag-output": r"\[\d{1,6},(?P<rank>\d{1,6})\]<std(?:out|err)>:\s?",
+    "Ray": r"\([^()\n]{0,80}\bpid=\d{1,10}(?:, ip=[\d.a-f:]{1,45})?\)\s?",
+    "pdsh, DeepSpeed": r"(?:worker|node|host|gpu|ip)[\w.-]{0,60}\d: |(?:\d{1,3}\.){3}\d{1,3}: ",
+    "Kubernetes": (
+        r"\[pod/[^\]\n]{1,200}\]\s"
+        r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"
+    ),
+    "Primus": (
+        r"(?P<leading>\d{1,6})?\[(?P<time>\d{8} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\](?:\[[^\]\n]{0,200}\]){0,3}?"
+        r"\[rank-(?P<rank>\d{1,6})/(?P<world>\d{1,6})\]\[?\s?[A-Z]{4,8} {0,10}\]? {0,10}"
+        r"(?:\[[^\]\n]{0,200}\])? {0,4}:? {0,2}"
+    ),
+}
+
+
+def _anonymous(expression: str) -> str:
+    return re.sub(r"\?P<\w+>", "?:", expression)
+
+
+_ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.values()))
+_EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
+_STARTS = frozenset("[(0123456789 wnhgi")  # what a prefix can begin with: most lines are done after one look
+
+
+def strip(text: str) -> str:
+    """The line without its prefixes."""
+    while text and text[0] in _STARTS and (match := _ANY.match(text)):
+        text = text[match.end() :]
+    return text
+
+
+def split(text: str) -> tuple[Origin, str]:
+    """What the prefixes say, and the line without them; the innermost word about a rank counts.
+
+    >>> split("3: [default1]: iteration 5")
+    (Origin(rank=1, world_size=None, time=None, primus=False), 'iteration 5')
+    """
+    found: dict[str, str] = {}
+    primus = False
+    while text and text[0] in _STARTS and _ANY.match(text):
+        name, match = next((name, match) for name, pattern in _EACH if (match := pattern.match(text)))
+        found |= {key: value for key, value in match.groupdict().items() if value is not None}
+        primus |= name == "Primus"
+        text = text[match.end() :]
+    if not found:
+        return NOWHERE, text
+    rank, world = found.get("rank"), found.get("world")
+    return Origin(int(rank) if rank else None, int(world) if world else None, found.get("time"), primus), text

@@ -1,0 +1,155 @@
+"""What readers of framework logs share: printed numbers, rows of several ranks as one, log intervals."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from datetime import datetime, timezone
+
+import numpy as np
+
+from tensorprimat.core.steps import Step, Steps
+
+NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|NaN\b|inf\b)"
+"""A printed number, thousands separators allowed, nan and inf among them."""
+
+LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
+LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
+
+_PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
+_CONTENT = tuple(f.name for f in fields(Step) if f.name not in ("line", "segment"))
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+
+
+def number(text: str | None) -> float | None:
+    """A printed number; None for nothing and for N/A.
+
+    >>> number("1,000.13"), number("2.534e+04"), number("N/A"), number("nan")
+    (1000.13, 25340.0, None, nan)
+    """
+    if text is None:
+        return None
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def positive(text: str | None, scale: float = 1.0) -> float | None:
+    """A printed time, rate or size, scaled; None where it is nothing that can be one (0, negative, nan, inf)."""
+    value = number(text)
+    return value * scale if value is not None and 0 < value < math.inf else None
+
+
+def seconds(text: str | None, scale: float = 1.0) -> float | None:
+    """A printed step time in seconds; None where it is none."""
+    value = positive(text, scale)
+    return value if value is not None and value < LONGEST_STEP_SECONDS else None
+
+
+def whole(text: str | None) -> int | None:
+    """A printed whole number above zero, as configuration holds it; None for anything else.
+
+    >>> whole("1,280"), whole("24.0"), whole("-1"), whole("0.5")
+    (1280, 24, None, None)
+    """
+    value = positive(text)
+    return int(value) if value is not None and value.is_integer() and value < 10**LARGEST_INDEX_DIGITS else None
+
+
+def moment(text: str) -> float | None:
+    """The first date and time in a text, as seconds since the epoch, read as UTC; None without one.
+
+    >>> moment("[titan] 1970-01-02 00:00:01,500 - root"), moment("no time here")
+    (86401.5, None)
+    """
+    match = _STAMP.search(text)
+    if match is None:
+        return None
+    try:
+        stamp = datetime.fromisoformat(f"{match[1]} {match[2]}").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return stamp.timestamp() + float(f"0.{match[3] or 0}")
+
+
+def iso(stamp: float | None) -> str | None:
+    """Seconds since the epoch as ISO 8601, without a zone: the log names none."""
+    if stamp is None:
+        return None
+    return datetime.fromtimestamp(stamp, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
+    """Each optimizer step once, with the number of its stretch between restarts, in the order of first appearance.
+
+    rows: (rank that printed the row, or None; the row). Rows of several ranks about one step become one: the first
+    printed counts, memory peaks are the largest over ranks, and what the first did not see (the loss, on all but the
+    last pipeline stage) comes from whoever did. A rank whose step number goes back has restarted, unless it repeats
+    word for word what it said before (Ray, tee).
+
+    >>> row = lambda index, seconds=1.0, loss=None: Step(index=index, seconds=seconds, loss=loss)
+    >>> rows = [(0, row(1)), (3, row(1, loss=9.5)), (0, row(2)), (0, row(1)), (0, row(1, 1.25))]
+    >>> [(step.index, step.seconds, step.loss, step.segment) for step in merged(rows)]
+    [(1, 1.0, 9.5, 0), (2, 1.0, None, 0), (1, 1.25, None, 1)]
+    """
+    kept: dict[tuple[int, int], Step] = {}
+    printed: dict[tuple[int | None, int, int], int] = {}
+    last: dict[int | None, tuple[int, int]] = {}
+    for rank, step in rows:
+        segment, index = last.get(rank, (0, -1))
+        content = hash(tuple("nan" if value != value else value for value in (getattr(step, n) for n in _CONTENT)))
+        if printed.get((rank, segment, step.index)) == content:
+            continue
+        if step.index < index:
+            segment += 1
+        last[rank] = segment, step.index
+        printed[rank, segment, step.index] = content
+        key = segment, step.index
+        if key in kept:
+            kept[key] = _joined(kept[key], step)
+        else:
+            kept[key] = replace(step, segment=segment) if segment else step
+    return list(kept.values())
+
+
+def _joined(first: Step, other: Step) -> Step:
+    """One optimizer step that two processes printed."""
+    values = {}
+    for name in _CONTENT:
+        mine, theirs = getattr(first, name), getattr(other, name)
+        if name in _PEAKS and mine is not None and theirs is not None:
+            values[name] = max(mine, theirs)
+        elif mine is None and theirs is not None:
+            values[name] = theirs
+    return replace(first, **values) if values else first
+
+
+def with_intervals(
+    steps: Steps, *, starts: dict[int, int] | None = None, extra_boundaries: Iterable[int] = ()
+) -> Steps:
+    """The rows with `covers` from the distance between them, for frameworks that print a mean over a log interval.
+
+    starts: stretch → number of the step before its first, where the log tells; without it a stretch is taken to begin
+    at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew.
+    A row that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance
+    between rows that follow each other, the first one aside (frameworks print step 1 whatever the interval).
+    """
+    index, segment = steps.column("index"), steps.column("segment")
+    covers = np.ones(len(steps), np.int64)
+    boundaries = np.array(sorted(extra_boundaries), np.int64)
+    for stretch in np.unique(segment):
+        rows = np.flatnonzero(segment == stretch)
+        numbers = index[rows]
+        before = np.concatenate([[(starts or {}).get(int(stretch), numbers[0] - 1)], numbers[:-1]])
+        distances = np.maximum(numbers - before, 1)
+        if len(rows) > 2:
+            distances[1:] = np.minimum(distances[1:], distances[2:].min())
+        if len(boundaries):
+            nearest = boundaries[np.maximum(np.searchsorted(boundaries, numbers) - 1, 0)]
+            inside = (nearest > before) & (nearest < numbers)
+            distances = np.where(inside, np.minimum(distances, numbers - nearest), distances)
+        covers[rows] = distances
+    return steps.replace(covers=covers) if (covers != 1).any() else steps

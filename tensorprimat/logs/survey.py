@@ -1,0 +1,215 @@
+"""Looking through folders of old data: what every file holds, without stopping at the ones that hold nothing.
+
+Event files of one folder are one run, workbooks whose names differ in the rank are one profile, every other file stands
+for itself. Model and precision that a file does not state are taken from its path, and marked so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError, MissingPackageError, NotALogError, TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.core.spec import MODELS
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs import excel, names, tensorboard
+from tensorprimat.logs.profile import Profile
+from tensorprimat.logs.text import Log
+
+DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
+PASSED_OVER = ("history", "node_modules", "__pycache__")
+"""Folders that are not entered: every result's earlier states, other people's code. Hidden ones neither."""
+
+_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst))+$", re.IGNORECASE)
+_MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
+_PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """What is read as one thing: a file, a folder of events, the workbooks of one run."""
+
+    path: Path
+    root: Path
+    """The folder that the user named; what lies above it says nothing about the file."""
+    ranks: tuple[Path, ...] = ()
+    """The workbooks of a profile."""
+    problem: str | None = None
+    """Why it cannot be read at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What an item holds: a result, a profile, or a problem; none of them where it is no training data."""
+
+    item: Item
+    result: Result | None = None
+    profile: Profile | None = None
+    problem: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """What a person calls it."""
+        return self.item.path
+
+    def without_steps(self) -> Finding:
+        """The same without its series, to keep while thousands of others are read."""
+        slim = self.result and self.result.model_copy(update={"steps": Steps({})})
+        return replace(self, result=slim)
+
+    @property
+    def format(self) -> str | None:
+        """What the item was read as: a format's name; "result" where it already is a result record."""
+        if self.profile is not None:
+            return excel.FORMAT.name
+        if self.result is None:
+            return None
+        read_here = any(source.file == self.path.name for source in self.result.provenance.sources)
+        return self.result.provenance.format if read_here else "result"
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether nothing in it looks like training data."""
+        return self.result is None and self.profile is None and self.problem is None
+
+
+def items(paths: Sequence[Path]) -> Iterator[Item]:
+    """Everything worth reading in the files and folders, folder by folder, by name; each once, however it is linked."""
+    entered: set[tuple[int, int]] = set()
+    for path in paths:
+        if path.is_dir():
+            yield from _of_folder(path, path, entered)
+        else:
+            yield from _of_files([path], path.parent)
+
+
+def look(item: Item) -> Finding:
+    """Read one item; every reason why that fails is in the finding. Raises MissingPackageError only."""
+    if item.problem is not None:
+        return Finding(item=item, problem=item.problem)
+    try:
+        if item.ranks:
+            return Finding(item=item, profile=excel.read_profile(item.ranks))
+        return Finding(item=item, result=_with_facts_of_path(logs.read(item.path), item))
+    except NotALogError as error:
+        return Finding(item=item, problem=error.what if _has_format(item.path) else None)
+    except InputError as error:
+        return Finding(item=item, problem=None if _is_other_data(item.path) else error.what)
+    except MissingPackageError as error:
+        return Finding(item=item, problem=str(error))
+    except OSError as error:
+        return Finding(item=item, problem=error.strerror or str(error))
+
+
+def _of_folder(folder: Path, root: Path, entered: set[tuple[int, int]]) -> Iterator[Item]:
+    try:
+        status = folder.stat()
+        names_inside = sorted(os.listdir(folder))
+    except OSError as error:
+        yield Item(path=folder, root=root, problem=error.strerror or str(error))
+        return
+    if (status.st_dev, status.st_ino) in entered:
+        return
+    entered.add((status.st_dev, status.st_ino))
+    inside = [folder / name for name in names_inside if not name.startswith(".")]
+    folders = [path for path in inside if path.is_dir()]
+    yield from _of_files([path for path in inside if path not in set(folders)], root)
+    for path in folders:
+        if path.name not in PASSED_OVER:
+            yield from _of_folder(path, root, entered)
+
+
+def _of_files(paths: list[Path], root: Path) -> Iterator[Item]:
+    """Files of one folder, as items."""
+    workbooks, events = [], []
+    for path in paths:
+        problem = _unreadable(path)
+        if problem is not None:
+            yield Item(path=path, root=root, problem=problem)
+        elif tensorboard.is_event_file(path):
+            events.append(path)
+        elif excel.is_workbook(path):
+            workbooks.append(path)
+        else:
+            yield Item(path=path, root=root)
+    if events:
+        yield Item(path=events[0] if len(events) == 1 else events[0].parent, root=root)
+    for ranks in excel.ranks_of_one_run(workbooks):
+        yield Item(path=ranks[0], root=root, ranks=ranks)
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why a file cannot even be opened, or None."""
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            return "a pipe or a device, not a file"
+        with path.open("rb") as file:
+            torn = file.read(len(excel.MAGIC)) == excel.MAGIC and not zipfile.is_zipfile(file)
+        return "a damaged workbook, or another torn zip archive" if torn else None
+    except OSError as error:
+        return "a link that leads nowhere" if path.is_symlink() else error.strerror or str(error)
+
+
+def _has_format(path: Path) -> bool:
+    """Whether a file without usable steps is training data at all."""
+    try:
+        return logs.detect(Log(path)) is not None
+    except TensorPrimatError:
+        return True
+
+
+def _is_other_data(path: Path) -> bool:
+    """Whether a file that no reader takes is just something else: empty, or binary."""
+    try:
+        log = Log(path)
+        return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)
+    except TensorPrimatError:
+        return False
+
+
+def _with_facts_of_path(result: Result, item: Item) -> Result:
+    """The result with the model and the precision that its path names, where it does not name them itself."""
+    parts = (item.root.name, *item.path.relative_to(item.root).parts)
+    where = f"path {'/'.join(part for part in parts if part)}"
+    assumed = dict(result.provenance.assumed)
+    changes: dict[str, object] = {}
+    if result.model.name is None and (model := _named(parts)):
+        changes["model"] = result.model.model_copy(update={"name": model})
+        assumed["model.name"] = where
+    config = result.training_config
+    if config.precision is None and (precision := _precision(parts)):
+        changes["training_config"] = config.model_copy(update={"precision": precision})
+        assumed["precision"] = where
+    if not changes:
+        return result
+    return result.model_copy(
+        update={**changes, "provenance": result.provenance.model_copy(update={"assumed": assumed})}
+    )
+
+
+def _named(parts: Sequence[str]) -> str | None:
+    """The model that the innermost telling part of a path names.
+
+    >>> _named(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), _named(("llama2_70b.log",)), _named(("ollama",))
+    ('llama', 'llama2_70b', None)
+    """
+    for part in reversed([_ENDINGS.sub("", part) for part in parts]):
+        if match := _MODEL.search(part):
+            whole_part = names.model_name(part)
+            return whole_part if whole_part in MODELS else names.model_name(match[0])
+    return None
+
+
+def _precision(parts: Sequence[str]) -> str | None:
+    for part in reversed(parts):
+        if match := _PRECISION.search(part.replace("_", "-")):
+            return (match[1] or match[2]).lower()
+    return None

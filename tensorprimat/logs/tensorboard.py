@@ -1,0 +1,304 @@
+"""TensorBoard event files, and folders of them, by the tags that frameworks give their scalars.
+
+Where a framework logs the time of a step, that is the step's time. Where none does (the Hugging Face Trainer, plain
+SummaryWriter code), the writer's own clock is all there is: the time between two losses over the steps between them.
+Validation and checkpoints lie inside; rows in which an evaluation was logged are marked.
+
+Files are read by tensorboard's own record loader. Its EventAccumulator is not used: it drops what a restart repeats
+and recognises files by their names.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GIB
+from tensorprimat.logs import files
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.lightning import TIME_SO_FAR
+from tensorprimat.logs.rows import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
+from tensorprimat.logs.text import Log
+
+MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
+FIRST_RECORD_BYTES = 1024  # it has 24 to 80: time, version, name of the writer
+LARGEST_STEP = 10**15
+LATEST_TIME = 32503680000  # seconds since the epoch: the year 3000
+LONGEST_TEXT = 2**20  # bytes; arguments are written one by one
+MOST_ENTRIES = 20_000  # of a folder, while looking for event files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The tags of one framework."""
+
+    name: str
+    seconds: str
+    """Tag of the step time in seconds."""
+    averaged: bool
+    """Whether it is the mean since the row before (else it is the time of the one step)."""
+    fields: Mapping[str, tuple[str, float]]
+    """Tag → field of Step and the factor to its unit."""
+
+
+DIALECTS = (
+    Dialect(
+        name="Megatron-LM",
+        seconds="iteration-time",
+        averaged=True,
+        fields={
+            "lm loss": ("loss", 1),
+            "learning-rate": ("learning_rate", 1),
+            "grad-norm": ("gradient_norm", 1),
+            "batch-size": ("samples", 1),
+            "throughput": ("reported_tflops_per_gpu", 1),
+            "mem-allocated-bytes": ("memory_allocated_bytes", 1),
+            "mem-reserved-bytes": ("memory_reserved_bytes", 1),
+            "mem-max-allocated-bytes": ("memory_allocated_peak_bytes", 1),
+        },
+    ),
+    Dialect(
+        name="NeMo",
+        seconds="train_step_timing in s",
+        averaged=False,
+        fields={
+            "reduced_train_loss": ("loss", 1),
+            "lr": ("learning_rate", 1),
+            "grad_norm": ("gradient_norm", 1),
+            "global_batch_size": ("samples", 1),
+            "TFLOPS_per_GPU": ("reported_tflops_per_gpu", 1),
+            "tokens_per_sec_per_gpu": ("reported_tokens_per_second_per_gpu", 1),
+            "memory_allocated": ("memory_allocated_bytes", 1),
+            "max_memory_allocated": ("memory_allocated_peak_bytes", 1),
+            "max_memory_reserved": ("memory_reserved_peak_bytes", 1),
+            "peak_memory_usage": ("memory_allocated_peak_bytes", 1),
+        },
+    ),
+    Dialect(
+        name="torchtitan",
+        seconds="time_metrics/end_to_end(s)",
+        averaged=True,
+        fields={
+            "loss_metrics/global_avg_loss": ("loss", 1),
+            "grad_norm": ("gradient_norm", 1),
+            "lr": ("learning_rate", 1),
+            "time_metrics/data_loading(s)": ("data_wait_seconds", 1),
+            "throughput(tps)": ("reported_tokens_per_second_per_gpu", 1),
+            "wps": ("reported_tokens_per_second_per_gpu", 1),
+            "tflops": ("reported_tflops_per_gpu", 1),
+            "mfu(%)": ("reported_mfu", 0.01),
+            "memory/max_reserved(GiB)": ("memory_reserved_peak_bytes", GIB),
+        },
+    ),
+    Dialect(
+        name="MaxText",
+        seconds="perf/step_time_seconds",
+        averaged=False,
+        fields={
+            "learning/loss": ("loss", 1),
+            "learning/current_learning_rate": ("learning_rate", 1),
+            "learning/grad_norm": ("gradient_norm", 1),
+            "perf/per_device_tflops_per_sec": ("reported_tflops_per_gpu", 1),
+            "perf/per_device_tokens_per_sec": ("reported_tokens_per_second_per_gpu", 1),
+        },
+    ),
+)
+
+UNTIMED_LOSSES = ("train/loss", "train_loss", "train_loss_step", "loss", "Loss/train", "lm loss", "reduced_train_loss")
+"""Tags that a training loop writes once per logged step, in the order in which they are believed."""
+UNTIMED_FIELDS: Mapping[str, tuple[str, float]] = {
+    "train/learning_rate": ("learning_rate", 1),
+    "train/grad_norm": ("gradient_norm", 1),
+}
+RUN_TOTALS = {
+    "train/train_runtime": "runtime_seconds",
+    "train/train_samples_per_second": "samples_per_second",
+}
+"""What the Hugging Face Trainer logs once at the end → field of Reported."""
+EVALUATION = ("eval/", "val/", "validation", "val_loss")
+"""How tags of an evaluation begin."""
+ARGUMENTS = {
+    "seq_length": "sequence_length",
+    "global_batch_size": "global_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "world_size": "num_gpus",
+    "tensor_model_parallel_size": "tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "train_iters": "max_steps",
+    "seed": "seed",
+}
+"""Arguments that Megatron-LM writes as texts → field of TrainingConfig."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scalar:
+    step: int
+    time: float
+    tag: str
+    value: float
+
+
+@dataclass(kw_only=True)
+class _Content:
+    scalars: list[_Scalar] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+
+
+def _detect(log: Log) -> int:
+    if log.is_folder:
+        return 1 if next(_event_files(log.path), None) else 0
+    return 1 if is_event_file(log.path) else 0
+
+
+def is_event_file(path: Path) -> bool:
+    """Whether the first record of a file is TensorBoard's: its length, and the version inside."""
+    try:
+        opening = files.opening(path, FIRST_RECORD_BYTES)
+    except InputError:
+        return False
+    return len(opening) > 12 and struct.unpack_from("<Q", opening)[0] < FIRST_RECORD_BYTES and MAGIC in opening
+
+
+def _read(log: Log) -> Reading:
+    content = _Content()
+    for path in _files_of_one_run(log):
+        _collect(path, content)
+    dialect = next((dialect for dialect in DIALECTS if dialect.seconds in content.tags), None)
+    rows = _timed(content, dialect) if dialect else _untimed(content)
+    steps = Steps.of(merged((None, step) for step in rows))
+    if dialect is None or dialect.averaged:
+        steps = with_intervals(steps)
+    reading = Reading(steps=steps, source=f"{dialect.name} TensorBoard events" if dialect else "TensorBoard events")
+    reading.timestamp = iso(content.scalars[0].time) if content.scalars else None
+    _configure(reading, content)
+    if dialect is None and len(steps) and not content.tags.intersection(TIME_SO_FAR):
+        reading.warnings.append(
+            "steps: timed by the clock of the event writer, from one logged loss to the next, whatever lies between"
+        )
+    return reading
+
+
+FORMAT = Format(
+    name="tensorboard",
+    reads="event files and folders of Megatron-LM, NeMo, torchtitan, MaxText and Hugging Face",
+    looks_for="TensorBoard event files with a step time or a loss",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _event_files(folder: Path) -> Iterator[Path]:
+    """Event files in a folder and below, folder by folder; links to folders are not followed."""
+    seen = 0
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return
+            if is_event_file(path := Path(parent, name)):
+                yield path
+
+
+def _files_of_one_run(log: Log) -> list[Path]:
+    if not log.is_folder:
+        return [log.path]
+    found = [path for path in sorted(log.path.iterdir()) if path.is_file() and is_event_file(path)]
+    found = found or list(_event_files(log.path))
+    folders = list(dict.fromkeys(path.parent for path in found))
+    if len(folders) > 1:
+        some = ", ".join(str(folder.relative_to(log.path)) for folder in folders[:5])
+        raise InputError(f"holds event files of {len(folders)} runs", path=log.name, remedy=f"name one of {some} …")
+    return found
+
+
+def _collect(path: Path, content: _Content) -> None:
+    """Add the scalars and texts of one file; what follows a torn record is left out, as TensorBoard does."""
+    try:
+        from google.protobuf.message import DecodeError
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    except ImportError as error:
+        raise MissingPackageError("tensorboard", needed_for="TensorBoard event files") from error
+    try:
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    number = float(value.simple_value)
+                elif value.HasField("tensor") and value.tensor.string_val:
+                    text = value.tensor.string_val[0][:LONGEST_TEXT].decode("utf-8", "replace")
+                    content.texts.setdefault(value.tag.removesuffix("/text_summary"), text)
+                    continue
+                elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
+                    number = float(value.tensor.float_val[0])
+                else:
+                    continue
+                if 0 <= event.step < LARGEST_STEP and 0 < event.wall_time < LATEST_TIME:
+                    content.tags.add(value.tag)
+                    content.scalars.append(_Scalar(step=event.step, time=event.wall_time, tag=value.tag, value=number))
+    except (DecodeError, ValueError) as error:
+        raise InputError("is damaged: a record of it is no TensorBoard event", path=path) from error
+
+
+def _timed(content: _Content, dialect: Dialect) -> Iterator[Step]:
+    """One row per logged step time, with what was logged for the same step."""
+    others = _by_step(content.scalars, dialect.fields)
+    for scalar in content.scalars:
+        if scalar.tag == dialect.seconds and 0 < scalar.value < LONGEST_STEP_SECONDS:
+            beside = others.get(scalar.step, {})
+            yield Step(index=scalar.step, seconds=scalar.value, ended_at=scalar.time, **beside)  # type: ignore[arg-type]
+
+
+def _untimed(content: _Content) -> Iterator[Step]:
+    """One row per logged loss, timed by the writer's clock, or by Lightning's own where ThroughputMonitor logged it."""
+    own_clock = next((tag for tag in TIME_SO_FAR if tag in content.tags), None)
+    tag = own_clock or next((tag for tag in UNTIMED_LOSSES if tag in content.tags), None)
+    fields = {loss: ("loss", 1.0) for loss in UNTIMED_LOSSES if loss in content.tags} | dict(UNTIMED_FIELDS)
+    others = _by_step(content.scalars, fields)
+    evaluated = sorted(scalar.time for scalar in content.scalars if scalar.tag.startswith(EVALUATION))
+    before: _Scalar | None = None
+    for scalar in content.scalars:
+        if scalar.tag != tag:
+            continue
+        seconds, interrupted = None, ""
+        if before is not None and scalar.step > before.step:
+            spent = scalar.value - before.value if own_clock else scalar.time - before.time
+            seconds = spent / (scalar.step - before.step)
+            if not own_clock and bisect_left(evaluated, before.time) < bisect_right(evaluated, scalar.time):
+                interrupted = "validation"
+        if seconds is None or 0 < seconds < LONGEST_STEP_SECONDS:
+            yield Step(
+                index=scalar.step,
+                seconds=seconds,
+                ended_at=scalar.time,
+                interrupted_by=interrupted,
+                **others.get(scalar.step, {}),  # type: ignore[arg-type]
+            )
+        before = scalar
+
+
+def _by_step(scalars: Iterable[_Scalar], fields: Mapping[str, tuple[str, float]]) -> dict[int, dict[str, float]]:
+    """What the tags of a table say, by step; of a step that was trained twice, the last word."""
+    known: dict[int, dict[str, float]] = {}
+    for scalar in scalars:
+        if scalar.tag in fields and (math.isfinite(scalar.value) or fields[scalar.tag][0] == "loss"):
+            name, factor = fields[scalar.tag]
+            known.setdefault(scalar.step, {})[name] = scalar.value * factor
+    return known
+
+
+def _configure(reading: Reading, content: _Content) -> None:
+    config = reading.training_config
+    for name, field_name in ARGUMENTS.items():
+        if value := whole(content.texts.get(name)):
+            config[field_name] = value
+    totals = {scalar.tag: scalar.value for scalar in content.scalars if scalar.tag in RUN_TOTALS}
+    reading.reported.update({RUN_TOTALS[tag]: value for tag, value in totals.items() if 0 < value < math.inf})

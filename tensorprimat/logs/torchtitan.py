@@ -1,0 +1,247 @@
+"""torchtitan: `step: 10  loss: 4.1  memory: 38.50GiB(48%)  tps: 7,012  tflops: 410.10  mfu: 41.5%`.
+
+What the numbers mean (torchtitan/components/metrics.py):
+- `tps` (until November 2024 `wps`) is the tokens since the last line, over the time since then, per GPU: the tokens of
+  a data-parallel rank are divided by the GPUs that share them. It is a mean over the log interval, so a row covers as
+  many steps as lie since the last one; step 1 is always printed.
+- Validation restarts clock and token count, so its time is in no row; a checkpoint does not, so its row is marked.
+- No step time is printed. It follows from `tps` where the log states batch, sequence length and world size, because
+  torchtitan divided just these tokens by it. `tps` is rounded to whole tokens: below LEAST_TPS that would move the time
+  by more than 0.1 %, and the row keeps its rate alone.
+- Memory is the peak that the allocator reserved since the last line, in GiB.
+- Ranks that hold no loss (all pipeline stages but the last) print -1 for it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.units import GB, GIB
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.prefixes import Origin
+from tensorprimat.logs.rows import NUMBER
+from tensorprimat.logs.text import Log
+
+LEAST_TPS = 500  # half a token in 500 is 0.1 %
+NO_LOSS = -1.0  # printed by ranks that hold none
+
+_ROW = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
+_FIELD = re.compile(rf"\b(loss|grad_norm|memory|tps|wps|tflops|mfu):\s*({NUMBER})(?:GiB|%)?(?![\w.])")
+_VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
+_CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
+_START = re.compile(r"Training starts at step (\d{1,15})")
+_MESH = re.compile(
+    r"Building device mesh with parallelism: (?P<named>.{1,400})"
+    r"|Building \d-D device mesh with \[(?P<names>[^\]]*)\], \[(?P<sizes>[^\]]*)\]"
+)
+_CAPACITY = re.compile(
+    r"\b(?P<kind>[A-Za-z]+) capacity: (?P<device>.{1,80}?)(?: \(\d+\))? with (?P<gib>[\d.]+)GiB memory"
+)
+_MODEL = re.compile(r"\bModel (?P<name>\S{1,60}(?: \S{1,60})?) size: (?P<parameters>[\d,]+) total parameters")
+_TRAINER = re.compile(r"\bTrainer (?:is )?initialized\b|\bTraining starts at step .{1,80}batch size")
+
+SETTINGS: dict[str, re.Pattern[str]] = {
+    "micro_batch_size": re.compile(r"\blocal batch size ([\d,]+)"),
+    "global_batch_size": re.compile(r"\bglobal batch size ([\d,]+)"),
+    "gradient_accumulation_steps": re.compile(r"\bgradient accumulation steps ([\d,]+)"),
+    "sequence_length": re.compile(r"\b(?:sequence|maximum context) length ([\d,]+)"),
+    "max_steps": re.compile(r"\btotal steps ([\d,]+)"),
+    "tokens_per_step": re.compile(r"\b([\d,]+) tokens per train step"),
+}
+"""What the trainer says about itself when it starts → field of TrainingConfig (tokens_per_step aside)."""
+
+ARGUMENTS = {
+    "training.steps": "max_steps",
+    "training.seq_len": "sequence_length",
+    "training.local_batch_size": "micro_batch_size",
+    "training.batch_size": "micro_batch_size",
+    "training.global_batch_size": "global_batch_size",
+    "training.seed": "seed",
+}
+"""Arguments of the command line, where a launcher echoed it; what the trainer says itself comes before them."""
+_ARGUMENT = re.compile(r"--(?P<name>[a-z_]+\.[a-z_]+)[= ](?P<value>[\w.-]+)")
+
+MESH = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+}
+OUTSIDE_THE_PRODUCT = ("ep", "etp")  # experts are spread over GPUs that the other sizes already count
+
+MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
+    (
+        re.compile(r"Compiling (?:each|the) .{1,80}with torch\.compile|--compile\.enable\b(?!=[Ff]alse)"),
+        "compile",
+        True,
+    ),
+    (re.compile(r"Applied HSDP to the model"), "strategy", "hsdp"),
+    (re.compile(r"Applied (?:.{1,80} )?FSDP\b"), "strategy", "fsdp"),
+    (re.compile(r"Applied DDP to the model"), "strategy", "ddp"),
+    (re.compile(r"Float8 training active"), "precision", "fp8"),
+    (re.compile(r"Float8 training active with recipe (\S+)"), "fp8_recipe", None),
+    (re.compile(r"Applied (\w+) activation checkpointing to the model"), "recompute", None),
+    (re.compile(r"Preparing (\S+) dataset"), "data", None),
+    (re.compile(r"torchtitan version: (?!0\.0\.0)(\S+)"), "framework_version", None),  # 0.0.0: never installed
+)
+"""Lines that state one setting: its name, and its value or None where the line holds it."""
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
+
+_NOTABLE = re.compile(
+    r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|--[a-z]+\.[a-z]"
+)
+"""What any line that states something holds: most lines of a long log are done after this one look."""
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    config: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    tokens_per_step: int | None = None
+    validations: set[int] = field(default_factory=set)
+    starts: list[int] = field(default_factory=list)
+    timestamp: float | None = None
+
+
+def _detect(log: Log) -> int:
+    return sum(1 for line, text in log.head() if "memory:" in text and "step:" in text and _step(line, text, ""))
+
+
+def _read(log: Log) -> Reading:
+    seen = _Seen()
+    steps = rows.merged(_rows(log, seen))
+    config = {**seen.arguments, **seen.config}
+    if (tokens := seen.tokens_per_step) and (length := config.get("sequence_length")) and tokens % length == 0:
+        config.setdefault("global_batch_size", tokens // length)
+    config["framework"] = "torchtitan"
+    batch, length, gpus = (config.get(name) for name in ("global_batch_size", "sequence_length", "num_gpus"))
+    tokens = seen.tokens_per_step or (batch * length if batch and length else None)
+    if tokens and gpus:
+        steps = [replace(step, seconds=_seconds(step, tokens / gpus)) for step in steps]
+    starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
+    return Reading(
+        steps=rows.with_intervals(Steps.of(steps), starts=starts, extra_boundaries=seen.validations),
+        training_config=config,
+        gpu_info=seen.gpu_info,
+        model=seen.model,
+        platform=devices.platform_of(seen.gpu_info.get("device_name")),
+        source="torchtitan",
+        timestamp=rows.iso(seen.timestamp),
+    )
+
+
+FORMAT = Format(
+    name="torchtitan",
+    reads="torchtitan, all spellings since 2024 (wps, tps), under torchrun, Slurm or Primus",
+    looks_for="'step: … loss: … memory: … tps:' (or wps)",
+    detect=_detect,
+    read=_read,
+)
+
+
+def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
+    saved: set[int | None] = set()  # ranks whose next row holds a checkpoint
+    for line, origin, text in log.lines_by_rank():
+        if "step:" in text:
+            if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
+                saved.discard(origin.rank)
+                yield origin.rank, step
+            elif match := _VALIDATION.search(text):
+                seen.validations.add(int(match[1]))
+        elif _CHECKPOINT.search(text):
+            saved.add(origin.rank)
+        else:
+            _notice(text, origin, seen)
+
+
+def _step(line: int, text: str, interrupted_by: str) -> Step | None:
+    row = _ROW.search(text)
+    if row is None:
+        return None
+    values = dict(_FIELD.findall(text, row.end()))
+    rate = rows.positive(values.get("tps") or values.get("wps"))
+    if rate is None:
+        return None
+    loss = rows.number(values.get("loss"))
+    norm = rows.number(values.get("grad_norm"))
+    return Step(
+        index=int(row[1]),
+        seconds=None,
+        ended_at=rows.moment(text[: row.start()]),
+        loss=None if loss == NO_LOSS else loss,
+        gradient_norm=None if norm == NO_LOSS else norm,
+        memory_reserved_peak_bytes=rows.positive(values.get("memory"), GIB),
+        reported_tokens_per_second_per_gpu=rate,
+        reported_tflops_per_gpu=rows.positive(values.get("tflops")),
+        reported_mfu=rows.positive(values.get("mfu"), 0.01),
+        interrupted_by=interrupted_by,
+        line=line,
+    )
+
+
+def _seconds(step: Step, tokens_per_gpu: float) -> float | None:
+    """Mean time of one optimizer step, where the rounded rate still tells it."""
+    rate = step.reported_tokens_per_second_per_gpu
+    return tokens_per_gpu / rate if rate is not None and rate >= LEAST_TPS else None
+
+
+def _notice(text: str, origin: Origin, seen: _Seen) -> None:
+    """Keep what a line between the rows states about the run."""
+    if not _NOTABLE.search(text):
+        return
+    if seen.timestamp is None:
+        seen.timestamp = rows.moment(text) if "[titan]" in text else None
+    if (match := _START.search(text)) and origin.rank in (None, 0):
+        seen.starts.append(int(match[1]))
+    if _TRAINER.search(text):
+        _notice_trainer(text, seen)
+    elif match := _MESH.search(text):
+        _notice_mesh(match, seen.config)
+    elif match := _CAPACITY.search(text):
+        seen.gpu_info["device_name"] = match["device"]
+        if memory := rows.positive(match["gib"], GIB / GB):
+            seen.gpu_info["total_memory_gb"] = memory
+    elif match := _MODEL.search(text):
+        seen.model = {"name": match["name"], "parameters": rows.whole(match["parameters"])}
+    for pattern, name, value in MARKS:
+        if match := pattern.search(text):
+            seen.config[name] = match[1] if value is None else value
+    for match in _ARGUMENT.finditer(text):
+        if (target := ARGUMENTS.get(match["name"])) and (stated := rows.whole(match["value"])):
+            seen.arguments[target] = stated
+    if (match := _DTYPE.search(text)) and match[1] in DTYPES:
+        seen.arguments["precision"] = DTYPES[match[1]]
+
+
+def _notice_trainer(text: str, seen: _Seen) -> None:
+    for name, pattern in SETTINGS.items():
+        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+            if name == "tokens_per_step":
+                seen.tokens_per_step = value
+            else:
+                seen.config[name] = value
+
+
+def _notice_mesh(match: re.Match[str], config: dict[str, Any]) -> None:
+    """World size and parallel sizes: the product of the mesh is the number of GPUs."""
+    if match["named"] is not None:
+        sizes = {name: int(size) for name, size in re.findall(r"\b([a-z_]+)=(\d{1,6})\b", match["named"])}
+    else:
+        names = re.findall(r"[a-z_]+", match["names"])
+        sizes = dict(zip(names, map(int, re.findall(r"\d{1,6}", match["sizes"])), strict=False))
+    if not sizes:
+        return
+    config["num_gpus"] = math.prod(size for name, size in sizes.items() if name not in OUTSIDE_THE_PRODUCT)
+    for name, size in sizes.items():
+        if name in MESH:
+            config[MESH[name]] = size

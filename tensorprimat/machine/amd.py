@@ -1,0 +1,96 @@
+"""AMD GPUs through AMD SMI (package amdsmi, which comes with ROCm)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from tensorprimat.machine.telemetry import Device, Process, Reading
+
+MEGA = 1e6
+MICRO = 1e-6
+
+
+class AmdDevice:
+    """One GPU by its AMD SMI handle."""
+
+    def __init__(self, smi: Any, handle: Any) -> None:
+        self._smi, self._handle = smi, handle
+        asic = self._ask("amdsmi_get_gpu_asic_info")
+        self.id = str(asic.get("asic_serial", "")).lower().removeprefix("0x")
+        self.name = str(asic.get("market_name", "AMD GPU"))
+
+    def _ask(self, question: str, *arguments: Any) -> Mapping[str, Any]:
+        """One answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
+        try:
+            answer = getattr(self._smi, question)(self._handle, *arguments)
+        except (self._smi.AmdSmiException, KeyError):  # KeyError: a status that the Python layer has no name for
+            return {}
+        return answer if isinstance(answer, Mapping) else {"value": answer}
+
+    def read(self) -> Reading:
+        smi = self._smi
+        power = self._ask("amdsmi_get_power_info")
+        energy = self._ask("amdsmi_get_energy_count")
+        clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
+        memory_clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
+        hottest = self._ask(
+            "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        )
+        return Reading(
+            power_watts=_number(power, "current_socket_power", "average_socket_power"),
+            energy_joules=_product(
+                _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
+            ),
+            power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
+            clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
+            max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
+            memory_clock_hertz=_product(_number(memory_clock, "clk", "cur_clk"), MEGA),
+            utilisation=_product(_number(self._ask("amdsmi_get_gpu_activity"), "gfx_activity"), 0.01),
+            memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
+            memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
+            temperature_celsius=_number(hottest, "value"),
+            processes=self._processes(),
+        )
+
+    def _processes(self) -> tuple[Process, ...]:
+        listed = self._ask("amdsmi_get_gpu_process_list").get("value", ())
+        return tuple(
+            Process(pid=int(one["pid"]), memory_bytes=_number(one, "mem"))
+            for one in listed
+            if isinstance(one, Mapping) and "pid" in one  # before ROCm 6 the list held opaque handles
+        )
+
+
+def _number(answer: Mapping[str, Any], *names: str) -> float | None:
+    """The first of some keys that holds a number; AMD SMI writes "N/A" where it has none."""
+    for name in names:
+        value = answer.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def _product(*factors: float | None) -> float | None:
+    product = 1.0
+    for factor in factors:
+        if factor is None:
+            return None
+        product *= factor
+    return product
+
+
+def devices() -> list[Device]:
+    """Every GPU that AMD SMI knows; none where the package, the library or the driver is missing."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints when it does not find its library
+            import amdsmi
+    except (ImportError, KeyError, OSError, AttributeError):  # KeyError: ROCm's folder is not in the environment
+        return []
+    try:
+        amdsmi.amdsmi_init()
+        return [AmdDevice(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
+    except amdsmi.AmdSmiException:
+        return []

@@ -1,0 +1,83 @@
+"""NVIDIA GPUs through NVML (package nvidia-ml-py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorprimat.machine.telemetry import Device, Process, Reading
+
+MEGA = 1e6
+
+# nvml.h, nvmlClocksEventReasons: bits that mean that the device would run faster if it could. Idle (0x1) and
+# application clocks (0x2) are what was asked for.
+THROTTLING = {
+    0x4: "the power cap",
+    0x8: "a hardware slowdown",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "the power brake",
+}
+
+
+class NvidiaDevice:
+    """One GPU by its NVML handle."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self.id = _text(nvml.nvmlDeviceGetUUID(handle))
+        self.name = _text(nvml.nvmlDeviceGetName(handle))
+
+    def _ask(self, question: str, *arguments: Any, scale: float = 1.0) -> float | None:
+        """One number of NVML; None where this GPU or driver does not answer."""
+        value = self._query(lambda: getattr(self._nvml, question)(self._handle, *arguments))
+        return None if value is None else float(value) * scale
+
+    def _query(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+    def read(self) -> Reading:
+        nvml = self._nvml
+        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))
+        busy = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(self._handle))
+        held = self._query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)) or 0
+        present = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or ()
+        return Reading(
+            power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
+            energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
+            power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
+            clock_hertz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
+            max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
+            memory_clock_hertz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, scale=MEGA),
+            utilisation=None if busy is None else busy.gpu / 100,
+            memory_used_bytes=None if memory is None else float(memory.used),
+            memory_total_bytes=None if memory is None else float(memory.total),
+            temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            throttled_by=tuple(why for bit, why in THROTTLING.items() if held & bit),
+            processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in present),
+        )
+
+
+def _bytes(value: Any) -> float | None:
+    return None if value is None else float(value)  # None in containers and under WDDM
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)  # bytes before nvidia-ml-py 11.5
+
+
+def devices() -> list[Device]:
+    """Every GPU that NVML knows; none where the package, the library or the driver is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        return [NvidiaDevice(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+    except pynvml.NVMLError:
+        return []

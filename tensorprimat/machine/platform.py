@@ -1,0 +1,156 @@
+"""What this machine computes on: CUDA, ROCm or plain CPU, as torch sees it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform as host_platform
+import socket
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorprimat.core.records import GpuInfo, Platform
+from tensorprimat.core.units import GB
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+LABELS: dict[Platform, str] = {"nvd": "CUDA", "amd": "ROCm", "cpu": "CPU"}
+"""What the console calls a platform."""
+SPELLINGS: dict[str, Platform] = {
+    "nvd": "nvd", "nvidia": "nvd", "cuda": "nvd", "amd": "amd", "rocm": "amd", "hip": "amd", "cpu": "cpu",
+}  # fmt: skip
+"""Every word for a platform that users have written, and the platform."""
+
+CUDA_CORES_PER_SM = {
+    (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,
+    (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128,
+}  # fmt: skip
+"""FP32 lanes of one multiprocessor by compute capability: CUDA C++ Programming Guide, arithmetic throughput table."""
+STREAM_PROCESSORS_PER_CU = 64  # of every CDNA generation: AMD CDNA 3 white paper, compute unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine as training sees it."""
+
+    platform: Platform
+    gpu_info: GpuInfo
+    host: str
+    gpu_ids: tuple[str, ...] = ()
+    """Identity of each visible GPU, as its driver spells it."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """CUDA, ROCm or CPU."""
+        return LABELS[self.platform]
+
+
+def detect(*, cpu: bool = False) -> Machine:
+    """Look at the machine; imports torch where it is installed.
+
+    cpu: describe the CPU even where there is a GPU (training that was sent there). A GPU that torch cannot use makes a
+    CPU machine with a warning that says why.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return _cpu(None, ("platform: torch is not installed, so no GPU can be seen; pip install torch",))
+    import torch
+
+    if cpu:
+        return _cpu(torch)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+    said = tuple(f"platform: {str(warning.message).splitlines()[0]}" for warning in caught)
+    return _gpu(torch, said) if usable else _cpu(torch, said + _unused_gpu(torch))
+
+
+def _gpu(torch: ModuleType, said: tuple[str, ...]) -> Machine:
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    first = devices[0]
+    names = sorted({device.name for device in devices})
+    if len(names) > 1:
+        said += (f"gpu_info: the GPUs differ ({', '.join(names)}); figures describe the first, {first.name}",)
+    rocm = torch.version.hip is not None
+    return Machine(
+        platform="amd" if rocm else "nvd",
+        gpu_info=GpuInfo(
+            device_name=first.name,
+            device_count=len(devices),
+            total_memory_gb=first.total_memory / GB,
+            gpu_cores=_cores(first, rocm=rocm),
+            software_stack="rocm" if rocm else "cuda",
+            software_version=torch.version.hip if rocm else torch.version.cuda,
+            pytorch_version=torch.__version__,
+        ),
+        host=socket.gethostname(),
+        gpu_ids=tuple(_identity(str(device.uuid)) for device in devices if hasattr(device, "uuid")),
+        warnings=said,
+    )
+
+
+def _identity(uuid: str) -> str:
+    """A device's identity: NVIDIA's UUID as it stands; HIP hands out 16 letters of hexadecimal as if they were bytes.
+
+    >>> _identity("35663862-6331-6434-6537-613261396230")
+    '5f8bc1d4e7a2a9b0'
+    """
+    try:
+        letters = bytes.fromhex(uuid.replace("-", "")).decode("ascii")
+        int(letters, 16)
+    except ValueError:
+        return uuid
+    return letters
+
+
+def _cores(device: Any, *, rocm: bool) -> int | None:
+    if rocm:
+        return int(device.multi_processor_count) * STREAM_PROCESSORS_PER_CU
+    per_multiprocessor = CUDA_CORES_PER_SM.get((device.major, device.minor))
+    return int(device.multi_processor_count) * per_multiprocessor if per_multiprocessor else None
+
+
+def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
+    """Why a GPU that the kernel knows is not used."""
+    for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
+        if node.exists():
+            return (f"platform: {node} is there, but torch {torch.__version__} sees no {vendor} GPU; training uses the CPU",)
+    return ()
+
+
+def _cpu(torch: ModuleType | None, said: tuple[str, ...] = ()) -> Machine:
+    import psutil
+
+    return Machine(
+        platform="cpu",
+        gpu_info=GpuInfo(
+            device_name=_cpu_name(),
+            device_count=1,
+            total_memory_gb=psutil.virtual_memory().total / GB,
+            gpu_cores=usable_cores(),
+            software_stack="cpu",
+            pytorch_version=None if torch is None else torch.__version__,
+        ),
+        host=socket.gethostname(),
+        warnings=said,
+    )
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    """The processor as the kernel names it, else its architecture."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(names, None) or host_platform.machine()
+    except FileNotFoundError:  # not Linux
+        return host_platform.processor() or host_platform.machine()

@@ -1,0 +1,147 @@
+"""What the bar panels show, as data: the PNG and the interactive report draw the same bars in the same colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.analysis.records import Estimate, Side
+from tensorprimat.reports import facts, words
+
+# Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
+UNMEASURED = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How one label looks in every panel."""
+
+    number: int
+    """Place among the labels, from 0."""
+    label: str
+    colour: str
+    hatch: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One bar: whose, which group it stands in, how long, with which interval."""
+
+    look: Look
+    group: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One group of bars on a common axis."""
+
+    title: str
+    unit: str
+    bars: tuple[Bar, ...]
+
+
+def looks_of(sides: Sequence[Side]) -> dict[str, Look]:
+    """A look for every label, the same for all of its models."""
+    labels = dict.fromkeys(side.label for side in sides)
+    return {
+        label: Look(
+            number=number,
+            label=label,
+            colour=COLOURS[number % len(COLOURS)],
+            hatch=HATCHES[number % len(HATCHES)],
+        )
+        for number, label in enumerate(labels)
+    }
+
+
+def titles_of(sides: Sequence[Side]) -> list[str]:
+    """What was trained, each title once."""
+    return list(dict.fromkeys(words.model_title(side.result.model) for side in sides))
+
+
+def panels(sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool) -> tuple[Panel, Panel, Panel]:
+    """Step time, throughput, memory. comparable: whether one length may be called better than another."""
+    metric = _common_rate(sides)
+    step_time = tuple(_bar(side, looks, side.step_time_seconds, words.seconds) for side in sides)
+    throughput = tuple(_bar(side, looks, _rate(side, metric), words.rate) for side in sides)
+    memory, memory_title = _memory(sides, looks)
+    kinds = dict.fromkeys(bar.group for bar in memory)
+    return (
+        Panel(
+            title="Average step time" + (" (lower is better)" if comparable else ""),
+            unit="seconds" + _intervals_note(step_time),
+            bars=step_time,
+        ),
+        Panel(
+            title="Throughput" + (" (higher is better)" if comparable else ""),
+            unit=words.METRIC_TITLES[metric] + _intervals_note(throughput),
+            bars=throughput,
+        ),
+        Panel(
+            title=memory_title,
+            unit="GB (10⁹ bytes)" + (f", {next(iter(kinds))}" if len(kinds) == 1 else ""),
+            bars=memory,
+        ),
+    )
+
+
+def _intervals_note(bars: Sequence[Bar]) -> str:
+    return ", with 95 % intervals" if any(bar.low is not None for bar in bars) else ""
+
+
+def _common_rate(sides: Sequence[Side]) -> str:
+    """The first rate of METRIC_TITLES that every side has; the primary one where none is common."""
+    for metric in words.METRIC_TITLES:
+        if all(_rate(side, metric).value is not None for side in sides):
+            return metric
+    return next(iter(words.METRIC_TITLES))
+
+
+def _rate(side: Side, metric: str) -> Estimate:
+    if metric == "tokens_per_second_per_gpu":
+        return side.tokens_per_second_per_gpu
+    if metric == "tokens_per_second":
+        return side.tokens_per_second
+    return Estimate(value=getattr(side.result.performance_metrics, metric), rests_on="")
+
+
+def _bar(side: Side, looks: dict[str, Look], estimate: Estimate, form: words.Form) -> Bar:
+    return Bar(
+        look=looks[side.label],
+        group=words.model_title(side.result.model),
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        text=UNMEASURED if estimate.value is None else words.with_interval(estimate, form),
+    )
+
+
+def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, ...], str]:
+    """Bars grouped by kind, and the panel's title; the host's own memory only where no side has a device's."""
+    several = len(titles_of(sides)) > 1
+
+    def bar(side: Side, kind: str, peak: float) -> Bar:
+        group = f"{words.model_title(side.result.model)}, {kind}" if several else kind
+        return Bar(look=looks[side.label], group=group, value=peak, text=words.gigabytes(peak))
+
+    bars = [
+        bar(side, title, peak)
+        for kind, title in facts.MEMORY_KINDS
+        for side in sides
+        if (peak := facts.peak_memory(side, kind)) is not None
+    ]
+    if bars:
+        without = (side for side in sides if side.result.memory_metrics is None)
+        bars += [Bar(look=looks[side.label], group=side.label, value=None, text=UNMEASURED) for side in without]
+        return tuple(bars), "Peak memory of one device, by kind"
+    of_host = ((side, side.result.host_memory_peak_gb) for side in sides)
+    return (
+        tuple(bar(side, "host", peak) for side, peak in of_host if peak is not None),
+        "Peak memory of the training process",
+    )

@@ -1,0 +1,169 @@
+"""The summary on the terminal: per side what matters, how fair it is, and then the verdict. Fits 80 columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tensorprimat.analysis.records import Comparison, Pair, Ratio
+from tensorprimat.reports import sections, words
+from tensorprimat.reports.safe_text import one_line
+from tensorprimat.reports.tables import Cell, Table
+
+STYLES = {
+    "faster": "bold green",
+    "slower": "bold red",
+    "no_difference_shown": "bold",
+    "too_few_runs": "bold yellow",
+    "not_comparable": "bold yellow",
+}
+LOUD_LOSSES = ("diverge", "failed")  # what changes the meaning of a speed; agreement is in the reports
+NARROW = 100  # columns of a terminal below which figures take two lines
+TOO_NARROW = 76  # and below which a table's columns do not fit at all
+MOST_WARNINGS = 8  # of a screen; the report has them all
+
+
+def safe(content: str, style: str = "") -> Text:
+    """Untrusted words as rich text: no control codes, and brackets are brackets, not rich's markup."""
+    return Text(one_line(content), style=style)
+
+
+def table(content: Table, *, narrow: bool = False) -> RichTable:
+    """A table of any report for the terminal. narrow: figures break before their kind, headings between their words."""
+    rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+    def broken(text: str, after: re.Pattern[str], numeric: bool) -> Text:
+        line = one_line(text)
+        return Text(after.sub(r"\1\n", line) if narrow and numeric else line)
+
+    for column in content.columns:
+        rendered.add_column(
+            broken(column.title, _IN_HEADING, column.numeric),
+            justify="right" if column.numeric else "left",
+            no_wrap=column.numeric,
+            overflow="fold",
+        )
+    for row in content.rows:
+        columns = zip(content.columns, row, strict=True)
+        rendered.add_row(*(broken(one.text, _IN_FIGURE, column.numeric) for column, one in columns))
+    return rendered
+
+
+_IN_HEADING, _IN_FIGURE = re.compile(r"(×|Step|Peak) "), re.compile(r"( GB) ")
+
+
+def listed(content: Table) -> RenderableType:
+    """A table as one list of figures per row, for terminals too narrow for columns."""
+    width = max(len(column.title) for column in content.columns) + 2
+    parts: list[RenderableType] = []
+    for row in content.rows:
+        parts.append(safe(row[0].text, "bold"))
+        for column, one in zip(content.columns[1:], row[1:], strict=True):
+            parts.append(Padding(Text(f"{column.title:<{width}}{one_line(one.text)}"), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def summary(comparison: Comparison, *, width: int) -> RenderableType:
+    """Everything that the command prints about a comparison. width: columns of the terminal."""
+    parts: list[RenderableType] = []
+    for model in comparison.models:
+        parts += _of_model(comparison, model, width)
+    if comparison.mean_ratio is not None:
+        parts += [_mean(comparison.mean_ratio), Text()]
+    warnings = sections.warnings(comparison, comparison.sides)
+    if warnings:
+        parts.append(Text("Warnings", style="bold"))
+        parts += [Padding(safe(f"• {warning}", "yellow"), (0, 0, 0, 2)) for warning in warnings[:MOST_WARNINGS]]
+        if len(warnings) > MOST_WARNINGS:
+            parts.append(Padding(safe(f"… and {len(warnings) - MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
+        parts.append(Text())
+    return Group(*parts)
+
+
+def _of_model(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
+    sides = sections.sides_of(comparison, model)
+    pairs = [pair for pair in comparison.pairs if pair.model == model]
+    parts: list[RenderableType] = [safe(sections.model_heading(sides), "bold"), Text()]
+    results = _slim(sections.results(sides))
+    parts.append(
+        Padding(table(results, narrow=width < NARROW) if width >= TOO_NARROW else listed(results), (0, 0, 0, 2))
+    )
+    if len(pairs) == 1:
+        parts += [Text(), *_pair(pairs[0])]
+    elif pairs:
+        parts += [Text(), *_several(pairs)]
+    else:
+        parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
+    return [*parts, Text()]
+
+
+def without(content: Table, *titles: str) -> Table:
+    """A table without the columns of these titles."""
+    keep = [position for position, column in enumerate(content.columns) if column.title not in titles]
+    return replace(
+        content,
+        columns=tuple(content.columns[position] for position in keep),
+        rows=tuple(tuple(row[position] for position in keep) for row in content.rows),
+    )
+
+
+def _slim(results: Table) -> Table:
+    """The results for a terminal: with one interval, that of the main figure."""
+    step_time = [column.title for column in results.columns].index("Step time")
+
+    def cell(position: int, content: Cell) -> Cell:
+        return replace(content, text=content.text.split(" ±")[0]) if position == step_time else content
+
+    return replace(
+        results, rows=tuple(tuple(cell(position, one) for position, one in enumerate(row)) for row in results.rows)
+    )
+
+
+def _pair(pair: Pair) -> list[RenderableType]:
+    """Fairness first, then the headline."""
+    comparable = pair.fairness.verdict != "not_comparable"
+    parts = [safe(pair.fairness.sentence, "" if comparable else STYLES["not_comparable"])]
+    parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
+    if not comparable and (alone := sections.alone(pair)):
+        parts.append(safe(f"{alone}."))
+    if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
+        parts.append(safe(pair.losses.sentence, "bold yellow"))
+    if advice := words.advice(pair):
+        parts.append(safe(f"{advice}."))
+    return [Padding(part, (0, 0, 0, 2)) for part in parts]
+
+
+def _style(pair: Pair) -> str:
+    return STYLES[pair.ratio.verdict if pair.ratio is not None else "not_comparable"]
+
+
+def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
+    """A table against each baseline, under what fairness says of its candidates."""
+    parts: list[RenderableType] = []
+    for baseline in dict.fromkeys(pair.baseline.label for pair in pairs):
+        of_baseline = [pair for pair in pairs if pair.baseline.label == baseline]
+        parts.append(safe(f"Against {baseline}", "bold"))
+        for sentence in dict.fromkeys(pair.fairness.sentence for pair in of_baseline):
+            whose = ", ".join(pair.candidate.label for pair in of_baseline if pair.fairness.sentence == sentence)
+            parts.append(safe(f"{whose}: {sentence}"))
+        if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
+            parts += [Text(), table(without(sections.verdicts(of_baseline), "Model", "Baseline", "Fairness"))]
+        parts.append(Text())
+    return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
+
+
+def _mean(ratio: Ratio) -> RenderableType:
+    return safe(f"Geometric mean over the models: {words.ratio_in_words(ratio)}", STYLES[ratio.verdict])
+
+
+def print_summary(comparison: Comparison, console: Console | None = None) -> None:
+    """Print the summary; colour and width are the terminal's own, NO_COLOR is respected."""
+    console = console or Console(highlight=False)
+    console.print(summary(comparison, width=console.width))

@@ -1,0 +1,90 @@
+"""comparison.csv: one row per side, one column per figure, for spreadsheets and data frames.
+
+Numbers are unrounded and unmeasured ones are empty; text that a spreadsheet would run as a formula is quoted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping
+
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.reports import words
+from tensorprimat.reports.safe_text import csv_cell
+
+Value = float | int | str | bool | None
+
+
+def _estimate(name: str) -> dict[str, Callable[[Side], Value]]:
+    def read(end: str) -> Callable[[Side], Value]:
+        def value(side: Side) -> Value:
+            estimate: Estimate = getattr(side, name)
+            return getattr(estimate, end)  # type: ignore[no-any-return]
+
+        return value
+
+    return {name: read("value"), f"{name}_low": read("low"), f"{name}_high": read("high")}
+
+
+COLUMNS: Mapping[str, Callable[[Side], Value]] = {
+    "side": lambda side: side.label,
+    "model": lambda side: side.result.model.name,
+    "preset": lambda side: side.result.model.preset,
+    "model_title": lambda side: words.model_title(side.result.model),
+    "platform": lambda side: side.result.platform,
+    "device_name": lambda side: side.result.gpu_info.device_name,
+    "num_gpus": lambda side: side.result.training_config.num_gpus,
+    "precision": lambda side: side.result.training_config.precision,
+    "sequence_length": lambda side: side.result.training_config.sequence_length,
+    "global_batch_size": lambda side: side.result.training_config.global_batch_size,
+    "micro_batch_size": lambda side: side.result.training_config.micro_batch_size,
+    "runs": lambda side: len(side.result.runs),
+    "measured_steps": lambda side: side.result.performance_metrics.measured_steps,
+    **_estimate("step_time_seconds"),
+    **_estimate("tokens_per_second"),
+    **_estimate("tokens_per_second_per_gpu"),
+    "basis": lambda side: side.result.performance_metrics.basis,
+    **{
+        key: lambda side, key=key: getattr(side.result.memory_metrics, key, None)  # type: ignore[misc]
+        for key in ("peak_memory_allocated_gb", "peak_memory_reserved_gb", "peak_memory_device_used_gb")
+    },
+    "host_memory_peak_gb": lambda side: side.result.host_memory_peak_gb,
+    "timestamp": lambda side: side.result.timestamp,
+    "files": lambda side: "; ".join(side.files),
+}
+PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_high", "verdict")
+"""Filled in the rows of candidates: against their baseline."""
+
+
+def render(comparison: Comparison) -> str:
+    """The whole file."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*COLUMNS, *PAIR_COLUMNS])
+    for side in comparison.sides:
+        pair = next((pair for pair in comparison.pairs if pair.candidate is side), None)
+        row = [read(side) for read in COLUMNS.values()]
+        writer.writerow([_field(value) for value in (*row, *_against_baseline(pair))])
+    return buffer.getvalue()
+
+
+def _against_baseline(pair: Pair | None) -> tuple[Value, ...]:
+    if pair is None:
+        return (None,) * len(PAIR_COLUMNS)
+    shown = pair.ratio if pair.fairness.verdict != "not_comparable" else None
+    if shown is None:
+        verdict = "not_comparable" if pair.fairness.verdict == "not_comparable" else None
+        return (pair.baseline.label, pair.fairness.verdict, None, None, None, None, verdict)
+    estimate = shown.estimate
+    return (
+        pair.baseline.label, pair.fairness.verdict, shown.metric, estimate.value, estimate.low, estimate.high,
+        shown.verdict,
+    )  # fmt: skip
+
+
+def _field(value: Value) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return csv_cell(value) if isinstance(value, str) else repr(value)

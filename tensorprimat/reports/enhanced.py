@@ -1,0 +1,349 @@
+"""Efficiency and cost of results: the tables of `tprimat enhance`, on the terminal and as enhanced_report.md.
+
+Tables are built here and rendered as everywhere (`console.table`, `markdown.table`). A figure that is not known is "–"
+and its reason stands below the table, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tensorprimat import __version__
+from tensorprimat.analysis.derived import Input, Metric
+from tensorprimat.analysis.returns import Economics, Enhanced, Return
+from tensorprimat.core.flops import CONVENTIONS
+from tensorprimat.core.units import SECONDS_PER_HOUR, TERA
+from tensorprimat.reports import words
+from tensorprimat.reports.safe_text import markdown as safe
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+
+def duration(value: float | None) -> str:
+    """A long time.
+
+    >>> [duration(v) for v in (1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
+    ['0.50 hours', '25 hours', '100 days', '3.0 years']
+    """
+    if value is None:
+        return words.UNMEASURED
+    hours = value / SECONDS_PER_HOUR
+    if hours < 10:
+        return f"{hours:.2f} hours"
+    if hours < 72:
+        return f"{hours:.0f} hours"
+    days = hours / 24
+    return f"{days:,.0f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
+
+
+def money(value: float | None) -> str:
+    """USD.
+
+    >>> [money(v) for v in (2.1, 123456.7, -20.0)]
+    ['$2.10', '$123,457', '-$20.00']
+    """
+    if value is None:
+        return words.UNMEASURED
+    sign, amount = "-" if value < 0 else "", abs(value)
+    return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
+
+
+def with_prefix(unit: str) -> words.Form:
+    """Figures with T, G, M, k or m before the unit.
+
+    >>> with_prefix("FLOP")(51_470_401_536.0), with_prefix("tokens")(2500.0), with_prefix("J")(0.04968)
+    ('51.47 GFLOP', '2.5 ktokens', '49.68 mJ')
+    """
+
+    def form(value: float | None) -> str:
+        if value is None:
+            return words.UNMEASURED
+        for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+            if value >= size:
+                return f"{value / size:.4g} {prefix}{unit}"
+        return f"{1000 * value:.4g} m{unit}"
+
+    return form
+
+
+def _unit(unit: str, form: words.Form = words.rate) -> words.Form:
+    return lambda value: words.UNMEASURED if value is None else f"{form(value)} {unit}"
+
+
+FORMS: dict[str, words.Form] = {
+    "tokens_per_second_per_gpu": words.rate,
+    "flops_per_token": with_prefix("FLOP"),
+    "model_tflops_per_gpu": words.rate,
+    "mfu": words.percent,
+    "hfu": words.percent,
+    "achievable_fraction": words.percent,
+    "reported_tflops_per_gpu_restated": words.rate,
+    "memory_utilization": words.percent,
+    "memory_headroom_gb": words.gigabytes,
+    "largest_micro_batch_size": words.count,
+    "power_watts_per_gpu": _unit("W"),
+    "joules_per_token": with_prefix("J"),
+    "tokens_per_watt_hour": words.rate,
+    "price_usd_per_gpu_hour": lambda value: words.UNMEASURED if value is None else f"{money(value)}/h",
+    "cost_usd_per_trillion_tokens": money,
+    "tokens_per_dollar": with_prefix("tokens"),
+    "time_to_1t_tokens_seconds": duration,
+    "time_to_15t_tokens_seconds": duration,
+    "budget_gpu_hours": words.count,
+    "budget_seconds": duration,
+    "budget_energy_kwh": _unit("kWh"),
+    "budget_cost_usd": money,
+    "budget_saving_usd": money,
+    "break_even_price_usd_per_gpu_hour": lambda value: words.UNMEASURED if value is None else f"{money(value)}/h",
+}
+SECTIONS = {
+    "Efficiency": (
+        "tokens_per_second_per_gpu",
+        "flops_per_token",
+        "model_tflops_per_gpu",
+        "mfu",
+        "hfu",
+        "achievable_fraction",
+        "reported_tflops_per_gpu_restated",
+    ),
+    "Memory": ("memory_utilization", "memory_headroom_gb", "largest_micro_batch_size"),
+    "Energy, cost and time": (
+        "power_watts_per_gpu",
+        "joules_per_token",
+        "tokens_per_watt_hour",
+        "price_usd_per_gpu_hour",
+        "cost_usd_per_trillion_tokens",
+        "tokens_per_dollar",
+        "time_to_1t_tokens_seconds",
+        "time_to_15t_tokens_seconds",
+    ),
+}
+QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
+"""Left out where no side knows it: few runs have what they need."""
+
+
+def shown(metric: Metric) -> str:
+    """A metric's value as a person reads it."""
+    return FORMS[metric.name](metric.value)
+
+
+def side_heading(sides: Sequence[Enhanced]) -> str:
+    """The model as it really is: a tiny one is never called by the real one's name."""
+    return " / ".join(dict.fromkeys(words.model_title(side.side.result.model) for side in sides))
+
+
+def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -> Table:
+    """Metrics as rows, sides as columns."""
+    rows = []
+    for name in names:
+        metrics = [side.metrics[name] for side in sides]
+        if name in QUIET and all(metric.value is None for metric in metrics):
+            continue
+        cells = [figure(metric.value, FORMS[name], source=_explained(metric)) for metric in metrics]
+        rows.append((text(metrics[0].definition.title), *cells))
+    columns = (Column(title=""), *(Column(title=side.side.label, numeric=True) for side in sides))
+    return Table(key=title.lower(), title=title, columns=columns, rows=tuple(rows), sortable=False)
+
+
+def _explained(metric: Metric) -> str:
+    rests_on = "; ".join(f"{i.name} {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
+    return f"{metric.definition.formula}: {rests_on}"
+
+
+def _input(item: Input) -> str:
+    if item.value is None:
+        return words.UNMEASURED
+    return item.value if isinstance(item.value, str) else f"{item.value:,.6g} {item.unit}".rstrip()
+
+
+def remarks(sides: Sequence[Enhanced], names: Sequence[str]) -> Iterator[str]:
+    """What has to be said beside the figures, and why some are missing: each sentence once, led by its sides."""
+    said: dict[str, list[str]] = {}
+    for side in sides:
+        for sentence in _remarks(side, names):
+            said.setdefault(sentence, []).append(side.side.label)
+    for sentence, labels in said.items():
+        yield sentence if len(sides) == 1 else f"{' and '.join(labels)}: {sentence}"
+
+
+def _remarks(side: Enhanced, names: Sequence[str]) -> Iterator[str]:
+    missing: dict[str, list[str]] = {}
+    for name in names:
+        metric = side.metrics[name]
+        title = metric.definition.title
+        if metric.value is not None:
+            if metric.remark and name in SAID:
+                yield f"{title}: {metric.remark}"
+        elif name not in QUIET or (metric.inputs and metric.inputs[0].value is not None):
+            for reason in metric.reasons:
+                missing.setdefault(reason, []).append(title)
+    for reason, titles in missing.items():
+        yield f"no {', '.join(titles)}: {reason}"
+
+
+SAID = {
+    "mfu",
+    "reported_tflops_per_gpu_restated",
+    "memory_utilization",
+    "largest_micro_batch_size",
+    "power_watts_per_gpu",
+    "price_usd_per_gpu_hour",
+}
+"""Metrics whose remark is part of the figure."""
+
+
+def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
+    """What training on the user's token budget takes on each side."""
+    names = ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd")
+    titles = ("GPU-hours", "time", "energy", "cost")
+    rows = tuple(
+        (
+            text(side.side.label),
+            figure(side.side.result.training_config.num_gpus, words.count),
+            *(figure(side.metrics[name].value, FORMS[name], source=_explained(side.metrics[name])) for name in names),
+        )
+        for side in sides
+    )
+    columns = tuple(Column(title=title, numeric=bool(title)) for title in ("", "GPUs", *titles))
+    title = f"Training on {budget_tokens / TERA:,.4g} T tokens"
+    return Table(key="budget", title=title, columns=columns, rows=rows)
+
+
+def returns_table(returns: Sequence[Return]) -> Table:
+    """What each side brings against the first one, and why that may be said."""
+    rows = tuple(
+        (
+            text(one.candidate),
+            text(one.baseline),
+            *(
+                figure(metric.value, FORMS[metric.name], source=_explained(metric))
+                for metric in (one.saving, one.break_even_price)
+            ),
+            text(one.grounds),
+        )
+        for one in returns
+    )
+    columns = (
+        Column(title="side"),
+        Column(title="against"),
+        Column(title="saving", numeric=True),
+        Column(title="break-even price", numeric=True),
+        Column(title="on these grounds"),
+    )
+    return Table(key="returns", title="Return on investment", columns=columns, rows=rows)
+
+
+def explanation(side: Enhanced) -> tuple[Table, Table]:
+    """Every figure of one side with its formula, and everything that these rest on, once."""
+    figures: list[tuple[Cell, ...]] = []
+    rests_on: dict[str, Input] = {}
+    for metric in side.metrics.values():
+        definition = metric.definition
+        said = f"unknown: {metric.because}" if metric.because else metric.remark
+        figures.append(
+            (text(definition.title), figure(metric.value, FORMS[metric.name]), text(definition.formula), text(said))
+        )
+        rests_on |= {item.name: item for item in metric.inputs}
+    derived = {
+        metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
+    }
+    inputs = tuple(
+        (text(item.name), text(_input(item)), text(item.source if item.value is not None else item.because))
+        for item in rests_on.values()
+        if item.name not in derived
+    )
+    value = Column(title="value", numeric=True)
+    return (
+        Table(
+            key="figures",
+            title=f"{side.side.label}: figures",
+            columns=(Column(title="figure"), value, Column(title="formula"), Column(title="remark")),
+            rows=tuple(figures),
+        ),
+        Table(
+            key="inputs",
+            title=f"{side.side.label}: what they rest on",
+            columns=(Column(title="input"), value, Column(title="source")),
+            rows=inputs,
+        ),
+    )
+
+
+def tables(content: Economics, model: str) -> Iterator[tuple[Table, tuple[str, ...]]]:
+    """The tables of one model with the sentences that belong below each."""
+    sides = content.models[model]
+    for title, names in SECTIONS.items():
+        yield metrics_table(title, names, sides), tuple(remarks(sides, names))
+    yield budget_table(sides, content.assumptions.budget_tokens), ()
+    returns = content.returns[model]
+    if returns:
+        missing = {reason for one in returns for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
+        yield returns_table(returns), tuple(sorted(missing - {one.grounds for one in returns}))
+
+
+def convention_sentence(content: Economics) -> str:
+    """Which FLOPs are counted: an MFU without this says nothing."""
+    used = CONVENTIONS[content.assumptions.convention.lower()]
+    return f"FLOPs convention {used.name}: {used.formula} ({used.used_by})"
+
+
+def render_markdown(content: Economics) -> str:
+    """enhanced_report.md."""
+    from tensorprimat.reports import markdown
+
+    parts = [
+        "# Efficiency, cost and time to train",
+        f"{safe(words.moment(content.generated_at))} · TensorPrimat {__version__}",
+        f"{safe(convention_sentence(content))}.",
+    ]
+    for model, sides in content.models.items():
+        parts.append(f"## {safe(side_heading(sides))}")
+        for table, sentences in tables(content, model):
+            parts += [f"### {safe(table.title)}", markdown.table(table)]
+            if sentences:
+                parts.append(markdown.bullets(sentences))
+    if content.warnings:
+        parts += ["## Warnings", markdown.bullets(content.warnings)]
+    parts.append("## Where the figures come from")
+    for sides in content.models.values():
+        for side in sides:
+            parts.append(f"### {safe(side_heading([side]))}: {safe(side.side.label)}")
+            parts += [markdown.table(table) for table in explanation(side)]
+            parts.append(markdown.bullets([f"read from {file}" for file in side.side.files]))
+    return "\n\n".join(parts) + "\n"
+
+
+def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> None:
+    """Everything for a terminal, part by part. write: prints one rich renderable."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from tensorprimat.reports import console
+
+    for model, sides in content.models.items():
+        write(console.safe(side_heading(sides), "bold"))
+        for table, sentences in tables(content, model):
+            write(Padding(console.safe(table.title, "bold"), (1, 0, 0, 2)))
+            write(Padding(console.table(table), (0, 0, 0, 2)))
+            for sentence in sentences:
+                write(Padding(console.safe(f"• {sentence}", "dim"), (0, 0, 0, 2)))
+        if explain:
+            for side in sides:
+                write(Text())
+                show_explanation(side, write)
+        write(Text())
+    write(console.safe(convention_sentence(content)))
+    for warning in content.warnings:
+        write(console.safe(f"• {warning}", "yellow"))
+
+
+def show_explanation(side: Enhanced, write: Callable[[Any], None]) -> None:
+    """Every figure of one side with what it rests on, for a terminal."""
+    from rich.padding import Padding
+
+    from tensorprimat.reports import console
+
+    write(console.safe(side_heading([side]), "bold"))
+    for content in explanation(side):
+        write(Padding(console.safe(content.title, "bold"), (1, 0, 0, 2)))
+        write(Padding(console.table(content), (0, 0, 0, 2)))

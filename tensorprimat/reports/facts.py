@@ -1,0 +1,248 @@
+"""What is known of each side, fact by fact: hardware, configuration, performance, memory, provenance.
+
+One row per fact, one column per side; a fact that no side knows is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorprimat.analysis.records import Side
+from tensorprimat.reports import words
+from tensorprimat.reports.tables import Fact, Table, side_by_side
+
+MEMORY_KINDS = (
+    ("memory_allocated", "allocated"),
+    ("memory_reserved", "reserved"),
+    ("memory_device_used", "device used"),
+)
+"""Kinds of device memory in the order in which they include each other: only equal kinds can be compared."""
+
+
+def peak_memory(side: Side, kind: str) -> float | None:
+    """Peak in GB of one kind of MEMORY_KINDS."""
+    memory = side.result.memory_metrics
+    return None if memory is None else getattr(memory, f"peak_{kind}_gb")
+
+
+def source_of(side: Side) -> str:
+    """The files that a side's figures come from: results, and the logs behind them."""
+    logs = [source.file for source in side.result.provenance.sources]
+    return ", ".join(side.files) + (f", read from {', '.join(logs)}" if logs else "")
+
+
+def basis_of(side: Side) -> str:
+    """What the rates of a side rest on, in words."""
+    figures = side.result.performance_metrics
+    if figures.basis == "reported_means" or not len(side.result.steps):
+        return f"as the file reports it: it holds no steps to check it against; {source_of(side)}"
+    measured = f"{words.count(figures.measured_steps)} measured steps of {words.count(figures.total_steps)}"
+    left_out = [
+        f"{number} {what}"
+        for number, what in (
+            (figures.warmup_steps_dropped, "warm-up"),
+            (figures.excluded_steps, "with a validation or checkpoint inside"),
+        )
+        if number
+    ]
+    how = (
+        "the framework's own rates, combined by work"
+        if figures.basis == "reported_rates"
+        else "sum of work over sum of seconds"
+    )
+    aside = f" (left out: {', '.join(left_out)})" if left_out else ""
+    return f"{how} of {measured}{aside}; {source_of(side)}"
+
+
+HARDWARE = (
+    Fact(label="Device", read=lambda side: side.result.gpu_info.device_name),
+    Fact(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=words.count),
+    Fact(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=words.count),
+    Fact(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=words.count),
+    Fact(label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=words.gigabytes),
+    Fact(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=words.count),
+    Fact(
+        label="Power limit", read=lambda side: side.result.gpu_info.power_limit_watts, form=lambda watts: f"{watts:g} W"
+    ),
+    Fact(label="Platform", read=lambda side: side.result.platform),
+    Fact(label="Software stack", read=lambda side: side.result.gpu_info.software_stack),
+    Fact(label="Stack version", read=lambda side: side.result.gpu_info.software_version),
+    Fact(label="PyTorch", read=lambda side: side.result.gpu_info.pytorch_version),
+    Fact(label="Host", read=lambda side: side.result.provenance.host),
+)
+
+
+def _config(field: str, label: str, form: Callable[[Any], str] | None = None) -> Fact:
+    """A field of the training configuration; where it was given by hand its source says so."""
+
+    def source(side: Side) -> str:
+        origin = side.result.provenance.assumed.get(field)
+        return f"given by {origin}; {source_of(side)}" if origin else source_of(side)
+
+    return Fact(
+        label=label,
+        read=lambda side: getattr(side.result.training_config, field),
+        form=form or _plain,
+        source=source,
+    )
+
+
+def _plain(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+CONFIGURATION = (
+    Fact(label="Model", read=lambda side: words.model_title(side.result.model)),
+    Fact(label="Parameters", read=lambda side: side.result.model.parameters, form=words.count),
+    _config("sequence_length", "Sequence length", words.count),
+    _config("global_batch_size", "Global batch size", words.count),
+    _config("micro_batch_size", "Micro batch size", words.count),
+    _config("gradient_accumulation_steps", "Gradient accumulation", words.count),
+    _config("precision", "Precision", str.upper),
+    _config("fp8_recipe", "FP8 recipe"),
+    _config("compute_dtype", "Compute dtype"),
+    _config("parameter_dtype", "Parameter dtype"),
+    _config("optimizer_dtype", "Optimizer dtype"),
+    _config("tensor_model_parallel_size", "Tensor parallel", words.count),
+    _config("pipeline_model_parallel_size", "Pipeline parallel", words.count),
+    _config("context_parallel_size", "Context parallel", words.count),
+    _config("expert_model_parallel_size", "Expert parallel", words.count),
+    _config("data_parallel_size", "Data parallel", words.count),
+    _config("strategy", "Strategy"),
+    _config("recompute", "Recompute"),
+    _config("attention_backend", "Attention"),
+    _config("fused_kernels", "Fused kernels"),
+    _config("compile", "Compiled"),
+    _config("optimizer", "Optimizer"),
+    _config("learning_rate", "Learning rate", words.rate),
+    _config("padded_vocabulary_size", "Padded vocabulary", words.count),
+    _config("data", "Data"),
+    _config("seed", "Seed"),
+    _config("framework", "Framework"),
+    _config("framework_version", "Framework version"),
+    Fact(label="Methodology", read=lambda side: side.result.methodology),
+)
+
+
+def _performance(field: str, label: str, form: words.Form) -> Fact:
+    def read(side: Side) -> float | None:
+        value = getattr(side.result.performance_metrics, field)
+        return None if value is None else float(value)
+
+    return Fact(label=label, read=read, form=form, source=basis_of)
+
+
+def _reported(field: str, label: str, form: words.Form) -> Fact:
+    return Fact(
+        label=label,
+        read=lambda side: getattr(side.result.performance_metrics.reported, field),
+        form=form,
+        source=lambda side: f"printed by the framework, not computed here; {source_of(side)}",
+    )
+
+
+PERFORMANCE = (
+    _performance("total_steps", "Steps logged", words.count),
+    _performance("warmup_steps_dropped", "Warm-up steps left out", words.count),
+    _performance("excluded_steps", "Interrupted steps left out", words.count),
+    _performance("measured_steps", "Steps measured", words.count),
+    _performance("measured_time_seconds", "Time measured", words.seconds),
+    _performance("avg_step_time_seconds", "Step time, mean", words.seconds),
+    _performance("median_step_time_seconds", "Step time, median", words.seconds),
+    _performance("min_step_time_seconds", "Step time, minimum", words.seconds),
+    _performance("max_step_time_seconds", "Step time, maximum", words.seconds),
+    _performance("std_step_time_seconds", "Step time, standard deviation", words.seconds),
+    _performance("cv_step_time", "Step time, CV", words.percent),
+    _performance("steps_per_second", "steps/s", words.rate),
+    _performance("samples_per_second", "samples/s", words.rate),
+    _performance("tokens_per_second", "tokens/s", words.rate),
+    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", words.rate),
+    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", words.rate),
+    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", words.rate),
+    _reported("mfu", "MFU, as reported", words.percent),
+)
+"""Rows of the performance table."""
+
+
+def _memory(statistic: str, kind: str, label: str, of: str) -> Fact:
+    field = f"{statistic}_{kind}_gb"
+    return Fact(
+        label=label,
+        read=lambda side: getattr(side.result.memory_metrics, field, None),
+        form=words.gigabytes,
+        source=lambda side: f"{of}; {source_of(side)}",
+    )
+
+
+MEMORY = (
+    *(
+        _memory(statistic, kind, f"{statistic_title} {title}", of)
+        for kind, title in MEMORY_KINDS
+        for statistic, statistic_title, of in (
+            ("avg", "Average", "mean over the measured steps"),
+            ("peak", "Peak", "highest of all logged steps, maximum over ranks"),
+        )
+    ),
+    Fact(
+        label="Peak of the host process",
+        read=lambda side: side.result.host_memory_peak_gb,
+        form=words.gigabytes,
+        source=source_of,
+    ),
+)
+
+
+def hardware(sides: Sequence[Side]) -> Table:
+    """What the sides ran on."""
+    return side_by_side("hardware", "Hardware", HARDWARE, sides, numeric=False)
+
+
+def configuration(sides: Sequence[Side]) -> Table:
+    """How they trained."""
+    return side_by_side("configuration", "Configuration", CONFIGURATION, sides, numeric=False)
+
+
+def performance(sides: Sequence[Side]) -> Table:
+    """Every figure of the measured steps, and what the frameworks said of themselves."""
+    return side_by_side("performance", "Performance", PERFORMANCE, sides, numeric=True)
+
+
+def memory(sides: Sequence[Side]) -> Table:
+    """Device memory by kind."""
+    return side_by_side(
+        "memory", "Memory", MEMORY, sides, numeric=True,
+        note="GB are 10⁹ bytes. Only equal kinds can be compared: what an allocator handed out (allocated) or holds "
+        "(reserved) is not what the driver sees on the whole device (device used).",
+    )  # fmt: skip
+
+
+PROVENANCE = (
+    Fact(label="Result files", read=lambda side: ", ".join(side.files) or None),
+    Fact(label="Measured on", read=lambda side: words.moment(side.result.timestamp)),
+    Fact(label="Engine", read=lambda side: side.result.provenance.engine),
+    Fact(label="Log format", read=lambda side: side.result.provenance.format),
+    Fact(label="Step times", read=lambda side: side.result.provenance.timing),
+    Fact(label="Timer", read=lambda side: side.result.provenance.timer),
+    Fact(
+        label="Logs",
+        read=lambda side: (
+            "; ".join(
+                source.file + (f" (SHA-256 {source.sha256})" if source.sha256 else "")
+                for source in side.result.provenance.sources
+            )
+            or None
+        ),
+    ),
+    Fact(label="Command", read=lambda side: side.result.provenance.command),
+    Fact(
+        label="Given by hand",
+        read=lambda side: ", ".join(f"{key} ({how})" for key, how in side.result.provenance.assumed.items()) or None,
+    ),
+    Fact(label="Written by", read=lambda side: side.result.provenance.tool_version),
+)
+
+
+def provenance(sides: Sequence[Side]) -> Table:
+    """Where the figures come from."""
+    return side_by_side("provenance", "Provenance", PROVENANCE, sides, numeric=False)

@@ -1,0 +1,47 @@
+"""The gate's outcome as Markdown for a pull-request comment."""
+
+from __future__ import annotations
+
+from tensorprimat.analysis.gate import Check, GateReport
+from tensorprimat.reports.markdown import bullets, table
+from tensorprimat.reports.tables import Cell, Column, Table, text
+from tensorprimat.reports.words import UNMEASURED
+
+HEADLINES = {
+    "pass": "Benchmark gate passed",
+    "fail": "Benchmark gate failed",
+    "undecided": "Benchmark gate undecided",
+}
+COLUMNS = ("model", "check", "outcome", "change", "interval", "limit", "why")
+
+
+def render(report: GateReport, *, confidence: float) -> str:
+    """Headline, one row per check, notes."""
+    content = Table(
+        key="gate",
+        title="Gate",
+        columns=tuple(Column(title=title, numeric=title in ("change", "interval", "limit")) for title in COLUMNS),
+        rows=tuple(_row(check) for check in report.checks),
+    )
+    closing = (
+        f"Intervals at {100 * confidence:g} % confidence; a check fails or passes only where its whole interval does."
+    )
+    parts = [f"### {HEADLINES[report.status]}", table(content), bullets([*report.notes, closing])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(check: Check) -> tuple[Cell, ...]:
+    known = check.low is not None and check.high is not None and check.low != check.high
+    return (
+        text(check.model),
+        text(check.what),
+        text(check.status),
+        Cell(text=_percent(check.change), value=check.change),
+        Cell(text=f"{_percent(check.low)} to {_percent(check.high)}" if known else UNMEASURED),
+        Cell(text=_percent(check.limit), value=check.limit),
+        text(check.sentence),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return UNMEASURED if share is None else f"{100 * share:+.2f} %".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,73 @@
+"""A history as tables for the terminal and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from tensorprimat.analysis.history import Entry, Series
+from tensorprimat.reports import words
+from tensorprimat.reports.safe_text import csv_cell
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+COLUMNS = ("when", "figure", "interval", "runs", "change", "software")
+CSV_COLUMNS = (
+    "series", "model", "metric", "timestamp", "value", "low", "high", "runs", "change", "platform", "device_name",
+    "software_version", "pytorch_version", "framework_version", "file",
+)  # fmt: skip
+
+
+def table(series: Series) -> Table:
+    """One series, oldest first."""
+    return Table(
+        key="history",
+        title=f"{series.label} · {series.metric.replace('_', ' ')}",
+        columns=tuple(Column(title=title, numeric=title in ("figure", "interval", "runs")) for title in COLUMNS),
+        rows=tuple(_row(entry, series.metric) for entry in series.entries),
+    )
+
+
+def form(metric: str) -> words.Form:
+    """How a metric's figures are written."""
+    return words.seconds if metric.endswith("seconds") else words.rate
+
+
+def _row(entry: Entry, metric: str) -> tuple[Cell, ...]:
+    return (
+        text(words.moment(entry.at)),
+        figure(entry.figure.value, form(metric)),
+        text(words.interval(entry.figure, form(metric))),
+        Cell(text=str(max(1, len(entry.result.runs))), value=max(1, len(entry.result.runs))),
+        text(None if entry.change is None else changed(entry.change)),
+        text(_software(entry)),
+    )
+
+
+def changed(change: float) -> str:
+    """A shown change in words."""
+    return f"{100 * change:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _software(entry: Entry) -> str | None:
+    gpu, config = entry.result.gpu_info, entry.result.training_config
+    framework = " ".join(part for part in (config.framework, config.framework_version) if part)
+    stack = " ".join(part for part in (gpu.software_stack, gpu.software_version) if part)
+    return ", ".join(part for part in (stack, framework) if part) or None
+
+
+def render_csv(all_series: Sequence[Series]) -> str:
+    """Every benchmark of every series; numbers unrounded, unmeasured ones empty, text safe for a spreadsheet."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for series in all_series:
+        for entry in series.entries:
+            gpu, said = entry.result.gpu_info, entry.figure
+            row = (
+                series.label, entry.result.model.name, series.metric, entry.at, said.value, said.low, said.high,
+                max(1, len(entry.result.runs)), entry.change, entry.result.platform, gpu.device_name,
+                gpu.software_version, gpu.pytorch_version, entry.result.training_config.framework_version, entry.file,
+            )  # fmt: skip
+            writer.writerow(["" if v is None else csv_cell(v) if isinstance(v, str) else repr(v) for v in row])
+    return buffer.getvalue()

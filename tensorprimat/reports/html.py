@@ -1,0 +1,225 @@
+"""comparison_report.html: the whole comparison in one file that works offline, for eyes, keyboard and screen reader.
+
+Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report.js and
+report_plot.js; all go inside.
+A content security policy allows this very script and nothing else, so text from a log can never become code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from tensorprimat import __version__
+from tensorprimat.analysis.records import Comparison, Ratio, Side
+from tensorprimat.core.units import significant
+from tensorprimat.reports import facts, sections, words
+from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
+from tensorprimat.reports.safe_text import one_line
+from tensorprimat.reports.series import Curve, curves, thinned
+
+HERE = Path(__file__).parent
+SCRIPTS = ("report_plot.js", "report.js")
+MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
+LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
+KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "not_comparable": "unsure"}
+"""Verdict → class in report.css, which every page holds: so it must not say who is ahead."""
+DIGITS = 5  # significant digits of a point: more than any screen shows
+TABLES = (
+    facts.hardware,
+    facts.configuration,
+    facts.performance,
+    sections.efficiency,
+    facts.memory,
+    sections.analysis,
+    sections.runs,
+)
+
+
+@dataclass
+class Sources:
+    """Where figures come from, each text once, numbered as the template meets them."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, source: str) -> int:
+        """The number of a source, a new one for a new text."""
+        return self.numbers.setdefault(source, len(self.numbers))
+
+
+def render(comparison: Comparison) -> str:
+    """The whole file."""
+    looks = looks_of(comparison.sides)
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    sections_of_models = [_model(comparison, model, looks) for model in comparison.models]
+    return _environment().get_template("report.html").render(
+        comparison=comparison,
+        models=sections_of_models,
+        curves=embedded(_all_curves(comparison, looks)),
+        warnings=sections.warnings(comparison, comparison.sides),
+        looks=looks,
+        sources=Sources(),
+        version=__version__,
+        words=words,
+        verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
+        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )  # fmt: skip
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+
+
+def _harmless(value: Any) -> Any:
+    """What the template prints: visible characters on one line (then escaped), a number and its % kept together."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return one_line(value).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[str, Any]:
+    """What the template shows of one model."""
+    sides = sections.sides_of(comparison, model)
+    pairs = [pair for pair in comparison.pairs if pair.model == model]
+    comparable = any(pair.fairness.verdict != "not_comparable" for pair in pairs)
+    return {
+        "name": model,
+        "heading": sections.model_heading(sides),
+        "pairs": [
+            {
+                "pair": pair,
+                "headline": words.headline(pair),
+                "advice": words.advice(pair),
+                "alone": sections.alone(pair) if pair.fairness.verdict == "not_comparable" else None,
+                "verdict": words.verdict_of(pair),
+                "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
+                "strip": _strip(pair.ratio) if pair.fairness.verdict != "not_comparable" else None,
+                "fairness": sections.fairness(pair),
+            }
+            for pair in pairs
+        ],
+        "results": sections.results(sides),
+        "panels": [_scaled(panel) for panel in panels(sides, looks, comparable=comparable)],
+        "tables": [build(sides) for build in TABLES],
+        "provenance": facts.provenance(sides),
+    }
+
+
+def _strip(ratio: Ratio | None) -> dict[str, Any] | None:
+    """Places, in percent of the width, of 1 and of a ratio with its interval on one line."""
+    if ratio is None or ratio.estimate.value is None or not math.isfinite(ratio.estimate.value):
+        return None
+    estimate, form = ratio.estimate, words.ratio_form(ratio)
+    ends = [end for end in (estimate.low, estimate.high) if end is not None and math.isfinite(end)]
+    least, most = min(1.0, ratio.estimate.value, *ends), max(1.0, ratio.estimate.value, *ends)
+    room = 0.15 * (most - least) or 0.1
+    start, width = least - room, most - least + 2 * room
+
+    def place(value: float) -> float:
+        return round(100 * (value - start) / width, 2)
+
+    return {
+        "one": place(1.0),
+        "value": place(ratio.estimate.value),
+        "low": place(ends[0]) if len(ends) == 2 else None,
+        "high": place(ends[1]) if len(ends) == 2 else None,
+        "said": words.ratio_in_words(ratio),
+        "text": form(ratio.estimate.value),
+    }
+
+
+def _scaled(panel: Panel) -> dict[str, Any]:
+    """A panel with the lengths of its bars in percent of the longest."""
+    ends = [end for bar in panel.bars for end in (bar.value, bar.high) if end is not None and math.isfinite(end)]
+    longest = max(ends, default=0.0)
+
+    def share(value: float | None) -> float:
+        return round(100 * value / longest, 2) if value is not None and longest > 0 else 0.0
+
+    def scaled(bar: Bar) -> dict[str, Any]:
+        whisker = None if bar.low is None or bar.high is None else (share(bar.low), share(bar.high - bar.low))
+        return {"bar": bar, "length": share(bar.value), "whisker": whisker}
+
+    groups = list(dict.fromkeys(bar.group for bar in panel.bars))
+    return {
+        "title": panel.title,
+        "unit": panel.unit,
+        "groups": [
+            {"name": group, "bars": [scaled(bar) for bar in panel.bars if bar.group == group]} for group in groups
+        ],
+    }
+
+
+def _all_curves(comparison: Comparison, looks: dict[str, Look]) -> dict[str, Any]:
+    """What the interactive plots draw: every run of every side of every model, thinned to fit the file."""
+    drawn = {
+        model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
+    }
+    number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
+    limit = min(MOST_OF_ONE, max(LEAST_POINTS, MOST_POINTS // max(1, number)))
+    return {
+        "sides": [look.label for look in looks.values()],
+        "models": [
+            [
+                _curve(looks[side.label].number, curve, limit, several=len(side_curves) > 1, source=_log_of(side))
+                for side, side_curves in of_model
+                for curve in side_curves
+            ]
+            for of_model in drawn.values()
+        ],
+    }
+
+
+def _log_of(side: Side) -> str | None:
+    sources = side.result.provenance.sources
+    return sources[0].file if len(sources) == 1 else None
+
+
+def _curve(side: int, curve: Curve, limit: int, *, several: bool, source: str | None) -> dict[str, Any]:
+    """One run as JSON; arrays that say nothing new are null."""
+    shown = np.union1d(thinned(curve.seconds, limit // 2), thinned(curve.loss, limit // 2))
+    step, index, line = curve.step[shown], curve.index[shown], curve.line[shown]
+    return {
+        "side": side,
+        "run": curve.run + 1 if several else None,
+        "step": None if np.array_equal(step, np.arange(1, len(step) + 1)) else step.tolist(),
+        "index": None if np.array_equal(index, step) else index.tolist(),
+        "line": line.tolist() if (line >= 0).any() else None,
+        "file": one_line(source) if source else None,
+        "seconds": _numbers(curve.seconds[shown]),
+        "loss": _numbers(curve.loss[shown]) if np.isfinite(curve.loss).any() else None,
+        "unmeasured": np.flatnonzero(~curve.measured[shown]).tolist(),
+        "warmup": curve.warmup_steps,
+        "rows": len(curve.step),
+        "shown": len(shown),
+    }
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [significant(value, DIGITS) if math.isfinite(value) else None for value in values.tolist()]
+
+
+def embedded(data: object) -> Markup:
+    """Data as JSON that is safe inside a script element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)

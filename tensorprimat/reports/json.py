@@ -1,0 +1,130 @@
+"""comparison.json: the comparison for scripts. Keys are stable: they are added to, never renamed.
+
+`verdict`, `headline`, `fairness` and `ratio` at the top are those of the only pair, `verdict` and `ratio` those of the
+mean over models where there are several; null where neither exists. `pairs` always has them all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from tensorprimat import __version__
+from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, Ratio, Side
+from tensorprimat.core.units import significant
+from tensorprimat.reports import sections, words
+
+SCHEMA_VERSION = 1
+DIGITS = 6  # significant digits: more than any benchmark repeats
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Plain dicts, lists, strings and finite numbers."""
+    pairs = [_pair(pair) for pair in comparison.pairs]
+    only = pairs[0] if len(pairs) == 1 else None
+    mean = _ratio(comparison.mean_ratio)
+    return {
+        "kind": "comparison",
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "generated_at": comparison.generated_at,
+        "by": comparison.by,
+        "models": list(comparison.models),
+        "verdict": only["verdict"] if only else mean["verdict"] if mean else _shared([p["verdict"] for p in pairs]),
+        "headline": only["headline"] if only else None,
+        "fairness": only["fairness"] if only else None,
+        "ratio": only["ratio"] if only else mean,
+        "sides": [_side(side) for side in comparison.sides],
+        "pairs": pairs,
+        "mean_ratio": mean,
+        "warnings": list(sections.warnings(comparison, comparison.sides)),
+    }
+
+
+def render(comparison: Comparison) -> str:
+    """The whole file; ASCII, so that no text from a log can steer a terminal."""
+    return json.dumps(document(comparison), indent=2, allow_nan=False) + "\n"
+
+
+def _shared(verdicts: list[str | None]) -> str | None:
+    return verdicts[0] if len(set(verdicts)) == 1 else None
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    comparable = pair.fairness.verdict != "not_comparable"
+    ratio = _ratio(pair.ratio) if comparable else None
+    return {
+        "model": pair.model,
+        "baseline": pair.baseline.label,
+        "candidate": pair.candidate.label,
+        "verdict": "not_comparable" if not comparable else ratio["verdict"] if ratio else None,
+        "headline": words.headline(pair),
+        "fairness": _fairness(pair.fairness),
+        "ratio": ratio,
+        "losses": None if pair.losses is None else {key: _finite(value) for key, value in asdict(pair.losses).items()},
+    }
+
+
+def _fairness(fairness: Fairness) -> dict[str, Any]:
+    return {
+        "verdict": fairness.verdict,
+        "sentence": fairness.sentence,
+        "differences": [asdict(difference) for difference in fairness.differences],
+        "unknown": list(fairness.unknown),
+    }
+
+
+def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
+    if ratio is None:
+        return None
+    return {
+        "metric": ratio.metric,
+        **_estimate(ratio.estimate),
+        "verdict": ratio.verdict,
+        "assumption": ratio.assumption,
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    return {key: _finite(value) for key, value in asdict(estimate).items()}
+
+
+def _finite(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return significant(value, DIGITS) if math.isfinite(value) else None
+
+
+def _side(side: Side) -> dict[str, Any]:
+    result, metrics = side.result, measure(side.result)
+    return {
+        "label": side.label,
+        "model": result.model.name,
+        "preset": result.model.preset,
+        "model_title": words.model_title(result.model),
+        "platform": result.platform,
+        "gpu_info": result.gpu_info.model_dump(mode="json"),
+        "training_config": result.training_config.model_dump(mode="json"),
+        "files": list(side.files),
+        "timestamp": result.timestamp,
+        "runs": len(result.runs),
+        "measured_steps": result.performance_metrics.measured_steps,
+        "basis": result.performance_metrics.basis,
+        "step_time_seconds": _estimate(side.step_time_seconds),
+        "tokens_per_second": _estimate(side.tokens_per_second),
+        "tokens_per_second_per_gpu": _estimate(side.tokens_per_second_per_gpu),
+        "memory_metrics": None if result.memory_metrics is None else result.memory_metrics.model_dump(mode="json"),
+        "efficiency": {
+            name: {
+                "value": _finite(metrics[name].value),
+                "remark": metrics[name].remark,
+                "because": metrics[name].because,
+            }
+            for name in sections.EFFICIENCY
+        },
+        "host_memory_peak_gb": result.host_memory_peak_gb,
+        "warnings": list(result.warnings),
+    }

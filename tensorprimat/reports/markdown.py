@@ -1,0 +1,101 @@
+"""comparison_report.md: the whole comparison as a document, for a repository, an issue or a mail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorprimat import __version__
+from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.reports import facts, sections, words
+from tensorprimat.reports.safe_text import markdown as safe
+from tensorprimat.reports.tables import Table
+
+
+def table(content: Table) -> str:
+    """A table in GitHub's dialect; a table without rows says so."""
+    if not content.rows:
+        return "Nothing to show."
+    head = " | ".join(safe(column.title) or " " for column in content.columns)
+    rule = " | ".join("---:" if column.numeric else ":---" for column in content.columns)
+    rows = (" | ".join(safe(cell.text) for cell in row) for row in content.rows)
+    lines = "\n".join(f"| {line} |" for line in (head, rule, *rows))
+    return f"{lines}\n\n{safe(content.note)}" if content.note else lines
+
+
+def bullets(sentences: Sequence[str]) -> str:
+    """A list, one sentence per point."""
+    return "\n".join(f"- {safe(sentence)}" for sentence in sentences)
+
+
+def render(comparison: Comparison, *, plot: str | None = None) -> str:
+    """The whole document. plot: file name of the picture beside it."""
+    parts = [
+        "# Training benchmark comparison",
+        f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · sides by {safe(comparison.by)}",
+        "## Executive summary",
+    ]
+    for model in comparison.models:
+        parts += _summary(comparison, model)
+    if comparison.mean_ratio is not None:
+        parts.append(f"**Geometric mean over the models: {safe(words.ratio_in_words(comparison.mean_ratio))}.**")
+    if len(comparison.pairs) > 1:
+        parts.append(table(sections.verdicts(comparison.pairs)))
+    if plot is not None:
+        parts.append(f"![Step time, throughput, memory and step times over steps]({plot})")
+    for title, build in (
+        ("Hardware", facts.hardware),
+        ("Configuration", facts.configuration),
+        ("Performance", facts.performance),
+        ("Efficiency", sections.efficiency),
+        ("Memory", facts.memory),
+    ):
+        parts += [f"## {title}", *_per_model(comparison, build)]
+    parts.append("## Detailed analysis")
+    parts += _per_model(comparison, sections.analysis)
+    parts.append("### Runs")
+    parts += _per_model(comparison, sections.runs)
+    if comparison.pairs:
+        parts.append("## Fairness")
+        for pair in comparison.pairs:
+            parts += _fairness(pair)
+    parts += ["## Warnings", bullets(sections.warnings(comparison, comparison.sides)) or "None."]
+    parts += ["## Provenance", *_per_model(comparison, facts.provenance)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(comparison: Comparison, model: str) -> list[str]:
+    sides = sections.sides_of(comparison, model)
+    pairs = [pair for pair in comparison.pairs if pair.model == model]
+    parts = [f"### {safe(sections.model_heading(sides))}"]
+    for pair in pairs:
+        parts += [safe(pair.fairness.sentence), f"**{safe(words.headline(pair))}.**"]
+        if pair.fairness.verdict == "not_comparable" and (alone := sections.alone(pair)):
+            parts.append(f"{safe(alone)}.")
+        if pair.losses is not None:
+            parts.append(safe(pair.losses.sentence))
+        if advice := words.advice(pair):
+            parts.append(f"{safe(advice)}.")
+    if not pairs:
+        parts.append("One side only: nothing to compare it with yet.")
+    return [*parts, table(sections.results(sides))]
+
+
+def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
+    """One table per model, under its name where there are several."""
+    parts = []
+    for model in comparison.models:
+        sides: tuple[Side, ...] = sections.sides_of(comparison, model)
+        if len(comparison.models) > 1:
+            parts.append(f"**{safe(sections.model_heading(sides))}**")
+        parts.append(table(build(sides)))
+    return parts
+
+
+def _fairness(pair: Pair) -> list[str]:
+    content = sections.fairness(pair)
+    parts = [f"**{safe(words.model_title(pair.candidate.result.model))}: {safe(pair.fairness.sentence)}**"]
+    if content.rows:
+        parts.append(table(content))
+    if pair.fairness.unknown:
+        parts.append(f"Not stated by both sides: {safe(', '.join(pair.fairness.unknown))}.")
+    return parts

@@ -1,0 +1,66 @@
+"""Text from logs and result files made harmless, for each place where a person reads it.
+
+Device names, models, paths and warnings come from files that anyone may have written. `one_line` is the base: one line
+of visible characters. The others add the escaping of their medium. HTML escaping is jinja2's (autoescape), after
+`one_line`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONGEST = 500  # characters; nothing that names a device, a model or a file needs more
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+_HARMLESS = re.compile(r"[ -~]*")
+_MARKDOWN_MARKS = re.compile(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))")  # an underscore inside a word marks nothing
+_MARKDOWN_BLOCK = re.compile(r"^(\d*)([.)](?=\s|$)|(?<!\d)[#+\-=])")  # heading, list or rule where text opens a line
+_MARKDOWN_REFERENCE = re.compile(r"(@|(?<!&)#)(?=\w)")  # GitHub links @names and #numbers
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # what a spreadsheet takes for a formula or a command
+
+
+def one_line(text: object, *, longest: int = LONGEST) -> str:
+    """Visible characters on one line: no control codes, escape sequences, direction overrides or lone surrogates.
+
+    White space of any kind becomes one space, everything else that steers instead of showing becomes U+FFFD, and text
+    longer than `longest` ends in "…".
+
+    >>> one_line("H100\\x1b[2J\\nrm -rf")
+    'H100�[2J rm -rf'
+    """
+    line = str(text)
+    if not _HARMLESS.fullmatch(line):
+        line = "".join(map(_visible, line[: 4 * longest]))
+    line = " ".join(line.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def _visible(character: str) -> str:
+    if character.isspace():
+        return " "
+    category = unicodedata.category(character)
+    return REPLACEMENT if category[0] == "C" else character  # control, format (bidi, zero width), surrogate, private
+
+
+def markdown(text: object) -> str:
+    """For running text and table cells of Markdown (CommonMark and GitHub's dialect), never inside code.
+
+    >>> markdown("<b>|x|</b> *y* [a](b)")
+    '&lt;b&gt;\\\\|x\\\\|&lt;/b&gt; \\\\*y\\\\* \\\\[a\\\\](b)'
+    """
+    line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+    line = _MARKDOWN_MARKS.sub(r"\\\1", line)
+    line = _MARKDOWN_BLOCK.sub(r"\1\\\2", line)
+    line = line.replace("://", r"\://").replace("www.", r"www\.")
+    return _MARKDOWN_REFERENCE.sub("\\1&#8203;", line)
+
+
+def csv_cell(text: object) -> str:
+    """For a CSV field that a spreadsheet will open; numbers go in as numbers, not through here.
+
+    >>> csv_cell("=HYPERLINK(1)"), csv_cell("H100")
+    ("'=HYPERLINK(1)", 'H100')
+    """
+    line = one_line(text)
+    return f"'{line}" if line.startswith(_FORMULA) else line

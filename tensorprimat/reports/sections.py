@@ -1,0 +1,316 @@
+"""What a comparison says, as tables and sentences that every report shows: results, verdicts, fairness, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorprimat.analysis.derived import Metric
+from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.reports import words
+from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+Build = Callable[[Sequence[Side]], Table]
+"""How the sides of one model become a table."""
+
+MOST_RUNS = 200  # rows of the table of runs: a document is for reading
+MOST_WARNINGS = 200
+
+
+def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
+    """The sides of one model, in reading order."""
+    return tuple(
+        side for side in comparison.sides if (side.result.model.name or "unknown model").lower() == model.lower()
+    )
+
+
+def model_heading(sides: Sequence[Side]) -> str:
+    """What the sides of one model trained, with every title among them: a tiny one never hides behind a full one."""
+    return " and ".join(dict.fromkeys(words.model_title(side.result.model) for side in sides))
+
+
+def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
+    """The peak of the first kind that all sides have; where they have none in common, each its own, named."""
+    common = [kind for kind in MEMORY_KINDS if all(peak_memory(other, kind[0]) is not None for other in sides)]
+    for kind, title in [*common, *MEMORY_KINDS]:
+        peak = peak_memory(side, kind)
+        if peak is not None:
+            source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
+            return Cell(text=f"{words.gigabytes(peak)} {title}", value=peak, source=source)
+    host = side.result.host_memory_peak_gb
+    if host is not None:
+        source = f"highest resident memory of a training process; {source_of(side)}"
+        return Cell(text=f"{words.gigabytes(host)} host", value=host, source=source)
+    return text(None)
+
+
+def _estimate(estimate: Estimate, form: words.Form, side: Side) -> Cell:
+    ends = words.interval(estimate, form)
+    spread = (
+        f"{words.confidence(estimate)} {ends}" if ends else f"no interval: {estimate.no_interval_because or 'unknown'}"
+    )
+    return Cell(
+        text=words.with_interval(estimate, form),
+        value=estimate.value,
+        source=None if estimate.value is None else f"{basis_of(side)}. Rests on {estimate.rests_on}; {spread}",
+    )
+
+
+def _runs(side: Side) -> str:
+    measured = side.result.performance_metrics.measured_steps
+    runs = len(side.result.runs)
+    return f"{max(runs, 1)} × {measured // max(runs, 1)}" if measured else "means only"
+
+
+def results(sides: Sequence[Side]) -> Table:
+    """One row per side: what matters most.
+
+    The model stands in a column of its own only where sides differ in it, the device's name only where the label does
+    not say it; samples/s stand in for tokens/s where no side knows its tokens.
+    """
+    titles = {words.model_title(side.result.model) for side in sides}
+    named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
+    device = words.device_title if not named else lambda side: words.count(side.result.training_config.num_gpus)
+    rates = (
+        _TOKENS if any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides) else ()
+    )
+    if not rates and any(side.result.performance_metrics.samples_per_second for side in sides):
+        rates = _SAMPLES
+    columns: list[tuple[Column, Callable[[Side], Cell]]] = [
+        (Column(title="Side"), lambda side: text(side.label)),
+        *(
+            [(Column(title="Model"), lambda side: text(words.model_title(side.result.model)))]
+            if len(titles) > 1
+            else []
+        ),
+        (Column(title="GPUs" if named else "Device", numeric=named), lambda side: text(device(side))),
+        (
+            Column(title="Step time", numeric=True),
+            lambda side: _estimate(side.step_time_seconds, words.seconds, side),
+        ),
+        *(rates or _TOKENS),
+        (Column(title="Peak memory", numeric=True), lambda side: _peak_memory_cell(side, sides)),
+        (
+            Column(title="Runs × steps", numeric=True),
+            lambda side: Cell(text=_runs(side), value=side.result.performance_metrics.measured_steps),
+        ),
+    ]
+    return Table(
+        key="results",
+        title="Results",
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(tuple(build(side) for _, build in columns) for side in sides),
+    )
+
+
+_TOKENS: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
+    (
+        Column(title="tokens/s", numeric=True),
+        lambda side: figure(side.tokens_per_second.value, words.rate, basis_of(side)),
+    ),
+    (
+        Column(title="tokens/s/GPU", numeric=True),
+        lambda side: _estimate(side.tokens_per_second_per_gpu, words.rate, side),
+    ),
+)
+_SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
+    (
+        Column(title="samples/s", numeric=True),
+        lambda side: figure(side.result.performance_metrics.samples_per_second, words.rate, basis_of(side)),
+    ),
+    (
+        Column(title="samples/s/GPU", numeric=True),
+        lambda side: figure(side.result.performance_metrics.samples_per_second_per_gpu, words.rate, basis_of(side)),
+    ),
+)
+
+
+def verdicts(pairs: Sequence[Pair]) -> Table:
+    """One row per pair: the ratio to its baseline and what it shows."""
+    rows = []
+    for pair in pairs:
+        ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
+        form = words.ratio_form(ratio) if ratio else words.times
+        ends = words.interval(ratio.estimate, form) if ratio else None
+        rows.append(
+            (
+                text(words.model_title(pair.candidate.result.model)),
+                text(pair.candidate.label),
+                text(pair.baseline.label),
+                figure(ratio.estimate.value, form, words.ratio_in_words(ratio)) if ratio else text(None),
+                text(ends),
+                text(words.verdict_of(pair)),
+                text(words.fairness_title(pair)),
+            )
+        )
+    return Table(
+        key="verdicts",
+        title="Verdicts",
+        columns=(
+            Column(title="Model"),
+            Column(title="Candidate"),
+            Column(title="Baseline"),
+            Column(title="Ratio", numeric=True),
+            Column(title="Interval", numeric=True),
+            Column(title="Verdict"),
+            Column(title="Fairness"),
+        ),
+        rows=tuple(rows),
+        note="Ratio: candidate over baseline; above 1 the candidate does more work per second.",
+    )
+
+
+def fairness(pair: Pair) -> Table:
+    """What differs between the two sides of a pair, the weightiest first."""
+    order = tuple(words.WEIGHT_TITLES)
+    differences = sorted(pair.fairness.differences, key=lambda difference: order.index(difference.weight))
+    return Table(
+        key="fairness",
+        title=f"What differs: {pair.baseline.label} and {pair.candidate.label}",
+        columns=(
+            Column(title="Setting"),
+            Column(title=pair.baseline.label),
+            Column(title=pair.candidate.label),
+            Column(title="Weight"),
+        ),
+        rows=tuple(
+            (
+                text(difference.label),
+                *(text(value if value is not None else "not stated") for value in difference.values),
+                text(words.WEIGHT_TITLES[difference.weight]),
+            )
+            for difference in differences
+        ),
+    )
+
+
+EFFICIENCY = {"model_tflops_per_gpu": words.rate, "mfu": words.percent}
+"""Metrics that say how well a device is used, whatever another one did."""
+
+
+def efficiency(sides: Sequence[Side]) -> Table:
+    """Model FLOP/s and MFU of each side on its own: what can be said even where no ratio can."""
+    metrics = [measure(side.result) for side in sides]
+    rows = []
+    for name, form in EFFICIENCY.items():
+        of_name = [of_side[name] for of_side in metrics]
+        if any(metric.value is not None for metric in of_name):
+            title = of_name[0].definition.title
+            rows.append((text(title[0].upper() + title[1:]), *(_metric_cell(metric, form) for metric in of_name)))
+    remarks = dict.fromkeys(
+        f"{side.label}: {of_side['mfu'].remark or of_side['mfu'].because}"
+        for side, of_side in zip(sides, metrics, strict=True)
+    )
+    return Table(
+        key="efficiency",
+        title="Efficiency",
+        columns=(Column(title=""), *(Column(title=side.label, numeric=True) for side in sides)),
+        rows=tuple(rows),
+        note=f"MFU by the convention and of the peak named: {'; '.join(remarks)}." if rows else None,
+        sortable=False,
+    )
+
+
+def _metric_cell(metric: Metric, form: words.Form) -> Cell:
+    inputs = "; ".join(f"{one.name} {one.value} ({one.source})" for one in metric.inputs if one.value is not None)
+    return figure(metric.value, form, f"{metric.definition.formula}. {inputs}")
+
+
+def alone(pair: Pair) -> str | None:
+    """What can still be said of two sides that did other work: how well each used its own device."""
+    said = []
+    for side in (pair.baseline, pair.candidate):
+        metrics = measure(side.result)
+        rate, mfu = metrics["model_tflops_per_gpu"], metrics["mfu"]
+        if rate.value is not None:
+            share = f", {words.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
+            said.append(f"{side.label} {words.rate(rate.value)} model TFLOP/s per GPU{share}")
+    return f"Each on its own: {'; '.join(said)}" if said else None
+
+
+def runs(sides: Sequence[Side]) -> Table:
+    """One row per run of every side."""
+    every = [(side, run) for side in sides for run in side.result.runs]
+    rows = tuple(
+        (
+            text(side.label),
+            Cell(text=str(run.index + 1), value=run.index + 1),
+            text(words.moment(run.started_at)),
+            text(run.host),
+            figure(run.measured_steps, words.count),
+            figure(run.warmup_steps_dropped, words.count),
+            figure(run.avg_step_time_seconds, words.seconds, basis_of(side)),
+            figure(run.tokens_per_second_per_gpu, words.rate, basis_of(side)),
+            figure(run.final_loss, words.loss),
+            text("complete" if run.complete else run.ended_by or "incomplete"),
+        )
+        for side, run in every[:MOST_RUNS]
+    )
+    columns = ("Started", "Host", "Steps", "Warm-up", "Step time", "tokens/s/GPU", "Final loss", "Ended")
+    return Table(
+        key="runs",
+        title="Runs",
+        note=f"The first {MOST_RUNS} of {len(every)} runs; all are in the result files."
+        if len(every) > MOST_RUNS
+        else None,
+        columns=(
+            Column(title="Side"),
+            Column(title="Run", numeric=True),
+            *(Column(title=title, numeric=title not in ("Started", "Host", "Ended")) for title in columns),
+        ),
+        rows=rows,
+    )
+
+
+def analysis(sides: Sequence[Side]) -> Table:
+    """What the estimates rest on, and how many runs would make them narrow."""
+    rows = []
+    for side in sides:
+        estimate = next(
+            (
+                one
+                for one in (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds)
+                if one.value is not None
+            ),
+            side.step_time_seconds,
+        )
+        rows.append(
+            (
+                text(side.label),
+                text(estimate.rests_on),
+                text(words.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"),
+                figure(estimate.runs_for_one_percent, words.count),
+                figure(side.result.performance_metrics.cv_step_time, words.percent, basis_of(side)),
+                text(_BASES.get(side.result.performance_metrics.basis or "")),
+            )
+        )
+    return Table(
+        key="analysis",
+        title="What the estimates rest on",
+        columns=(
+            Column(title="Side"),
+            Column(title="Rests on"),
+            Column(title="95 % interval", numeric=True),
+            Column(title="Runs for ±1 %", numeric=True),
+            Column(title="CV of step time", numeric=True),
+            Column(title="Rates from"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+_BASES = {
+    "step_times": "step times: tokens over seconds",
+    "reported_rates": "rates that the framework printed",
+    "reported_means": "means of the file, without steps",
+}
+
+
+def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
+    """Everything odd, each sentence once, led by the side that it is about; at most MOST_WARNINGS."""
+    of_sides = (f"{side.label}: {warning}" for side in sides for warning in side.result.warnings)
+    every = tuple(dict.fromkeys((*comparison.warnings, *of_sides)))
+    if len(every) <= MOST_WARNINGS:
+        return every
+    return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")

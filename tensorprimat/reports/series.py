@@ -1,0 +1,86 @@
+"""Step times and losses as curves, thinned for the eye: what the plots and the interactive report draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.analysis.records import Side
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.summary import select_measured
+
+MOST_CURVES = 40  # of a side: more lines on top of each other show nothing more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The rows of one run, in their order. All arrays have shape (rows,)."""
+
+    run: int
+    """Which repetition, from 0."""
+    step: NDArray[np.int64]
+    """Optimizer steps since the start of the run, this row included: the horizontal axis of every plot."""
+    seconds: FloatArray
+    """Step time; NaN where the row has none."""
+    loss: FloatArray
+    measured: NDArray[np.bool_]
+    """Whether the row counts: neither warm-up nor interrupted nor in another stretch between restarts."""
+    warmup_steps: int
+    """Last step of the warm-up."""
+    index: NDArray[np.int64]
+    """The step's number as the framework counts."""
+    line: NDArray[np.int64]
+    """Line of the log, -1 where unknown."""
+
+
+def curves(side: Side) -> tuple[Curve, ...]:
+    """One curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
+    steps = side.result.steps
+    selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)
+    return tuple(_curve(steps, selection.run, selection.rows) for selection in selections[:MOST_CURVES])
+
+
+def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> Curve:
+    rows = np.flatnonzero(steps.column("run") == run)
+    measured = np.isin(rows, measured_rows)
+    step = np.cumsum(steps.column("covers")[rows])
+    first = int(np.argmax(measured)) if measured.any() else len(rows)
+    return Curve(
+        run=run,
+        step=step,
+        seconds=steps.column("seconds")[rows],
+        loss=steps.column("loss")[rows],
+        measured=measured,
+        warmup_steps=int(step[first - 1]) if first else 0,
+        index=steps.column("index")[rows],
+        line=steps.column("line")[rows],
+    )
+
+
+def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
+    """Positions of at most about `limit` rows that look the same when drawn: of every stretch the lowest, the highest.
+
+    An outlier is an extreme of its stretch, so none is ever lost; the first and the last row stay too.
+    """
+    if len(values) <= limit:
+        return np.arange(len(values))
+    stretches = np.array_split(np.arange(len(values)), max(1, limit // 2))
+    keep = {0, len(values) - 1}
+    for stretch in stretches:
+        seen = stretch[np.isfinite(values[stretch])]
+        if len(seen):
+            keep.add(int(seen[np.argmin(values[seen])]))
+            keep.add(int(seen[np.argmax(values[seen])]))
+    return np.array(sorted(keep))
+
+
+def pace_range(all_curves: Sequence[Curve]) -> tuple[float, float] | None:
+    """Lowest and highest measured step time of several curves, in seconds; None where nothing was measured."""
+    seen = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in all_curves]
+    seen = [seconds for seconds in seen if len(seconds)]
+    if not seen:
+        return None
+    return float(min(seconds.min() for seconds in seen)), float(max(seconds.max() for seconds in seen))

@@ -1,0 +1,93 @@
+"""`Table`, the one form in which every report shows figures, and the two ways to build one.
+
+A table is data: console, Markdown, HTML and CSV each render the same object. Texts are as they came (untrusted); the
+renderers make them harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprimat.analysis.records import Side
+from tensorprimat.reports.words import UNMEASURED
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one place of a table shows, sorts by, and rests on."""
+
+    text: str
+    value: Value = None
+    """Unrounded, for sorting and CSV; None where unmeasured."""
+    source: str | None = None
+    """Where a figure comes from, in words: shown on demand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column and its heading."""
+
+    title: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under columns; `key` names it in CSV and in links."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str | None = None
+    sortable: bool = True
+    """Whether rows are alike, so that another order makes sense."""
+
+
+def text(value: str | None) -> Cell:
+    """A cell of words."""
+    return Cell(text=UNMEASURED if value is None else value, value=value)
+
+
+def figure(value: float | None, form: Callable[[float | None], str], source: str | None = None) -> Cell:
+    """A cell of one number; an unmeasured one has no source."""
+    return Cell(text=form(value), value=value, source=source if value is not None else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One row of a table that sets sides beside each other."""
+
+    label: str
+    read: Callable[[Side], Any]
+    """The value of a side, None where unknown."""
+    form: Callable[[Any], str] = str
+    source: Callable[[Side], str | None] = lambda side: None  # noqa: ARG005  # most facts need no more than their file
+
+
+def side_by_side(
+    key: str, title: str, facts: Sequence[Fact], sides: Sequence[Side], *, numeric: bool, note: str | None = None
+) -> Table:
+    """Facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
+    rows = []
+    for fact in facts:
+        values = [fact.read(side) for side in sides]
+        if all(value is None for value in values):
+            continue
+        cells = [
+            text(None)
+            if value is None
+            else Cell(
+                text=fact.form(value),
+                value=value if isinstance(value, int | float) and not isinstance(value, bool) else fact.form(value),
+                source=fact.source(side),
+            )
+            for side, value in zip(sides, values, strict=True)
+        ]
+        rows.append((text(fact.label), *cells))
+    columns = (Column(title=""), *(Column(title=side.label, numeric=numeric) for side in sides))
+    return Table(key=key, title=title, columns=columns, rows=tuple(rows), note=note, sortable=False)

@@ -1,0 +1,267 @@
+"""Figures and verdicts in words: the only place where a number gets its digits and its unit for a reader.
+
+None is "–": unmeasured. Everything here takes what analysis computed and formats it; nothing is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from tensorprimat.analysis.records import Estimate, Pair, Ratio, Side
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import Model
+
+UNMEASURED = "–"
+Form = Callable[[float | None], str]
+"""How a number becomes text."""
+
+METRIC_TITLES = {
+    "tokens_per_second_per_gpu": "tokens/s/GPU",
+    "tokens_per_second": "tokens/s",
+    "samples_per_second": "samples/s",
+    "steps_per_second": "steps/s",
+}
+FAIRNESS_TITLES = {
+    "identical": "identical work",
+    "like_for_like": "like for like",
+    "own_configuration": "same work, own configuration",
+    "not_comparable": "not comparable",
+}
+VERDICT_TITLES = {
+    "faster": "faster",
+    "slower": "slower",
+    "no_difference_shown": "~ no difference shown",
+    "too_few_runs": "too few runs to say",
+    "not_comparable": "not comparable",
+}
+WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "context": "worth knowing"}
+
+
+def count(value: float | None) -> str:
+    """A whole number.
+
+    >>> count(12345), count(None)
+    ('12,345', '–')
+    """
+    return UNMEASURED if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """A rate, to about 4 digits.
+
+    >>> [rate(v) for v in (107402.4, 99.567, 1.23456, 0.00123456)]
+    ['107,402', '99.57', '1.235', '0.001235']
+    """
+    if value is None:
+        return UNMEASURED
+    if not 1e-4 <= abs(value) < 1e12 and value != 0:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration of a step: seconds, or milliseconds below a tenth of one.
+
+    >>> [seconds(v) for v in (1234.5, 9.7634, 0.41234, 0.0051234)]
+    ['1,234.5 s', '9.763 s', '0.412 s', '5.123 ms']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e7:
+        return f"{value:.4g} s"
+    if abs(value) >= 100:
+        return f"{value:,.1f} s"
+    return f"{value:.3f} s" if abs(value) >= 0.1 or value == 0 else f"{1000 * value:.4g} ms"
+
+
+def gigabytes(value: float | None) -> str:
+    """Memory in units of 10**9 bytes.
+
+    >>> gigabytes(45.6789), gigabytes(0.00234)
+    ('45.68 GB', '0.002 GB')
+    """
+    return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
+
+
+def percent(value: float | None) -> str:
+    """A fraction.
+
+    >>> percent(0.4237), percent(0.00412)
+    ('42.4 %', '0.41 %')
+    """
+    return UNMEASURED if value is None else f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+
+
+def times(value: float | None, digits: int | None = None) -> str:
+    """A ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
+
+    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
+    ['1.23x', '1.003x', '12.3x', '0.012x']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e6:
+        return f"{value:.3g}x"
+    if digits is None:
+        digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
+    return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def interval(estimate: Estimate, form: Form) -> str | None:
+    """Both ends of the interval in the same form, or None where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return f"{form(estimate.low)} to {form(estimate.high)}"
+
+
+def plus_minus(estimate: Estimate) -> str | None:
+    """Half the width of the interval relative to the value (the wider half), or None.
+
+    >>> plus_minus(Estimate(value=100.0, low=99.0, high=101.5, rests_on=""))
+    '±1.5 %'
+    """
+    if not estimate.value or estimate.low is None or estimate.high is None:
+        return None
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
+    return f"±{100 * half:.1f} %" if math.isfinite(half) and half >= 0.001 else f"±{100 * half:.1g} %"
+
+
+def with_interval(estimate: Estimate, form: Form) -> str:
+    """The value, and ± in percent where there is an interval."""
+    width = plus_minus(estimate)
+    return f"{form(estimate.value)} {width}" if width else form(estimate.value)
+
+
+def confidence(estimate: Estimate) -> str:
+    """What an interval is called.
+
+    >>> confidence(Estimate(value=1.0, rests_on=""))
+    '95 % interval'
+    """
+    return f"{100 * estimate.confidence:g} % interval"
+
+
+def moment(stamp: str | None) -> str | None:
+    """An ISO 8601 time stamp as people write it; anything else as it is.
+
+    >>> moment("2025-11-03T14:12:09.123456+00:00"), moment("yesterday")
+    ('2025-11-03 14:12:09 UTC', 'yesterday')
+    """
+    if stamp is None:
+        return None
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", stamp)
+    if parts is None:
+        return stamp
+    date, time, zone = parts.groups()
+    zone = {"Z": "UTC", "+00:00": "UTC", "+0000": "UTC", None: ""}.get(zone, zone)
+    return f"{date} {time} {zone}".rstrip()
+
+
+def loss(value: float | None) -> str:
+    """A training loss.
+
+    >>> loss(2.61)
+    '2.610'
+    """
+    return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
+
+
+def model_title(model: Model) -> str:
+    """What a person calls the model that ran: from its shape if known, else from its preset; a tiny one says so.
+
+    >>> model_title(Model(name="llama", preset="tiny")), model_title(Model(name="llama"))
+    ('Llama-3.1 tiny', 'llama')
+    """
+    known = models.identify(model.shape) if model.shape is not None else None
+    if known is None and model.shape is None and model.name and model.preset:
+        try:
+            known = models.find(model.name, model.preset)
+        except UsageError:  # a name of the log's own
+            known = None
+    if known is not None:
+        return known.title
+    return " ".join(filter(None, (model.name or "unnamed model", model.preset)))
+
+
+def device_title(side: Side) -> str:
+    """How many of which device, as the driver or the log names it."""
+    gpu, gpus = side.result.gpu_info, side.result.training_config.num_gpus
+    name = gpu.device_name or "unknown device"
+    if side.result.platform == "cpu":
+        return name
+    return f"{gpus} × {name}" if gpus else name
+
+
+def precision(side: Side) -> str:
+    """The precision that ran, as people write it."""
+    stated = side.result.training_config.precision
+    return stated.upper() if stated else "precision not stated"
+
+
+def verdict_of(pair: Pair) -> str:
+    """What a pair shows, in two or three words."""
+    if pair.fairness.verdict == "not_comparable":
+        return VERDICT_TITLES["not_comparable"]
+    return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
+
+
+def headline(pair: Pair) -> str:
+    """One sentence: what this pair shows. Names the direction, and the precisions where they are not the same."""
+    candidate, baseline = pair.candidate.label, pair.baseline.label
+    if pair.fairness.verdict == "not_comparable":
+        return f"No ratio of {candidate} to {baseline}: not comparable"
+    if pair.ratio is None or pair.ratio.estimate.value is None:
+        return f"No ratio of {candidate} to {baseline}: at least one side has no rate"
+    precisions = tuple(map(precision, (pair.candidate, pair.baseline)))
+    if precisions[0] != precisions[1]:
+        candidate, baseline = (f"{name} ({how})" for name, how in zip((candidate, baseline), precisions, strict=True))
+    amount = ratio_in_words(pair.ratio)
+    if pair.ratio.verdict in ("faster", "slower"):
+        return f"{candidate} is {pair.ratio.verdict} than {baseline}: {amount}"
+    if pair.ratio.verdict == "no_difference_shown":
+        return f"~ No difference shown between {candidate} and {baseline}: {amount}"
+    return f"Too few runs to say how {candidate} and {baseline} differ: {amount}"
+
+
+def ratio_form(ratio: Ratio) -> Form:
+    """How to write a ratio and both ends of its interval: with the decimals that tell them apart."""
+    value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
+    if value is None or low is None or high is None or high <= low or value >= 10:
+        return times
+    decimals = min(3, max(2, math.ceil(-math.log10((high - low) / 2))))
+    return lambda number: times(number, decimals)
+
+
+def ratio_in_words(ratio: Ratio) -> str:
+    """The ratio with metric, interval and assumption.
+
+    >>> ratio_in_words(Ratio(metric="tokens_per_second", estimate=Estimate(value=1.2, low=1.1, high=1.3, rests_on=""),
+    ...                      verdict="faster"))
+    '1.20x the tokens/s (95 % interval 1.10x to 1.30x)'
+    """
+    form = ratio_form(ratio)
+    said = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
+    ends = interval(ratio.estimate, form)
+    details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
+    if ratio.assumption:
+        details.append(ratio.assumption)
+    return f"{said} ({'; '.join(details)})"
+
+
+def advice(pair: Pair) -> str | None:
+    """What would lead to a verdict where there are too few runs for one."""
+    if pair.ratio is None or pair.ratio.verdict != "too_few_runs":
+        return None
+    needed = pair.ratio.estimate.runs_for_one_percent
+    amount = f"about {needed} runs of each side would give ±1 %" if needed else "several runs of each side are needed"
+    return f"To decide: {amount} (benchmark.py --runs N), or state what runs vary by, such as --assume-run-cv 2%"
+
+
+def fairness_title(pair: Pair) -> str:
+    """The fairness verdict in two or three words; what is not stated cannot be called the same work."""
+    if pair.fairness.unknown and pair.fairness.verdict != "not_comparable":
+        return "not all stated"
+    return FAIRNESS_TITLES[pair.fairness.verdict]

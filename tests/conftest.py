@@ -1,0 +1,40 @@
+"""What several tests need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.records import Result
+from tensorprimat.logs.format import Given
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real logs beside the checkout, never part of the project: a test that needs them skips where they are absent."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no real logs here: {SHARED} is absent")
+    return SHARED
+
+
+class TextReader(Protocol):
+    """Reads a text as a log file: `read_text(text, format=None, **flags)`."""
+
+    def __call__(self, text: str, *, format: str | None = None, **flags: Any) -> Result: ...
+
+
+@pytest.fixture
+def read_text(tmp_path: Path) -> TextReader:
+    """A text as if it were a log file; flags are fields of `Given`."""
+
+    def read(text: str, *, format: str | None = None, **flags: Any) -> Result:
+        path = tmp_path / "training.log"
+        path.write_bytes(text.encode())
+        return logs.read(path, format=format, given=Given(**flags))
+
+    return read

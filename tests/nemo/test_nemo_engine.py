@@ -1,0 +1,121 @@
+"""The NeMo engine against the real NeMo: recipes, serialisation, and training that agrees with NeMo's own log."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIM = ROOT.parent / "shared" / "nemo_on_cpu"
+MODELS = ("llama", "qwen", "mistral")
+STEPS = 4  # after one of warm-up
+PRINTED_DIGITS = 2e-3  # NeMo prints four significant digits, rounded down or up
+HOOK_SECONDS = 0.25  # its timer stops before the batch-end hooks, logging among them; ours runs from end to end
+
+
+def python(*arguments, **environment):
+    """A fresh interpreter that finds the project and the stand-ins for CUDA."""
+    path = os.pathsep.join([str(ROOT), str(SHIM)])
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )  # fmt: skip
+
+
+def test_the_collection_has_the_three_recipes():
+    from nemo.collections import llm
+
+    from tensorprimat.engines import nemo
+
+    assert llm.llama31_8b
+    assert llm.qwen25_7b
+    assert llm.mistral_7b
+    assert nemo.unavailable() is None
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_unmodified_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
+    from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
+
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines import nemo_recipe
+    from tensorprimat.engines.callback import BenchmarkCallback
+
+    spec = RunSpec(
+        model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
+        sequence_length=8192, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, platform="nvd",
+        output_dir=str(tmp_path),
+    )  # fmt: skip
+    recipe = nemo_recipe.build(spec)
+    serialiser = ZlibJSONSerializer()
+    assert serialiser.deserialize(serialiser.serialize(recipe)) == recipe
+    assert recipe.trainer.plugins.fp8 == "hybrid"
+    assert recipe.trainer.plugins.fp8_recipe == "delayed"
+    assert recipe.data.seq_length == recipe.model.config.seq_length == 8192
+    assert (recipe.data.global_batch_size, recipe.data.micro_batch_size) == (128, 1)
+    assert recipe.trainer.strategy.tensor_model_parallel_size == 4
+    assert recipe.trainer.strategy.context_parallel_size == 1
+    assert any(callback.__fn_or_cls__ is BenchmarkCallback for callback in recipe.trainer.callbacks)
+
+
+def agrees(result, log):
+    """Same steps, same losses to the digits printed, same step times within what the hooks explain."""
+    ours = {step.index: step for step in result.steps}
+    theirs = {step.index: step for step in log.steps}
+    assert list(ours) == list(theirs) == list(range(1, STEPS + 2))
+    for index, step in theirs.items():
+        assert ours[index].loss == pytest.approx(step.loss, rel=PRINTED_DIGITS)
+        if index > 1:
+            assert ours[index].seconds == pytest.approx(step.seconds, abs=HOOK_SECONDS)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(model, tmp_path):
+    from tensorprimat import logs
+    from tensorprimat.core import store
+
+    shown = python(ROOT / "tests" / "nemo" / "tiny.py", model, tmp_path / "result.json", STEPS)
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
+    result = store.load(tmp_path / "result.json")
+    agrees(result, logs.read(tmp_path / "train.log"))
+    assert (result.model.name, result.provenance.engine, result.platform) == (model, "nemo", "cpu")
+    config = result.training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.sequence_length) == (4, 1, 64)
+    assert result.performance_metrics.measured_steps == STEPS
+
+
+def test_two_ranks_write_one_result(tmp_path):
+    from tensorprimat.core import store
+
+    shown = python(
+        "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", 0,
+        ROOT / "tests" / "nemo" / "tiny.py", "llama", tmp_path / "result.json", STEPS, 2,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    result = store.load(tmp_path / "result.json")
+    assert (result.training_config.num_gpus, result.training_config.data_parallel_size) == (2, 2)
+    assert result.performance_metrics.measured_steps == STEPS
+
+
+LIVE = """
+import tiny, nemo_run as run
+from benchmark_utils import BenchmarkCallback
+from tensorprimat.engines import nemo_recipe
+recipe = tiny.shrink(nemo_recipe.build(tiny.spec("llama", {folder!r})))
+recipe.trainer.callbacks = [BenchmarkCallback(output_dir={folder!r}, platform="auto", model_name="llama")]
+run.run(recipe, direct=True)
+"""
+
+
+def test_a_live_callback_works_when_the_recipe_runs_directly(tmp_path):
+    from tensorprimat.core import store
+
+    shown = python(
+        "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo')!r})" + LIVE.format(folder=str(tmp_path))
+    )
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    (file,) = tmp_path.glob("benchmark_cpu_llama*.json")
+    assert store.load(file).performance_metrics.total_steps == STEPS + 1

@@ -1,0 +1,240 @@
+"""`tprimat analyze`: every file of old folders is listed with what it holds, and none of them stops the rest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorprimat import cli, logs
+from tensorprimat.cli import surveying
+from tensorprimat.core import store
+from tensorprimat.logs import survey
+
+ROOT = Path(__file__).parents[1]
+
+
+def litgpt_log(seconds: float = 0.5, name: str = "") -> str:
+    arguments = (
+        "{'devices': 4, 'train': TrainArgs(global_batch_size=16, micro_batch_size=4, max_seq_length=1024)"
+        + (f", 'model_name': '{name}'" if name else "")
+        + "}\n"
+    )
+    return arguments + "".join(
+        f"Epoch 1 | iter {step} step {step} | loss train: {9 - step / 10:.3f}, val: n/a |"
+        f" iter time: {seconds * 1000:.2f} ms (step) remaining time: 0:12:01\n"
+        for step in range(1, 13)
+    )
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A folder of old data with a bit of everything, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("amd-logs/llama", "nvi-logs/llama3_1_8b_pretrain_fp8"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "log.txt").write_text(litgpt_log())
+    return tmp_path
+
+
+def analyze(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["analyze", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def listed(capsys, *arguments: str) -> dict[str, dict]:
+    _, out, _ = analyze(capsys, "--json", *arguments)
+    return {row["file"]: row for row in json.loads(out)["files"]}
+
+
+@pytest.mark.usefixtures("old")
+def test_every_file_comes_with_format_steps_and_rate(capsys):
+    code, out, _ = analyze(capsys)
+    rows = [line.split() for line in out.splitlines() if "log.txt" in line]
+    assert code == 0
+    assert [(row[1], row[5], row[6]) for row in rows] == [("litgpt", "12", "8,192")] * 2
+
+
+@pytest.mark.usefixtures("old")
+def test_model_and_precision_of_the_path_are_used_and_marked(capsys):
+    rows = listed(capsys)
+    fp8 = rows["nvi-logs/llama3_1_8b_pretrain_fp8/log.txt"]
+    assert (fp8["model"], fp8["precision"], fp8["from_path"]) == ("llama", "fp8", ["model.name", "precision"])
+    assert rows["amd-logs/llama/log.txt"]["from_path"] == ["model.name"]
+    _, out, _ = analyze(capsys)
+    assert "llama*" in out
+    assert "* named by the path, not by the file" in out
+
+
+def test_what_the_file_says_comes_before_its_path(old, capsys):
+    (old / "amd-logs/llama/log.txt").write_text(litgpt_log(name="pythia-160m"))
+    row = listed(capsys)["amd-logs/llama/log.txt"]
+    assert (row["model"], row["from_path"]) == ("pythia-160m", [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "model", "precision"),
+    [
+        (("amd-logs", "llama", "log.txt"), "llama", None),
+        (("nvi-logs", "Qwen2.5-7B-BF16", "run.log"), "qwen", "bf16"),
+        (("old", "mistral_7b", "mxfp8", "x.log.gz"), "mistral", "fp8"),
+        (("old", "llama2_70b.txt"), "llama2_70b", None),
+        (("ollama", "prefp8x"), None, None),
+    ],
+)
+def test_paths_name_models_and_precisions_only_in_whole_words(parts, model, precision):
+    assert (survey._named(parts), survey._precision(parts)) == (model, precision)
+
+
+def test_what_cannot_be_read_is_listed_and_never_fatal(old, capsys):
+    (old / "amd-logs/broken").symlink_to("nowhere")
+    os.mkfifo(old / "amd-logs/fifo")
+    (old / "amd-logs/torn.xlsx").write_bytes(b"PK\x03\x04torn")
+    (old / "amd-logs/torn.json").write_text('{"platform": "nvd", "performance_metrics": {')
+    (old / "amd-logs/torn.log.gz").write_bytes(b"\x1f\x8b\x08torn")
+    rows = listed(capsys, "amd-logs")
+    problems = {Path(name).name: row["problem"] for name, row in rows.items() if row["problem"]}
+    assert set(problems) == {"broken", "fifo", "torn.xlsx", "torn.json", "torn.log.gz"}
+    assert problems["broken"] == "a link that leads nowhere"
+    assert rows["amd-logs/llama/log.txt"]["total_steps"] == 12
+
+
+def test_training_data_without_step_timing_is_listed_and_other_files_are_counted(old, capsys):
+    mark = '{"time_ms": 1, "key": "run_start", "metadata": {}}'
+    (old / "amd-logs/mlperf.txt").write_text(f":::MLLOG {mark}\n")
+    (old / "amd-logs/notes.md").write_text("# what we did\n")
+    (old / "amd-logs/picture.png").write_bytes(bytes(range(256)) * 10)
+    (old / "amd-logs/empty").write_text("")
+    code, out, _ = analyze(capsys, "amd-logs")
+    assert code == 0
+    assert "amd-logs/mlperf.txt: no usable step timing" in out
+    assert "3 other files hold no training data" in out
+
+
+def test_loops_of_links_end_and_a_folder_reached_twice_is_read_once(old, capsys):
+    (old / "amd-logs/loop").symlink_to("../amd-logs")
+    (old / "amd-logs/again").symlink_to("llama")
+    (old / "amd-logs/self").symlink_to("self")
+    rows = listed(capsys, "amd-logs")
+    assert [name for name, row in rows.items() if row["format"]] == ["amd-logs/again/log.txt"]
+
+
+def test_results_are_listed_as_results_and_their_history_is_not_entered(old, capsys):
+    store.save(logs.read(old / "amd-logs/llama/log.txt"), old / "output", stamp="x")
+    rows = listed(capsys)
+    assert [row["format"] for name, row in rows.items() if name.startswith("output")] == ["result"]
+
+
+def test_save_writes_a_result_for_every_log_and_keeps_all_in_history(old, capsys):
+    code, _, err = analyze(capsys, "amd-logs", "nvi-logs", "--save")
+    saved = store.load(old / "output/benchmark_unknown_llama.json")
+    assert code == 0
+    assert saved.provenance.assumed["model.name"].startswith("path ")
+    assert len(list((old / "output/history").glob("*.json"))) == 2
+    assert "some runs share a name" in err
+    before = sorted((old / "output/history").iterdir())
+    analyze(capsys, "output", "--save")  # results are not logs: nothing new
+    assert sorted((old / "output/history").iterdir()) == before
+
+
+def test_csv_has_one_line_per_file_and_no_formula(old, capsys):
+    (old / "amd-logs/=HYPERLINK(1).log").write_text(litgpt_log(name="+cmd"))
+    code, out, _ = analyze(capsys, "--csv", "amd-logs")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert list(rows[0]) == list(surveying.COLUMNS)
+    assert float(rows[1]["tokens_per_second_per_gpu"]) == pytest.approx(8192)
+    assert not any(cell.startswith(("=", "+")) for row in rows for cell in row.values())
+
+
+def test_control_codes_of_names_and_contents_do_not_reach_the_screen(old, capsys):
+    (old / "amd-logs/\x1b[2Jevil.log").write_text(litgpt_log())
+    (old / "amd-logs/\x1b]0;title\x07.gz").write_bytes(b"\x1f\x8b\x08torn")
+    _, out, _ = analyze(capsys, "amd-logs")
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_event_files_of_a_folder_are_one_row(old, capsys):
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    event, summary = pytest.importorskip("tensorboard.compat.proto.event_pb2"), pytest.importorskip(
+        "tensorboard.compat.proto.summary_pb2"
+    )  # fmt: skip
+    folder = old / "nvi-logs/tb/version_0"
+    for first in (1, 6):
+        events = writer.EventFileWriter(str(folder))
+        for step in range(first, first + 5):
+            value = summary.Summary.Value(tag="iteration-time", simple_value=0.5)
+            events.add_event(event.Event(step=step, wall_time=1e9 + step, summary=summary.Summary(value=[value])))
+        events.close()
+    row = listed(capsys, "nvi-logs/tb")["nvi-logs/tb/version_0"]
+    assert (row["format"], row["total_steps"]) == ("tensorboard", 10)
+
+
+def test_profiles_stand_side_by_side(old, capsys):
+    openpyxl = pytest.importorskip("openpyxl")
+    for name, idle in (("h100", 10.0), ("mi300x", 20.0)):
+        book = openpyxl.Workbook()
+        book.active.title = "gpu_timeline"
+        for row in (("type", "time ms"), ("total_time", 100.0), ("idle_time", idle)):
+            book.active.append(row)
+        book.save(old / f"amd-logs/{name}_rank0.xlsx")
+    code, out, _ = analyze(capsys, "amd-logs")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("idle")]
+    assert line.split()[-1] == "2.00x"
+    _, out, _ = analyze(capsys, "amd-logs", "--json")
+    assert {row["name"]: row["ratio"] for row in json.loads(out)["profile_comparison"]}["idle"] == 2.0
+
+
+def test_thousands_of_files_are_all_listed(old, capsys):
+    for folder in range(20):
+        (old / f"many/{folder}").mkdir(parents=True)
+        for number in range(50):
+            (old / f"many/{folder}/{number}.txt").write_text(litgpt_log() if number == 7 else f"note {number}\n")
+    _, out, _ = analyze(capsys, "many", "--json")
+    document = json.loads(out)
+    assert (len(document["files"]), document["other_files"]) == (20, 980)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere",), "nowhere: no such folder"),
+        (("--json", "--csv"), "--json and --csv: choose one"),
+        (("--save", "--output", "/proc/none"), "--output /proc/none"),
+        (("empty",), "no training data in empty: 0 other files, 0 unusable"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(old, capsys, arguments, says):
+    (old / "empty").mkdir()
+    code, _, err = analyze(capsys, *arguments)
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_without_the_default_folders_their_names_are_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = analyze(capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "none of amd-logs, nvi-logs, benchmark_results, output is here" in err
+
+
+def test_the_door_is_the_command(old):
+    shown = subprocess.run(
+        [sys.executable, ROOT / "analyze_existing_logs.py", "amd-logs"],
+        cwd=old,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "litgpt" in shown.stdout

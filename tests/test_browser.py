@@ -1,0 +1,307 @@
+"""comparison_report.html in a real Chromium: read, clicked, keyed, zoomed, printed. `make test-browser` runs these.
+
+SCREENSHOTS=DIR keeps the pictures of every width.
+"""
+
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.core.store import Loaded
+from tensorprimat.reports import html
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium"),
+]
+WIDTHS = (400, 1000, 1600)
+LEAST_CONTRAST = 4.5  # WCAG 2 AA for text of ordinary size
+
+
+def page_of(*results):
+    loaded = [Loaded(path=Path(f"benchmark_{number}.json"), result=result) for number, result in enumerate(results)]
+    return html.render(compare(loaded))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The reports, by name, as files."""
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = '"><img src=x onerror=window.broken=1><script>window.broken=1</script>{{7*7}}'
+    contents = {
+        "two": page_of(plausible.result("h100", runs=5), plausible.result("mi300x", runs=5, seconds=11.0, seed=1)),
+        "models": page_of(
+            *(
+                plausible.result(machine, model=model, runs=2, seconds=seconds, seed=seed)
+                for model in ("llama", "qwen", "mistral")
+                for seed, (machine, seconds) in enumerate((("h100", 12.8), ("mi300x", 11.0)))
+            )
+        ),
+        "tiny": page_of(plausible.result("cpu", preset="tiny", seconds=0.2, noise=0.05)),
+        "incomparable": page_of(plausible.result("h100"), plausible.result("mi300x", sequence_length=2048)),
+        "means": page_of(plausible.means_only(), plausible.means_only("mi300x")),
+        "hostile": page_of(plausible.result("h100", device_name=hostile), plausible.result("mi300x")),
+        "long": page_of(plausible.result("h100", steps=30_000), plausible.result("mi300x", steps=30_000, seed=1)),
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_text(content, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # CI runs as root
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser, pages):
+    """Opens a report; whatever the page complains about, and whatever it asks the network for, fails the test."""
+    opened, complaints = [], []
+
+    def visit(name, width=1000, **options):
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        opened.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        page.goto((pages / f"{name}.html").as_uri())
+        return page
+
+    yield visit
+    for page in opened:
+        page.close()
+    assert complaints == []
+
+
+def picture(page, name):
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["two", "models", "tiny", "incomparable", "means", "hostile"])
+def test_no_width_needs_sideways_scrolling(visit, name, width):
+    page = visit(name, width)
+    picture(page, f"{name}_{width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_and_light_follow_the_system_and_the_reader(visit):
+    page = visit("two", color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(paper)
+    picture(page, "two_1000_dark")
+    page.get_by_role("button", name="Light").click()
+    light = page.evaluate(paper)
+    assert (dark, light) == ("rgb(22, 24, 28)", "rgb(255, 255, 255)")
+    assert page.get_by_role("button", name="Light").get_attribute("aria-pressed") == "true"
+    page.reload()
+    assert page.evaluate(paper) == light, "the choice is remembered"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_paper(visit, scheme):
+    page = visit("two", color_scheme=scheme)
+    colours = page.evaluate(
+        """() => Object.fromEntries(["ink", "soft", "accent", "good", "bad", "caution", "paper", "tint"].map((name) =>
+            [name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))"""
+    )
+    for text in ("ink", "soft", "accent", "good", "bad", "caution"):
+        for paper in ("paper", "tint"):
+            assert contrast(colours[text], colours[paper]) >= LEAST_CONTRAST, f"{text} on {paper}"
+
+
+def contrast(one, other):
+    """Contrast ratio of two colours (#rrggbb) as WCAG 2 defines it."""
+
+    def luminance(colour):
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_a_table_sorts_by_click_and_by_key(visit):
+    page = visit("two")
+    table = page.locator("#table-runs-0")
+    heading = table.locator("thead th").filter(has_text="Step time")
+    heading.get_by_role("button").click()
+    rising = table.locator("tbody tr td:nth-child(7)").all_inner_texts()
+    assert heading.get_attribute("aria-sort") == "ascending"
+    heading.get_by_role("button").press("Enter")
+    assert heading.get_attribute("aria-sort") == "descending"
+    falling = table.locator("tbody tr td:nth-child(7)").all_inner_texts()
+    assert falling == rising[::-1]
+    times = [float(re.search(r"[\d.]+", text).group()) for text in rising]
+    assert times == sorted(times)
+
+
+def test_unmeasured_values_sort_last_in_both_directions(visit):
+    page = visit("models")
+    table = page.locator("#verdicts")
+    table.locator("thead th").first.get_by_role("button").click()
+    names = table.locator("tbody th").all_inner_texts()
+    assert names == sorted(names)
+
+
+def test_a_figure_tells_where_it_comes_from(visit):
+    page = visit("two")
+    figure = page.locator("#results-0 .figure").first
+    figure.click()
+    source = page.locator(".source:popover-open")
+    assert "measured steps of" in source.inner_text()
+    assert "benchmark_0.json" in source.inner_text()
+    assert "Unrounded: 12.8" in source.inner_text()
+    picture(page, "source_of_a_figure")
+    page.keyboard.press("Escape")
+    assert page.locator(".source:popover-open").count() == 0
+    figure.focus()
+    page.keyboard.press("Enter")
+    box, window = page.locator(".source:popover-open").bounding_box(), page.viewport_size
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= window["width"]
+
+
+def test_runs_can_be_chosen(visit):
+    page = visit("two")
+    lines = page.locator(".plot[data-of=seconds] path[stroke-dasharray]")
+    everything = lines.count()
+    chooser = page.get_by_role("group", name="Runs shown")
+    chooser.get_by_label("run 2").first.uncheck()
+    assert lines.count() == everything - 2, "measured and unmeasured part of one run"
+    chooser.get_by_label("AMD Instinct MI300X").uncheck()
+    assert lines.count() == 2 * 4
+    chooser.get_by_label("AMD Instinct MI300X").check()
+    chooser.get_by_label("run 2").first.check()
+    assert lines.count() == everything
+
+
+def ticks(page):
+    return page.locator(".plot[data-of=seconds] text[text-anchor=middle]").all_text_contents()
+
+
+def test_dragging_zooms_and_a_button_shows_everything_again(visit):
+    page = visit("two")
+    canvas = page.locator(".plot[data-of=seconds] .canvas")
+    canvas.scroll_into_view_if_needed()
+    box, before = canvas.bounding_box(), ticks(page)
+    page.mouse.move(box["x"] + 400, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
+    page.mouse.up()
+    assert ticks(page) != before
+    page.get_by_role("button", name="Show everything: Step time over steps").click()
+    assert ticks(page) == before
+
+
+def test_hovering_reads_the_step_under_the_pointer(visit):
+    page = visit("tiny")
+    canvas = page.locator(".plot[data-of=seconds] .canvas")
+    canvas.hover()
+    readout = page.locator(".plot[data-of=seconds] .readout")
+    assert re.search(r"Step \d+\s+Intel\(R\) Xeon\(R\) Platinum 8480C: 0\.\d+ s", readout.inner_text())
+
+
+def test_the_plot_is_read_aloud_and_zoomed_by_keyboard(visit):
+    page = visit("two")
+    canvas = page.locator(".plot[data-of=seconds] .canvas")
+    canvas.focus()
+    for _ in range(7):
+        page.keyboard.press("ArrowRight")
+    spoken = page.locator(".plot[data-of=seconds] [aria-live]").text_content()
+    assert spoken.startswith("Step 7: NVIDIA H100 80GB HBM3, run 1: 12.8")
+    before = ticks(page)
+    page.keyboard.press("+")
+    assert ticks(page) != before
+    picture(page, "zoomed_by_keyboard")
+    page.keyboard.press("0")
+    assert ticks(page) == before
+    page.keyboard.press("End")
+    assert "Step 55:" in page.locator(".plot[data-of=seconds] [aria-live]").text_content()
+
+
+def test_a_step_of_the_warm_up_is_read_as_not_measured(visit):
+    page = visit("two")
+    page.locator(".plot[data-of=seconds] .canvas").focus()
+    page.keyboard.press("Home")
+    assert "(not measured)" in page.locator(".plot[data-of=seconds] [aria-live]").text_content()
+
+
+def test_losses_have_a_plot_of_their_own(visit):
+    page = visit("two")
+    assert page.locator(".plot[data-of=loss] path").count() >= 10
+
+
+def test_means_without_steps_say_why_there_is_no_plot(visit):
+    page = visit("means")
+    assert page.get_by_text("hold only means or rates, so there is no distribution to show").is_visible()
+    assert page.locator(".plot svg").count() == 0
+
+
+def test_tens_of_thousands_of_steps_stay_quick(visit):
+    page = visit("long")
+    milliseconds = page.evaluate(
+        """() => { const start = performance.now();
+            for (let turn = 0; turn < 5; turn++)
+              document.querySelector(".plot[data-of=seconds] button").click();
+            return (performance.now() - start) / 5; }"""
+    )
+    assert milliseconds < 1000
+
+
+def test_on_paper_everything_is_open_and_light(visit):
+    page = visit("two", color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator(".tools").is_visible()
+    picture(page, "on_paper")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() == 1
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_hostile_names_stay_text(visit):
+    page = visit("hostile")
+    assert page.evaluate("window.broken") is None
+    assert page.locator("img").count() == 0
+    assert "{{7*7}}" in page.locator("h2 + article .headline").first.inner_text()
+
+
+@pytest.mark.parametrize("name", ["two", "models", "incomparable"])
+def test_everything_that_can_be_used_has_a_name(visit, name):
+    page = visit(name)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, a, input, summary, [role=img], [role=region], .canvas")]
+            .filter((one) => !(one.textContent.trim() || one.ariaLabel || one.labels?.length))
+            .map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), "no heading is skipped"
+    identifiers = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_without_scripts_the_figures_are_all_there(visit):
+    page = visit("two", java_script_enabled=False)
+    assert page.locator("noscript").count() == 1
+    assert page.locator("#results-0").is_visible()
+    assert not page.locator(".plots").is_visible()
+    assert not page.locator(".tools").is_visible()

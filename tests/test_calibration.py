@@ -1,0 +1,77 @@
+"""A small version of perf/calibration.py: the intervals hold, and the document can be written."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "perf" / "calibration.py"
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    spec = importlib.util.spec_from_file_location("calibration", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["calibration"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["calibration"]
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(11)
+
+
+def test_five_runs_a_side_cover_raise_few_alarms_and_find_two_percent(calibration, random):
+    world = calibration.World(name="plain", ramp=8, phi=0.5)
+    found = calibration.compare_sides(world, world, random, 400)
+    assert 0.92 <= found.coverage <= 0.98
+    assert found.false_alarms <= 0.08
+    assert found.found >= 0.9
+    assert found.bootstrap_coverage < found.coverage
+
+
+def test_hosts_that_differ_do_not_feign_certainty(calibration, random):
+    world = calibration.World(name="hosts", runs=9, hosts=3, host_cv=0.01, steps=20)
+    assert calibration.compare_sides(world, world, random, 300).coverage >= 0.92
+
+
+@pytest.mark.parametrize(("rows", "phi"), [(20, 0.0), (50, 0.3), (50, 0.6), (200, 0.8)])
+def test_one_run_covers_its_own_mean(calibration, random, rows, phi):
+    found = calibration.one_run(rows, phi, random, 1000)
+    assert 0.92 <= found.coverage <= 0.985
+
+
+def test_a_family_of_equal_candidates_is_rarely_split(calibration, random):
+    assert calibration.family_alarms(random, 400) <= 0.08
+
+
+def test_an_assumption_that_is_true_gives_few_false_alarms(calibration, random):
+    assert calibration.assumed_alarms(random, 600) <= 0.08
+
+
+def test_warm_up_ends_are_found(calibration, random):
+    for series in calibration.steadiness(random, 100):
+        if series.clean:
+            assert series.within_two >= 0.95, series.name
+        if series.truth is None:
+            assert series.settled <= 0.15, series.name
+
+
+def test_a_quick_look_prints_the_document_and_writes_nothing(calibration, capsys):
+    document = SCRIPT.parents[1] / "docs" / "calibration.md"
+    before = document.read_bytes() if document.exists() else None
+    assert calibration.main(["--comparisons", "20"]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert printed.startswith("# Are the intervals right?")
+    assert (document.read_bytes() if document.exists() else None) == before
+
+
+def test_the_committed_document_is_what_the_script_writes(calibration):
+    document = SCRIPT.parents[1] / "docs" / "calibration.md"
+    text = document.read_text(encoding="utf-8")
+    assert "perf/calibration.py" in text
+    assert all(name in text for name in calibration.ALTERNATIVES)

@@ -1,0 +1,250 @@
+"""Facts as data: GPUs, prices, methodologies, published results."""
+
+import pytest
+
+from tensorprimat.core import catalogue, flops, models
+from tensorprimat.core.catalogue import find_gpu
+
+DRIVER_NAMES = {
+    "NVIDIA H100 80GB HBM3": "H100 SXM",
+    "NVIDIA H100 PCIe": "H100 PCIe",
+    "NVIDIA H100 NVL": "H100 NVL",
+    "NVIDIA H200": "H200 SXM",
+    "NVIDIA H200 NVL": "H200 NVL",
+    "NVIDIA GH200 480GB": "GH200 96GB",
+    "NVIDIA GH200 144G HBM3e": "GH200 144GB",
+    "NVIDIA B200": "B200",
+    "NVIDIA GB200": "GB200",
+    "NVIDIA B300 SXM6 AC": "B300",
+    "NVIDIA GB300": "GB300",
+    "AMD Instinct MI300X": "MI300X",
+    "AMD Instinct MI300X VF": "MI300X",
+    "AMD Instinct MI300X OAM": "MI300X",
+    "AMD Instinct MI300A": "MI300A",
+    "AMD Instinct MI325X": "MI325X",
+    "AMD Instinct MI325X VF": "MI325X",
+    "AMD Instinct MI350X": "MI350X",
+    "AMD Instinct MI355X": "MI355X",
+    "AMD Instinct MI250X/MI250": "MI250X",
+    "AMD Instinct MI250X / MI250": "MI250X",
+    "NVIDIA A100-SXM4-40GB": "A100 SXM 40GB",
+    "NVIDIA A100-SXM4-80GB": "A100 SXM 80GB",
+    "A100-SXM4-80GB": "A100 SXM 80GB",
+    "NVIDIA A100-PCIE-40GB": "A100 PCIe 40GB",
+    "NVIDIA A100 80GB PCIe": "A100 PCIe 80GB",
+    "Tesla V100-SXM2-16GB": "V100 SXM2 16GB",
+    "Tesla V100-SXM2-32GB": "V100 SXM2 32GB",
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "NVIDIA GeForce RTX 5090": "RTX 5090",
+    "NVIDIA L40S": "L40S",
+}
+
+
+@pytest.mark.parametrize(("printed", "name"), DRIVER_NAMES.items())
+def test_a_device_is_found_by_the_name_that_its_driver_prints(printed, name):
+    assert find_gpu(printed).name == name
+    assert find_gpu(printed.lower()).name == name
+    assert find_gpu(printed.upper()).name == name
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        None,
+        "",
+        "  ",
+        "NVIDIA",
+        "AMD Instinct",
+        "AMD EPYC 9654 96-Core Processor",
+        "NVIDIA L40",  # half of an L40S
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "Tesla V100-PCIE-16GB",
+        "NVIDIA H100",  # SXM, PCIe and NVL differ in every peak
+        "NVIDIA Rubin",
+        "AMD Instinct MI100",
+    ],
+)
+def test_an_unknown_device_is_none_never_a_default(printed):
+    assert find_gpu(printed) is None
+
+
+def test_every_catalogue_name_finds_itself():
+    for gpu in catalogue.gpus():
+        assert find_gpu(gpu.name) is gpu
+
+
+def test_a_name_of_several_variants_tells_what_they_agree_on():
+    a100 = find_gpu("NVIDIA A100")
+    assert a100.peak("bf16").value == 312
+    assert a100.memory_gb is None
+    assert a100.lacks == ("fp8", "fp4")
+
+
+def test_reported_memory_tells_variants_apart():
+    assert find_gpu("NVIDIA A100-SXM4", memory_gb=42.4).name == "A100 SXM 40GB"
+    assert find_gpu("NVIDIA A100-SXM4", memory_gb=85.0).name == "A100 SXM 80GB"
+    assert find_gpu("NVIDIA H100", memory_gb=100.5).name == "H100 NVL"
+    assert find_gpu("NVIDIA H100", memory_gb=102.0) is None  # 95 GiB: a 96 GB variant that the catalogue does not hold
+    assert find_gpu("NVIDIA H100", memory_gb=85.0) is None  # SXM and PCIe both have 80
+
+
+def test_names_that_mean_several_variants_are_listed():
+    assert [gpu.name for gpu in catalogue.variants("H100")] == ["H100 SXM", "H100 PCIe", "H100 NVL"]
+
+
+# What other tools' tables get wrong (HARDWARE notes): each line is a figure that somebody's MFU was divided by.
+
+
+def test_h200_has_the_dense_peak_of_h100_sxm():
+    assert find_gpu("NVIDIA H200").peak("bf16").value == find_gpu("NVIDIA H100 80GB HBM3").peak("bf16").value == 989.4
+
+
+def test_l40s_is_found_in_any_case_and_is_not_an_a100():
+    assert find_gpu("nvidia l40s").peak("bf16").value == 362
+
+
+def test_989_is_bf16_of_h100_and_653_is_tf32_of_mi300x():
+    h100, mi300x = find_gpu("NVIDIA H100 80GB HBM3"), find_gpu("AMD Instinct MI300X")
+    assert (h100.peak("bf16").value, h100.peak("fp8").value) == (989.4, 1978.9)
+    assert (mi300x.peak("tf32").value, mi300x.peak("fp16").value) == (653.7, 1307.4)
+
+
+def test_one_gcd_of_mi250x_has_half_of_the_board():
+    gcd = find_gpu("AMD Instinct MI250X/MI250")
+    assert (gcd.peak("bf16").value, gcd.memory_gb.value, gcd.cores.value) == (191.5, 64, 7040)
+    assert gcd.peak("fp32").value == 47.85  # matrix units, half of 95.7
+
+
+def test_fp4_of_b300_is_not_derived_from_fp8():
+    fp4 = find_gpu("NVIDIA B300").peak("fp4")
+    assert (fp4.value, fp4.low, fp4.high) == (None, 12600, 13500)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "megahertz", "multiply_adds", "units"),
+    [
+        ("H100 SXM", "bf16", 1830, 512, 528),
+        ("H100 SXM", "fp8", 1830, 1024, 528),
+        ("A100 SXM 80GB", "bf16", 1410, 256, 432),
+        ("MI300X", "bf16", 2100, 256, 1216),
+        ("MI300X", "fp8", 2100, 512, 1216),
+        ("MI350X", "bf16", 2200, 512, 1024),
+        ("MI355X", "bf16", 2400, 512, 1024),
+        ("MI355X", "fp8", 2400, 1024, 1024),
+        ("MI250X", "bf16", 1700, 128, 440),
+    ],
+)
+def test_peaks_follow_from_clock_and_units(name, precision, megahertz, multiply_adds, units):
+    computed = megahertz * 1e6 * multiply_adds * 2 * units / 1e12
+    assert find_gpu(name).peak(precision).value == pytest.approx(computed, rel=1e-3)
+
+
+def cells():
+    for gpu in catalogue.gpus():
+        single = {key: getattr(gpu, key) for key in ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")}
+        for table in (single, gpu.peak_tflops, gpu.achievable_tflops):
+            for name, fact in table.items():
+                if fact is not None:
+                    yield gpu, name, fact
+
+
+def test_every_cell_has_a_source_a_date_and_a_value_or_a_range():
+    for gpu, name, fact in cells():
+        where = f"{gpu.name} {name}"
+        assert fact.source, where
+        assert fact.date, where
+        assert (fact.value is None) == (fact.low is not None and fact.high is not None), where
+        assert fact.low is None or fact.low < fact.high, where
+        assert (fact.value or fact.low) > 0, where
+        assert fact.checked != ("not checked" in fact.source), where
+
+
+def test_every_peak_is_dense_and_lower_precision_is_faster():
+    for gpu in catalogue.gpus():
+        assert all(fact.dense for fact in gpu.peak_tflops.values()), gpu.name
+        values = [fact.value for name in ("tf32", "bf16", "fp8") if (fact := gpu.peak_tflops.get(name)) and fact.value]
+        assert values == sorted(values), gpu.name
+        assert not set(gpu.lacks) & set(gpu.peak_tflops), gpu.name
+
+
+def test_no_measured_matrix_rate_is_above_the_peak():
+    for gpu in catalogue.gpus():
+        for precision, best in gpu.achievable_tflops.items():
+            assert 0.4 < best.value / gpu.peak(precision).value < 1, gpu.name
+
+
+def test_prices_are_for_gpus_of_the_catalogue():
+    known = {gpu.name for gpu in catalogue.gpus()}
+    for price in catalogue.prices():
+        assert price.gpu in known
+        assert price.usd_per_gpu_hour > 0
+        assert price.provider
+        assert price.date
+
+
+def test_configurations_set_every_value_and_divide():
+    for row in catalogue.methodologies():
+        parallel = row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
+        assert 8 % parallel == 0, row
+        assert row.global_batch_size % (row.micro_batch_size * 8 // parallel) == 0, row
+        assert all(find_gpu(gpu) for gpu in row.gpus), row
+        assert row.source, row
+
+
+@pytest.mark.parametrize(
+    ("methodology", "model", "platform", "gpu", "precision", "values"),
+    [  # tensor parallel, context parallel, micro batch, global batch, sequence, precision
+        ("max", "llama", "nvd", "H100 SXM", None, (1, 1, 1, 128, 8192, "fp8")),
+        ("max", "llama", "nvd", "H200 SXM", "bf16", (1, 2, 1, 128, 8192, "bf16")),
+        ("max", "llama", "nvd", "B200", None, (1, 1, 2, 128, 8192, "fp8")),
+        ("max", "llama", "amd", "MI300X", None, (1, 1, 2, 128, 8192, "bf16")),
+        ("max", "llama", "amd", "MI355X", "fp8", (1, 1, 6, 384, 8192, "fp8")),
+        ("max", "qwen", "amd", "MI325X", None, (1, 1, 12, 384, 2048, "bf16")),
+        ("max", "mistral", "nvd", "A100 SXM 80GB", None, (1, 1, 1, 128, 8192, "bf16")),
+        ("identical", "llama", "amd", "MI300X", None, (4, 1, 1, 128, 2048, "bf16")),
+        ("identical", "mistral", "nvd", None, None, (4, 1, 1, 128, 2048, "bf16")),
+        ("classic", "qwen", "nvd", "H100 SXM", None, (4, 1, 1, 128, 2048, "fp8")),
+        ("classic", "llama", "amd", "MI300X", None, (1, 1, 1, 128, 2048, "bf16")),
+    ],
+)
+def test_a_methodology_sets_what_its_source_says(methodology, model, platform, gpu, precision, values):
+    row = catalogue.find_configuration(methodology, model=model, platform=platform, gpu=gpu, precision=precision)
+    assert (
+        row.tensor_model_parallel_size,
+        row.context_parallel_size,
+        row.micro_batch_size,
+        row.global_batch_size,
+        row.sequence_length,
+        row.precision,
+    ) == values
+
+
+def test_a_methodology_says_nothing_about_what_it_does_not_hold():
+    find = catalogue.find_configuration
+    assert find("max", model="mistral", platform="amd", gpu="MI300X") is None
+    assert find("max", model="llama", platform="nvd", gpu="L40S") is None
+    assert find("classic", model="mistral", platform="nvd", gpu="H100 SXM") is None
+
+
+def test_published_results_name_their_source():
+    rows = catalogue.published()
+    assert len(rows) > 40
+    for row in rows:
+        assert row.source, row
+        assert row.tokens_per_second_per_gpu or row.samples_per_second or row.note, row
+        assert row.gpu is None or row.gpu == "H100 96GB HBM2e" or find_gpu(row.gpu), row
+
+
+def test_published_tflops_count_by_the_convention_that_they_name():
+    shape = models.find("llama").shape
+    for row in catalogue.published():
+        if row.tflops_per_gpu and row.flops_convention == "megatron":
+            implied = row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu
+            assert implied == pytest.approx(flops.per_token(shape, row.sequence_length), rel=2e-3), row
+
+
+def test_derived_mlperf_rates_follow_from_their_samples():
+    row = next(row for row in catalogue.published() if row.note and row.note.startswith("from 30.657 samples/s"))
+    assert row.tokens_per_second_per_gpu == pytest.approx(30.657 * 8192 / 8, rel=1e-4)

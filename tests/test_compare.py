@@ -1,0 +1,294 @@
+"""Results to verdicts: sides, ratios, and what is never said."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plausible import means_only, result
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import summarise
+
+
+def files(*results):
+    return [Loaded(path=Path(f"result_{number}.json"), result=one) for number, one in enumerate(results)]
+
+
+def only_pair(*results, **options):
+    (pair,) = compare(files(*results), **options).pairs
+    return pair
+
+
+def dated(one, day):
+    """The same result from another day, so that it is another measurement."""
+    runs = tuple(run.model_copy(update={"started_at": f"2025-11-{day:02}T10:00:00+00:00"}) for run in one.runs)
+    return one.model_copy(update={"runs": runs, "timestamp": f"2025-11-{day:02}T10:00:00+00:00"})
+
+
+# Sides
+
+
+def test_one_side_alone_is_reported_alone():
+    comparison = compare(files(result("h100", runs=3)))
+    assert [side.label for side in comparison.sides] == ["NVIDIA H100 80GB HBM3"]
+    assert comparison.pairs == ()
+    assert comparison.mean_ratio is None
+
+
+def test_files_of_one_configuration_are_runs_of_one_side():
+    comparison = compare(files(result("h100", seed=1), dated(result("h100", seed=2), 5)))
+    (side,) = comparison.sides
+    assert len(side.result.runs) == 2
+    assert len(side.files) == 2
+    assert side.tokens_per_second.rests_on == "2 runs"
+
+
+def test_files_of_different_configuration_stay_apart_and_say_what_differs():
+    comparison = compare(files(result("h100"), result("h100", precision="fp8", tensor_model_parallel_size=4)))
+    assert [side.label for side in comparison.sides] == [
+        "NVIDIA H100 80GB HBM3 (precision BF16, tensor parallel 1)",
+        "NVIDIA H100 80GB HBM3 (precision FP8, tensor parallel 4)",
+    ]
+    assert len(comparison.pairs) == 1
+
+
+def test_two_gpu_models_of_one_vendor_are_two_sides():
+    comparison = compare(files(result("h100"), result("h100", device_name="NVIDIA B200")))
+    assert {side.label for side in comparison.sides} == {"NVIDIA B200", "NVIDIA H100 80GB HBM3"}
+
+
+def test_the_same_file_twice_is_no_second_run():
+    once, copy = result("h100", runs=3), result("h100", runs=3)
+    comparison = compare(files(once, copy))
+    assert len(comparison.sides[0].result.runs) == 3
+    assert "in another file already" in comparison.warnings[0]
+
+
+def test_runs_that_two_files_share_are_counted_once():
+    long, short = result("h100", runs=3), result("h100", runs=2)  # the same seed: the first two runs are the same
+    comparison = compare(files(short, long))
+    assert len(comparison.sides[0].result.runs) == 3
+
+
+def test_unfinished_and_profiled_results_never_enter():
+    good = result("h100")
+    unfinished = result("mi300x").model_copy(update={"complete": False})
+    profiled = result("mi300x", seed=2)
+    profiled = profiled.model_copy(update={"provenance": profiled.provenance.model_copy(update={"profiled": True})})
+    comparison = compare(files(good, unfinished, profiled))
+    assert len(comparison.sides) == 1
+    assert ["did not finish" in comparison.warnings[0], "profiler" in comparison.warnings[1]] == [True, True]
+    with pytest.raises(InputError, match="did not finish"):
+        compare(files(unfinished))
+
+
+def test_models_are_paired_with_themselves_only():
+    comparison = compare(files(result("h100", model="llama"), result("mi300x", model="qwen")))
+    assert comparison.models == ("llama", "qwen")
+    assert comparison.pairs == ()
+
+
+@pytest.mark.parametrize("by", ["engine", "precision", "preset", "gpu"])
+def test_sides_can_be_told_apart_by_other_things(by):
+    labels = [side.label for side in compare(files(result("h100"), result("mi300x")), by=by).sides]
+    assert len(set(labels)) == 2
+
+
+def test_a_million_steps_are_compared_in_bounded_time():
+    rows = 1_000_000
+    noise = 1 + 0.01 * np.random.default_rng(0).standard_normal(rows)
+    big = result("h100")
+    big = summarise(big.model_copy(update={"steps": Steps({"index": np.arange(rows), "seconds": noise})}))
+    estimate = compare(files(big)).sides[0].step_time_seconds
+    assert estimate.low < 1 < estimate.high
+    assert estimate.high - estimate.low < 1e-3
+
+
+# Estimates
+
+
+def test_several_runs_give_an_interval_over_runs():
+    estimate = compare(files(result("h100", runs=5))).sides[0].tokens_per_second_per_gpu
+    assert estimate.low < estimate.value < estimate.high
+    assert estimate.rests_on == "5 runs"
+    assert estimate.runs_for_one_percent >= 2
+
+
+def test_one_run_speaks_of_itself_and_says_how_many_would_do():
+    estimate = compare(files(result("h100"))).sides[0].step_time_seconds
+    assert estimate.low < estimate.value < estimate.high
+    assert "one run of 50 rows" in estimate.rests_on
+    assert estimate.runs_for_one_percent >= 2
+
+
+def test_a_short_run_has_no_interval_and_a_reason():
+    estimate = compare(files(result("h100", steps=6))).sides[0].step_time_seconds
+    assert (estimate.low, estimate.high) == (None, None)
+    assert "fewer than 10 effective rows" in estimate.no_interval_because
+
+
+def test_a_file_of_means_is_shown_as_reported_without_an_interval():
+    side = compare(files(means_only())).sides[0]
+    assert side.step_time_seconds.value == 9.8
+    assert "means only" in side.step_time_seconds.no_interval_because
+    assert side.tokens_per_second.value is None
+    assert side.tokens_per_second.no_interval_because == "not measured"
+
+
+def test_rows_that_average_ten_steps_have_the_interval_of_their_scatter():
+    def logged(covers):
+        one = result("h100", steps=40, noise=0.01, losses=False)
+        steps = one.steps.replace(covers=covers)
+        config = one.training_config.model_copy(update={"warmup_steps": 5 * covers})
+        return summarise(one.model_copy(update={"steps": steps, "training_config": config}))
+
+    single, averaged = (compare(files(logged(covers))).sides[0].step_time_seconds for covers in (1, 10))
+    assert averaged.value == pytest.approx(single.value)
+    assert averaged.low == pytest.approx(single.low)
+
+
+def test_rates_without_times_have_intervals_too():
+    one = result("mi300x", losses=False)
+    rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(55))
+    steps = Steps({"index": np.arange(1, 56), "reported_tokens_per_second_per_gpu": rate})
+    one = summarise(one.model_copy(update={"steps": steps}))
+    side = compare(files(one)).sides[0]
+    assert side.step_time_seconds.value is None
+    assert side.tokens_per_second_per_gpu.low < 13000 < side.tokens_per_second_per_gpu.high
+
+
+def test_hosts_are_the_outer_level():
+    def on(host, seed):
+        one = result("h100", runs=2, seed=seed)
+        runs = tuple(run.model_copy(update={"host": host}) for run in one.runs)
+        return dated(one.model_copy(update={"runs": runs}), seed + 1)
+
+    estimate = compare(files(on("a", 1), on("b", 2), on("c", 3))).sides[0].tokens_per_second
+    assert estimate.rests_on == "6 runs on 3 hosts, each host counted once"
+
+
+# Ratios and verdicts
+
+
+def test_the_ratio_is_candidate_over_baseline_and_nvidia_is_the_baseline():
+    pair = only_pair(result("mi300x", runs=5, seconds=10.0), result("h100", runs=5, seconds=12.0, seed=2))
+    assert pair.baseline.result.platform == "nvd"
+    assert pair.ratio.metric == "tokens_per_second_per_gpu"
+    assert pair.ratio.estimate.value == pytest.approx(1.2, rel=0.01)
+    assert pair.ratio.verdict == "faster"
+
+
+def test_the_baseline_can_be_chosen_by_label_or_platform():
+    results = result("mi300x", runs=5, seconds=10.0), result("h100", runs=5, seconds=12.0, seed=2)
+    for name in ("amd", "mi300", "AMD Instinct MI300X"):
+        pair = only_pair(*results, baseline=name)
+        assert pair.baseline.result.platform == "amd"
+        assert pair.ratio.verdict == "slower"
+    with pytest.raises(UsageError, match="--baseline tpu: no side is called that"):
+        compare(files(*results), baseline="tpu")
+
+
+def test_swapping_the_sides_inverts_the_ratio_and_its_interval():
+    results = result("mi300x", runs=4), result("h100", runs=6, seed=2)
+    there, back = only_pair(*results).ratio.estimate, only_pair(*results, baseline="amd").ratio.estimate
+    assert there.value == pytest.approx(1 / back.value)
+    assert there.low == pytest.approx(1 / back.high)
+
+
+def test_noise_makes_no_winner():
+    pair = only_pair(result("h100", runs=5), result("mi300x", runs=5, seed=2))
+    assert pair.ratio.verdict == "no_difference_shown"
+    assert pair.ratio.estimate.low < 1 < pair.ratio.estimate.high
+
+
+def test_one_run_a_side_is_too_few_unless_a_scatter_is_assumed():
+    results = result("h100", seconds=12.0), result("mi300x", seconds=10.0, seed=2)
+    ratio = only_pair(*results).ratio
+    assert (ratio.verdict, ratio.estimate.low, ratio.assumption) == ("too_few_runs", None, None)
+    assert ratio.estimate.value == pytest.approx(1.2, rel=0.01)
+    assert ratio.estimate.runs_for_one_percent >= 2
+    assumed = only_pair(*results, assume_run_cv=0.02).ratio
+    assert (assumed.verdict, assumed.assumption) == ("faster", "assumed: single runs scatter by 2 %")
+    assert only_pair(*results, assume_run_cv=0.2).ratio.verdict == "no_difference_shown"
+
+
+def test_an_assumption_is_not_needed_nor_printed_where_runs_speak():
+    results = result("h100", runs=5), result("mi300x", runs=5, seed=2)
+    with_it, without = only_pair(*results, assume_run_cv=0.1).ratio, only_pair(*results).ratio
+    assert with_it.assumption is None
+    assert with_it.estimate.low == without.estimate.low
+
+
+def test_no_ratio_comes_out_of_different_work():
+    nvidia = result("h100", runs=5, global_batch_size=8, tensor_model_parallel_size=4, precision="fp8", seconds=1.54)
+    amd = result("mi300x", runs=5, sequence_length=2048, seed=2, seconds=9.763)
+    ratio = only_pair(nvidia, amd).ratio
+    assert (ratio.verdict, ratio.estimate.value, ratio.estimate.low) == ("not_comparable", None, None)
+    assert compare(files(nvidia, amd)).mean_ratio is None
+
+
+def test_sides_without_a_common_rate_have_no_ratio():
+    silent = means_only("mi300x")
+    silent = silent.model_copy(
+        update={"performance_metrics": silent.performance_metrics.model_copy(update={"avg_step_time_seconds": None})}
+    )
+    assert only_pair(result("h100"), silent).ratio is None
+
+
+def test_old_means_are_compared_by_steps_per_second_without_a_verdict():
+    ratio = only_pair(means_only(), means_only("mi300x")).ratio
+    assert (ratio.metric, ratio.verdict) == ("steps_per_second", "too_few_runs")
+    assert math.isclose(ratio.estimate.value, 1.0)
+
+
+def test_a_candidate_meets_the_baseline_that_did_the_most_similar_work():
+    comparison = compare(
+        files(result("h100", sequence_length=2048), result("h100"), result("h100", precision="fp8"), result("mi300x"))
+    )
+    (pair,) = comparison.pairs
+    assert pair.fairness.verdict == "identical"
+
+
+def test_several_candidates_are_corrected_together():
+    base = result("h100", runs=5)
+    others = [result("h100", runs=5, seed=9 + n, device_name=f"NVIDIA X{n}") for n in range(3)]
+    ratios = [pair.ratio for pair in compare(files(base, *others), baseline="NVIDIA H100 80GB HBM3").pairs]
+    assert len(ratios) == 3
+    assert all(ratio.estimate.confidence > 0.95 for ratio in ratios)
+    assert all("Holm" in ratio.estimate.rests_on for ratio in ratios)
+
+
+def test_the_geometric_mean_over_models_has_an_interval():
+    comparison = compare(
+        files(
+            *(
+                result(machine, model=model, runs=5, seed=seed, seconds=seconds)
+                for seed, model in enumerate(("llama", "qwen", "mistral"))
+                for machine, seconds in (("h100", 12.0), ("mi300x", 10.0))
+            )
+        )
+    )
+    mean = comparison.mean_ratio
+    logs = [math.log(pair.ratio.estimate.value) for pair in comparison.pairs]
+    assert math.log(mean.estimate.value) == pytest.approx(sum(logs) / 3)
+    assert mean.verdict == "faster"
+    assert mean.estimate.low < mean.estimate.value < mean.estimate.high
+
+
+def test_the_mean_over_models_of_single_runs_has_no_verdict():
+    results = [result(machine, model=model) for model in ("llama", "qwen") for machine in ("h100", "mi300x")]
+    mean = compare(files(*results)).mean_ratio
+    assert (mean.verdict, mean.estimate.low) == ("too_few_runs", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"by": "colour"}, "--by"), ({"confidence": 1.0}, "--confidence"), ({"assume_run_cv": 0.0}, "--assume-run-cv")],
+)
+def test_a_flag_that_cannot_be_is_named(options, named):
+    with pytest.raises(UsageError, match=named):
+        compare(files(result("h100")), **options)

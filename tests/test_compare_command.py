@@ -1,0 +1,273 @@
+"""`compare_results.py` and `tprimat compare`: what they print and write, and what they say to wrong input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = {
+    "comparison_plot.png", "comparison_plot.svg", "comparison_report.md", "comparison_report.html", "comparison.json",
+    "comparison.csv",
+}  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with the results of two machines, three runs each."""
+    folder = tmp_path / "results"
+    store.save(plausible.result("h100", runs=3), folder, stamp="1")
+    store.save(plausible.result("mi300x", runs=3, seconds=11.0, seed=1), folder, stamp="2")
+    return folder
+
+
+def compare(*arguments):
+    return main(["compare", *map(str, arguments)], program="compare_results.py")
+
+
+def files_of(folder):
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_a_folder_of_results_becomes_a_summary_and_every_report(results, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare(results, "--output-dir", out) == 0
+    assert files_of(out) == WRITTEN
+    said = capsys.readouterr()
+    assert "AMD Instinct MI300X is faster than NVIDIA H100 80GB HBM3" in " ".join(said.out.split())
+    assert "comparison_report.html" in said.err
+    assert "comparison_plot.png" in (out / "comparison_report.md").read_text()
+
+
+def test_comparing_again_in_the_same_folder_reads_no_report_as_a_result(results, capsys):
+    assert compare(results, "--output-dir", results, "--no-plot") == 0
+    first = json.loads((results / "comparison.json").read_text())
+    assert compare(results, "--output-dir", results, "--no-plot") == 0
+    second = json.loads((results / "comparison.json").read_text())
+    assert second["sides"] == first["sides"]
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_json_alone_is_on_stdout(results, tmp_path, capsys):
+    assert compare(results, "--output-dir", tmp_path / "out", "--json", "--no-plot") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"] == "faster"
+    assert "Written to" in said.err
+
+
+def test_no_plot_writes_no_picture_and_refers_to_none(results, tmp_path):
+    out = tmp_path / "out"
+    assert compare(results, "--output-dir", out, "--no-plot") == 0
+    assert files_of(out) == {name for name in WRITTEN if "plot" not in name}
+    assert "comparison_plot" not in (out / "comparison_report.md").read_text()
+
+
+def test_without_matplotlib_everything_but_the_plot_is_written(results, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "out"
+    assert compare(results, "--output-dir", out) == 0
+    assert files_of(out) == {name for name in WRITTEN if "plot" not in name}
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_the_baseline_can_be_chosen_by_a_part_of_its_name(results, tmp_path, capsys):
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--baseline", "mi300x") == 0
+    assert "NVIDIA H100 80GB HBM3 is slower than AMD Instinct MI300X" in " ".join(capsys.readouterr().out.split())
+
+
+def test_sides_can_be_told_apart_by_precision(tmp_path, capsys):
+    folder = tmp_path / "results"
+    for stamp, precision, seconds in (("1", "bf16", 12.8), ("2", "fp8", 9.1)):
+        result = plausible.result("h100", runs=3, precision=precision, seconds=seconds)
+        store.save(result, folder / precision, stamp=stamp)
+    assert compare(folder / "bf16", folder / "fp8", "--by", "precision", "--output-dir", tmp_path, "--no-plot") == 0
+    assert "FP8 is faster than BF16" in " ".join(capsys.readouterr().out.split()).replace(" (FP8)", "").replace(
+        " (BF16)", ""
+    )
+
+
+def test_an_assumed_scatter_allows_a_verdict_for_single_runs(tmp_path, capsys):
+    folder = tmp_path / "results"
+    store.save(plausible.result("h100"), folder, stamp="1")
+    store.save(plausible.result("mi300x", seconds=9.0, seed=1), folder, stamp="2")
+    assert compare(folder, "--output-dir", tmp_path / "out", "--no-plot") == 0
+    assert "Too few runs" in capsys.readouterr().out
+    assert compare(folder, "--output-dir", tmp_path / "out", "--no-plot", "--assume-run-cv", "2%") == 0
+    assert "is faster than" in " ".join(capsys.readouterr().out.split())
+
+
+def test_declared_warm_up_leaves_out_that_many_steps(results, tmp_path):
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--warmup", "20") == 0
+    sides = json.loads((tmp_path / "out" / "comparison.json").read_text())["sides"]
+    assert [side["measured_steps"] for side in sides] == [3 * 35, 3 * 35]
+
+
+def test_one_result_alone_is_reported(tmp_path, capsys):
+    path = store.save(plausible.result("cpu", preset="tiny", seconds=0.2), tmp_path / "results", stamp="1")
+    assert compare(path, "--output-dir", tmp_path / "out") == 0
+    assert files_of(tmp_path / "out") == WRITTEN
+    assert "Llama-3.1 tiny" in capsys.readouterr().out
+
+
+def test_a_file_of_the_first_version_is_compared(tmp_path, capsys):
+    old = {
+        "platform": "cuda",
+        "gpu_info": {"device_name": "NVIDIA H100 80GB HBM3", "device_count": 8},
+        "performance_metrics": {"avg_step_time_seconds": 9.8, "total_steps": 10},
+    }
+    path = tmp_path / "benchmark_cuda_20260105_143022.json"
+    path.write_text(json.dumps(old))
+    assert compare(path, "--model-name", "llama", "--output-dir", tmp_path / "out") == 0
+    assert "9.800 s" in capsys.readouterr().out
+    assert files_of(tmp_path / "out") == WRITTEN
+
+
+# Wrong input: one line, exit code 2
+
+
+def _broken(name, content):
+    def make(tmp_path):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return make
+
+
+def _empty_folder(tmp_path):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda tmp_path: tmp_path / "missing.json", "no such file"),
+        (_broken("empty.json", b""), "empty"),
+        (_broken("binary.json", b"\x89PNG\r\n\x1a\n\x00\xff"), "not text"),
+        (_broken("broken.json", b'{"platform": '), "invalid JSON"),
+        (_broken("other.json", b'{"name": "x"}'), "not a benchmark result"),
+        (_broken("list.json", b"[1, 2]"), "not a benchmark result"),
+        (_empty_folder, "no benchmark results"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(make, says, tmp_path, capsys):
+    assert compare(make(tmp_path), "--output-dir", tmp_path / "out") == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--by", "colour"], "--by colour"),
+        (["--baseline", "TPU"], "--baseline TPU"),
+        (["--assume-run-cv", "much"], "--assume-run-cv much"),
+        (["--assume-run-cv", "2"], "is that 2%?"),
+        (["--assume-run-cv", "-1%"], "--assume-run-cv -1%"),
+        (["--assume-run-cv", "nan"], "--assume-run-cv nan"),
+        (["--confidence", "95"], "is that 95%?"),
+        (["--confidence", "100%"], "--confidence"),
+        (["--warmup", "-1"], "--warmup"),
+        (["--warmup", "many"], "--warmup"),
+        (["--colour"], "--colour"),
+    ],
+)
+def test_a_wrong_flag_is_named_and_exits_2(arguments, says, results, tmp_path, capsys):
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", *arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_output_folder_that_is_a_file_is_refused(results, tmp_path, capsys):
+    (tmp_path / "taken").write_text("mine")
+    assert compare(results, "--output-dir", tmp_path / "taken") == 2
+    assert "--output-dir" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root writes everywhere")
+def test_an_output_folder_without_permission_is_refused(results, tmp_path, capsys):
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    assert compare(results, "--output-dir", folder) == 2
+    assert "--output-dir" in capsys.readouterr().err
+
+
+def test_no_results_yet_says_what_to_run_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert compare() == 2
+    assert "benchmark.py first" in capsys.readouterr().err
+
+
+def test_a_broken_file_in_a_folder_is_named_and_passed_over(results, tmp_path, capsys):
+    (results / "broken\x1b[2J.json").write_text("{")
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
+    said = capsys.readouterr().err
+    assert "left out" in said
+    assert "\x1b" not in said
+
+
+def test_an_interruption_while_writing_leaves_no_half_written_file(results, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    assert compare(results, "--output-dir", out, "--no-plot") == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert compare(results, "--output-dir", out, "--no-plot") == 1
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert "interrupted" in capsys.readouterr().err
+
+
+# The door
+
+
+def test_the_door_runs_from_anywhere(results, tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "compare_results.py", results, "--output-dir", "out", "--no-plot"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "comparison.json").is_file()
+
+
+def test_the_functions_of_the_door_can_be_imported(results, tmp_path):
+    import compare_results
+
+    loaded = compare_results.load_benchmark_results(results)
+    assert [item.result.platform for item in loaded] == ["nvd", "amd"]
+    plot = compare_results.create_comparison_plot(loaded, tmp_path / "plot.png")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    report = compare_results.generate_comparison_report(loaded, tmp_path / "report.md")
+    assert report.read_text().startswith("# Training benchmark comparison")
+
+
+def test_importing_the_door_loads_nothing_heavy():
+    script = (
+        "import sys, compare_results; print(sorted({'numpy', 'matplotlib', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_summary_needs_no_torch(results, tmp_path):
+    script = (
+        "import sys; from tensorprimat.cli import main; "
+        f"main(['compare', {str(results)!r}, '--output-dir', {str(tmp_path / 'out')!r}]); "
+        "print(sorted({'torch', 'lightning', 'transformers', 'pandas'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.strip().endswith("[]")

@@ -1,0 +1,151 @@
+"""DeepSpeed's lines: the instantaneous rate, never the running one; times only where they follow exactly."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given as property_given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import GIB
+
+BATCH = "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"
+CONFIGURATION = "\n".join(
+    [
+        "[2026-01-05 08:00:00,050] [INFO] [launch.py:163:main] dist_world_size=16",
+        BATCH,
+        "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_micro_batch_size_per_gpu  4",
+        "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   bfloat16_enabled ............. True",
+        "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   fp16_enabled ................. False",
+        "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   zero_optimization_stage ...... 3",
+        "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   optimizer_name ............... None",
+    ]
+)
+
+
+def timer(step: int, rate: float, running: float = 99.0, minute: int = 1) -> str:
+    return (
+        f"[2026-01-05 08:{minute:02}:{step % 60:02},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/"
+        f"global_step={step}, RunningAvgSamplesPerSec={running}, CurrSamplesPerSec={rate}, "
+        "MemAllocated=3.5GB, MaxMemAllocated=20.25GB"
+    )
+
+
+def read(folder: Path, *lines: str) -> Result:
+    path = folder / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path)
+
+
+def test_the_instantaneous_rate_is_read_and_the_running_mean_is_not(tmp_path):
+    result = read(tmp_path, timer(10, 160.0), timer(20, 128.0), timer(30, 128.0))
+    assert result.steps.column("reported_samples_per_second").tolist() == [160.0, 128.0, 128.0]
+    assert result.performance_metrics.samples_per_second == pytest.approx(128.0)
+    assert (result.provenance.format, result.performance_metrics.basis) == ("deepspeed", "reported_rates")
+
+
+def test_a_row_is_one_step_with_the_allocators_memory_in_gibibytes(tmp_path):
+    step = read(tmp_path, timer(10, 160.0), timer(20, 128.0)).steps[1]
+    assert (step.index, step.covers, step.seconds, step.line) == (20, 1, None, 2)
+    assert (step.memory_allocated_bytes, step.memory_allocated_peak_bytes) == (3.5 * GIB, 20.25 * GIB)
+
+
+def test_a_known_global_batch_gives_the_time_that_the_rate_was_made_of(tmp_path):
+    result = read(tmp_path, CONFIGURATION, timer(10, 160.0), timer(20, 128.0))
+    assert result.raw_step_times == [0.4, 0.5]
+    assert result.performance_metrics.basis == "step_times"
+
+
+def test_configuration_comes_from_what_the_engine_prints(tmp_path):
+    config = read(tmp_path, CONFIGURATION, timer(10, 160.0), timer(20, 128.0)).training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.num_gpus) == (64, 4, 16)
+    assert (config.precision, config.strategy, config.optimizer) == ("bf16", "zero-3", None)
+
+
+def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_path):
+    command = "cmd = deepspeed --num_gpus=8 main.py --model_name_or_path facebook/opt-1.3b --max_seq_len 512 --seed 7"
+    command += " --per_device_train_batch_size 8 --gradient_accumulation_steps 2"
+    result = read(tmp_path, command, timer(10, 160.0), timer(20, 128.0))
+    assert (result.model.name, result.training_config.sequence_length) == ("opt-1.3b", 512)
+    assert result.training_config.global_batch_size == 8 * 2 * 8
+    assert any(warning.startswith("sequence_length: from --max_seq_len") for warning in result.warnings)
+
+
+def test_learning_rate_and_skipped_steps_come_from_the_schedulers_line(tmp_path):
+    schedule = "[INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=3, lr=[9.6e-06, 9.6e-06], mom=[(0.9, 0.95)]"
+    result = read(tmp_path, timer(10, 160.0), schedule, timer(20, 128.0))
+    assert result.steps[1].learning_rate == 9.6e-06
+    assert any("skipped 3 steps" in warning for warning in result.warnings)
+
+
+def test_a_line_repeated_by_another_rank_counts_once_and_a_restart_is_a_segment(tmp_path):
+    lines = [timer(10, 160.0), timer(10, 160.0), timer(20, 128.0), timer(30, 128.0), timer(10, 100.0, minute=9)]
+    assert [(step.index, step.segment) for step in read(tmp_path, *lines).steps] == [(10, 0), (20, 0), (30, 0), (10, 1)]
+
+
+def test_the_pipeline_engine_averages_over_its_interval(tmp_path):
+    lines = [f"steps: {step} loss: {12 - step} iter time (s): 0.500 samples/sec: 128.000" for step in (2, 4, 6)]
+    result = read(tmp_path, *lines)
+    assert [(step.index, step.covers, step.seconds, step.loss) for step in result.steps] == [
+        (2, 2, 0.5, 10.0),
+        (4, 2, 0.5, 8.0),
+        (6, 2, 0.5, 6.0),
+    ]
+    assert result.performance_metrics.samples_per_second == pytest.approx(128.0)
+
+
+def test_iterations_of_reinforcement_learning_hold_their_generation(tmp_path):
+    line = (
+        "|E2E latency={0:.2f}s |Gather latency=0.00s (0.00%) |Generate time=2.00s (50.00%) |Training time=1.50s (37.5%)"
+        " |Others=0.50 (12.50%)|CurSamplesPerSec={1:.2f} |AvgSamplesPerSec=1.00"
+    )
+    result = read(tmp_path, *(line.format(4.0, 16.0) for _ in range(3)), timer(10, 160.0))
+    assert result.raw_step_times == [4.0, 4.0, 4.0]
+    assert result.performance_metrics.samples_per_second == pytest.approx(16.0)
+    assert any("generation included" in warning for warning in result.warnings)
+
+
+def test_an_old_log_of_running_means_alone_has_only_the_last_of_them(tmp_path):
+    result = read(
+        tmp_path, *(f"[INFO] [timer.py:154:stop] 0/{n}, SamplesPerSec={rate}" for n, rate in ((10, 5.0), (20, 6.0)))
+    )
+    assert (len(result.steps), result.performance_metrics.samples_per_second) == (0, 6.0)
+    assert result.performance_metrics.basis == "reported_means"
+
+
+@pytest.mark.parametrize("text", [CONFIGURATION, "[INFO] [Rank 0] time (ms) | fwd: 9.16 | bwd: 20.10 | step: 3.00"])
+def test_configuration_and_wall_clock_breakdowns_are_no_step_times(tmp_path, text):
+    with pytest.raises(NotALogError):
+        read(tmp_path, text)
+
+
+@settings(max_examples=60, deadline=None)
+@property_given(
+    rates=st.lists(st.floats(0.01, 1e6), min_size=2, max_size=8),
+    noise=st.sampled_from(
+        ["", "OVERFLOW! Rank 0 Skipping step", "Beginning of Epoch 2/16", BATCH, "\x1b[0m", "step=1, skipped=x"]
+    ),
+    prefix=st.sampled_from(["", "worker-0: ", "[rank0]:", "\x1b[32m", "(RayActor pid=7) "]),
+)
+def test_noise_and_prefixes_leave_the_planted_rates(tmp_path_factory, rates, noise, prefix):
+    lines = [text for index, rate in enumerate(rates) for text in (noise, prefix + timer(10 * (index + 1), rate))]
+    result = read(tmp_path_factory.mktemp("ds"), *lines)
+    assert result.steps.column("reported_samples_per_second").tolist() == pytest.approx(rates)
+
+
+@settings(max_examples=100, deadline=None)
+@property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20))
+def test_torn_lines_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut, inserted):
+    text = "\n".join(
+        [CONFIGURATION, timer(10, 160.0), timer(20, 128.0), "steps: 2 loss: 1 iter time (s): 1 samples/sec: 1"]
+    )
+    path = tmp_path_factory.mktemp("ds") / "run.log"
+    path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
+    with suppress(TensorPrimatError):
+        logs.read(path)

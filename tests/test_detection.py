@@ -1,0 +1,161 @@
+"""Formats are told by content; what fits none is refused, and what fits two is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError, NotALogError, UsageError
+from tensorprimat.logs import devices, names
+
+MEGATRON = (
+    " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"
+)
+TORCHTITAN = (
+    "[titan] 2025-01-02 03:04:0{0} - root - INFO - step:  {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,00{0}\n"
+)
+
+
+def written(tmp_path: Path, content: str, name: str = "a.log") -> Path:
+    path = tmp_path / name
+    path.write_text(content)
+    return path
+
+
+def lines(pattern: str, count: int = 9) -> str:
+    return "".join(pattern.format(number) for number in range(1, count + 1))
+
+
+def test_every_format_of_the_design_is_in_the_table() -> None:
+    assert [format.name for format in logs.FORMATS] == [
+        *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
+        *("lightning", "mlperf", "tensorboard", "excel", "result"),
+    ]
+    assert all(format.reads and format.looks_for for format in logs.FORMATS)
+
+
+def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
+    assert logs.read(written(tmp_path, lines(MEGATRON), "torchtitan_nemo.txt")).provenance.format == "megatron"
+
+
+def test_rows_beyond_the_first_stretch_are_found(tmp_path: Path) -> None:
+    noise = "import torch  # source code before the log\n" * 60_000
+    assert len(logs.read(written(tmp_path, noise + lines(MEGATRON))).steps) == 9
+
+
+def test_two_formats_that_fit_are_named(tmp_path: Path) -> None:
+    result = logs.read(written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3)))
+    assert result.provenance.format == "megatron"
+    assert any(warning.startswith("format:") and "torchtitan (3)" in warning for warning in result.warnings)
+
+
+def test_a_format_named_by_flag_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3))
+    assert logs.read(path, format="torchtitan").provenance.format == "torchtitan"
+    with pytest.raises(NotALogError, match="nemo"):
+        logs.read(path, format="nemo")
+    with pytest.raises(UsageError, match="no such format; known: megatron, nemo"):
+        logs.read(path, format="nonsense")
+
+
+def test_noise_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError) as refusal:
+        logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
+    assert "elapsed time per iteration" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_log_that_died_before_its_first_step_says_of_what(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="out of memory"):
+        logs.read(written(tmp_path, "starting\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no usable")]
+)
+def test_files_that_are_no_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        logs.read(path)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder"):
+        logs.read(tmp_path)
+
+
+def test_the_tools_own_result_read_again_is_the_same(tmp_path: Path) -> None:
+    from tensorprimat.core import store
+
+    first = logs.read(written(tmp_path, lines(MEGATRON)))
+    path = store.save(first, tmp_path / "output", stamp="1")
+    again = logs.read(path)
+    assert json.loads(store.to_json(again)) == json.loads(store.to_json(first))
+
+
+def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
+    from tensorprimat.core import store
+
+    path = store.save(logs.read(written(tmp_path, lines(MEGATRON))), tmp_path / "output", stamp="1")
+    given = logs.Given(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")
+    result = logs.read(path, given=given)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(1000 / 2.5055 / 2, rel=1e-3)
+    assert result.platform == "amd"
+
+
+def test_the_file_behind_a_result_is_named_with_its_digest(tmp_path: Path) -> None:
+    import hashlib
+
+    path = written(tmp_path, lines(MEGATRON))
+    (source,) = logs.read(path).provenance.sources
+    assert (source.file, source.format) == ("a.log", "megatron")
+    assert source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert source.size_bytes == path.stat().st_size
+    assert source.modified_at is not None
+
+
+def test_the_platform_comes_from_the_log_or_the_flag_never_from_here(tmp_path: Path) -> None:
+    path = written(tmp_path, lines(MEGATRON))
+    assert logs.read(path).platform is None
+    result = logs.read(path, given=logs.Given(gpu="NVIDIA H100"))
+    assert (result.platform, result.gpu_info.software_stack) == ("nvd", "cuda")
+    assert result.provenance.assumed["device_name"] == "--gpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [
+        ("NVIDIA H100 80GB HBM3", "nvd"),
+        ("H200", "nvd"),
+        ("NVIDIA GB200", "nvd"),
+        ("Tesla V100-SXM2-32GB", "nvd"),
+        ("AMD Instinct MI300X", "amd"),
+        ("MI355X", "amd"),
+        ("gfx942", "amd"),
+        ("AMD EPYC 9654 96-Core Processor", "cpu"),
+        ("Unit 7", None),
+        ("TPU v5p", None),
+        (None, None),
+    ],
+)
+def test_devices_belong_to_platforms(name: str | None, platform: str | None) -> None:
+    assert devices.platform_of(name) == platform
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("llama3.1_8B-BF16-pretrain", "llama"),
+        ("meta-llama/Llama-3.1-8B", "llama"),
+        ("examples/megatron/configs/MI300X/qwen2.5_7B-FP8-pretrain.yaml", "qwen"),
+        ("mistralai/Mistral-7B-v0.1", "mistral"),
+        ("llama3.1_70B-BF16-pretrain", "llama3.1_70B"),
+        ("llama2_7B.yaml", "llama2_7B"),
+    ],
+)
+def test_models_of_the_project_share_their_names(spelled: str, name: str) -> None:
+    assert names.model_name(spelled) == name

@@ -1,0 +1,106 @@
+"""Logs of a machine are found model by model: by variable, by name, by content; the choice says why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import discover
+
+ROW = " iteration {:8d}/     100 | elapsed time per iteration (ms): 2500.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"
+LOG = "".join(ROW.format(number) for number in range(1, 9))
+MODELS = ("llama", "qwen", "mistral")
+
+
+def write(path: Path, content: str = LOG, *, age: float = 0.0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    moment = path.stat().st_mtime - age
+    os.utime(path, (moment, moment))
+    return path
+
+
+def find(*folders: Path, **environment: str) -> dict[str, discover.Search]:
+    return discover.find(MODELS, folders=folders, environment=environment)
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    search = find(tmp_path)["llama"]
+    assert search.path is None
+    assert search.searched == ("LLAMA_LOG", str(tmp_path))
+
+
+def test_a_variable_beats_every_name(tmp_path: Path) -> None:
+    write(tmp_path / "training_llama.log")
+    path = write(tmp_path / "elsewhere" / "x.out")
+    search = find(tmp_path, LLAMA_LOG=str(path))["llama"]
+    assert (search.path, search.because) == (path, "LLAMA_LOG names it")
+
+
+def test_a_variable_that_names_nothing_is_an_error_not_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="LLAMA_LOG"):
+        find(tmp_path, LLAMA_LOG=str(tmp_path / "absent.log"))
+
+
+def test_names_go_by_rank_and_models_each_have_their_own(tmp_path: Path) -> None:
+    best = write(tmp_path / "b" / "training_llama.log", age=900)
+    write(tmp_path / "a" / "my_llama_run.log")
+    qwen = write(tmp_path / "a" / "primus_training_qwen2.5_7B.log")
+    searches = find(tmp_path / "a", tmp_path / "b")
+    assert searches["llama"].path == best
+    assert searches["qwen"].path == qwen
+    assert searches["mistral"].path is None
+
+
+def test_the_newest_of_equals_wins_and_the_others_are_named(tmp_path: Path) -> None:
+    old = write(tmp_path / "a" / "llama_1.log", age=900)
+    new = write(tmp_path / "b" / "LLAMA_2.log", age=100)
+    search = find(tmp_path / "a", tmp_path / "b")["llama"]
+    assert search.path == new
+    assert "newest" in search.because
+    assert search.others == (f"{old} (older)",)
+
+
+def test_a_file_of_the_right_name_without_steps_is_passed_over_with_its_reason(tmp_path: Path) -> None:
+    write(tmp_path / "training_llama.log", "Traceback (most recent call last):\n")
+    good = write(tmp_path / "run_llama.log")
+    search = find(tmp_path)["llama"]
+    assert search.path == good
+    assert search.others == (f"{tmp_path / 'training_llama.log'} (no training steps in it)",)
+
+
+def test_the_tools_own_logs_are_recognised_and_ignored(tmp_path: Path) -> None:
+    write(tmp_path / "training_llama.log", "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB\n" + LOG)
+    search = find(tmp_path)["llama"]
+    assert search.path is None
+    assert "written by this tool" in search.others[0]
+
+
+def test_content_tells_the_model_where_no_name_does(tmp_path: Path) -> None:
+    experiment = "EXP=examples/megatron/configs/MI300X/qwen2.5_7B-BF16-pretrain.yaml\n"
+    old = write(tmp_path / "job_17.txt", experiment + LOG, age=900)
+    new = write(tmp_path / "job_18.txt", experiment + LOG)
+    write(tmp_path / "notes.txt", "buy milk\n")
+    searches = find(tmp_path)
+    assert searches["qwen"].path == new
+    assert searches["qwen"].because == "its content names qwen"
+    assert searches["qwen"].others == (f"{old} (older)",)
+    assert searches["llama"].path is None
+
+
+def test_the_search_is_not_recursive(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "training_llama.log")
+    assert find(tmp_path)["llama"].path is None
+
+
+def test_the_places_are_here_output_and_primus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "output").mkdir()
+    primus = tmp_path / "primus"
+    primus.mkdir()
+    monkeypatch.chdir(tmp_path)
+    places = discover.places({"PRIMUS_PATH": str(primus)})
+    assert places[:3] == [Path("."), Path("output"), primus]
+    assert discover.places({"PRIMUS_PATH": str(tmp_path)})[:2] == [Path("."), Path("output")], "each folder once"

@@ -1,0 +1,134 @@
+"""Which engine runs which model, on which machine; and what is refused before anything runs."""
+
+import pytest
+
+from tensorprimat import engines
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import MODELS
+from tensorprimat.engines import ENGINES, choose, prepare
+from tensorprimat.machine.platform import Machine
+
+CPU = Machine(platform="cpu", gpu_info=GpuInfo(device_count=1, total_memory_gb=16.0), host="here")
+EIGHT_GPUS = Machine(platform="nvd", gpu_info=GpuInfo(device_count=8, total_memory_gb=85.0), host="here")
+
+
+def chosen(requested, platform, with_log=()):
+    plan = choose(requested, platform=platform, models=MODELS, with_log=with_log)
+    return {model: engine and engine.name for model, engine in plan.engines.items()}
+
+
+def test_a_laptop_without_any_log_trains_tiny_models():
+    assert chosen("auto", "cpu") == {"llama": "torch", "qwen": "torch", "mistral": "torch"}
+    assert prepare.spec_of("llama", wanted(), engine=ENGINES["torch"], machine=CPU).preset == "tiny"
+
+
+def test_where_one_model_has_a_log_the_others_are_not_trained():
+    assert chosen("auto", "cpu", ["llama"]) == {"llama": "logs", "qwen": None, "mistral": None}
+
+
+def test_rocm_reads_logs_and_never_trains_unasked():
+    assert chosen("auto", "amd") == {"llama": None, "qwen": None, "mistral": None}
+    assert chosen("auto", "amd", ["qwen"]) == {"llama": None, "qwen": "primus", "mistral": None}
+
+
+@pytest.mark.parametrize("platform", ["nvd", "amd", "cpu"])
+def test_the_torch_engine_trains_everywhere_when_asked(platform):
+    assert set(chosen("torch", platform, ["llama"]).values()) == {"torch"}
+
+
+def test_cuda_trains_with_nemo_where_it_is_usable_and_says_so_where_not(monkeypatch):
+    monkeypatch.setattr(engines, "importable", lambda _: True)
+    assert set(chosen("auto", "nvd").values()) == {"nemo"}
+    monkeypatch.setattr(engines, "importable", lambda name: not name.startswith("nemo"))
+    plan = choose("auto", platform="nvd", models=MODELS, with_log=())
+    assert {engine.name for engine in plan.engines.values()} == {"torch"}
+    assert plan.because == (
+        "the torch engine (Lightning) trains on this GPU; NeMo is not usable here (no nemo.collections.llm, nemo_run)"
+    )
+
+
+def test_logs_are_looked_for_only_where_they_can_matter():
+    assert engines.looks_for_logs("auto", "cpu")
+    assert engines.looks_for_logs("auto", "amd")
+    assert not engines.looks_for_logs("auto", "nvd")
+    assert engines.looks_for_logs("logs", "nvd")
+    assert not engines.looks_for_logs("torch", "cpu")
+
+
+def test_an_unknown_engine_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match="--engine jax: no such engine; engines: auto, torch, nemo, primus, logs"):
+        chosen("jax", "cpu")
+
+
+def test_an_engine_that_lacks_its_packages_names_them_and_the_remedy(monkeypatch):
+    monkeypatch.setattr(engines, "importable", lambda name: name == "torch")
+    with pytest.raises(
+        UsageError, match="--engine torch needs lightning, transformers, not installed here; pip install"
+    ):
+        prepare.check_engine(ENGINES["torch"])
+
+
+def test_a_package_below_a_missing_one_is_not_importable():
+    assert not engines.importable("no_such_package.part")
+    assert engines.importable("tensorprimat.core")
+
+
+def wanted(**said):
+    return prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+
+
+def spec(machine=CPU, model="llama", **said):
+    return prepare.spec_of(model, wanted(**said), engine=ENGINES["torch"], machine=machine)
+
+
+def test_a_gpu_machine_trains_the_real_model_in_bf16_on_all_its_gpus():
+    made = spec(EIGHT_GPUS)
+    assert (made.preset, made.precision, made.num_gpus, made.platform) == ("full", "bf16", 8, "nvd")
+    assert (made.micro_batch_size, made.global_batch_size, made.sequence_length) == (1, 128, 8192)
+
+
+def test_what_was_said_wins_over_the_preset():
+    made = spec(micro_batch_size=4, global_batch_size=16, sequence_length=64, precision="bf16", num_gpus=2)
+    assert (made.micro_batch_size, made.global_batch_size, made.sequence_length) == (4, 16, 64)
+    assert (made.precision, made.num_gpus, made.gradient_accumulation_steps) == ("bf16", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"steps": 0}, "--steps 0"),
+        ({"warmup_steps": -1}, "--warmup-steps -1"),
+        ({"micro_batch_size": 0}, "--micro-batch-size 0"),
+        ({"global_batch_size": -8}, "--global-batch-size -8"),
+        ({"global_batch_size": 7}, "--global-batch-size 7 is not a multiple"),
+        ({"sequence_length": 0}, "--sequence-length 0"),
+        ({"sequence_length": 100_000}, "--sequence-length 100000: Llama-3.1 tiny reaches 2048"),
+        ({"num_gpus": 0}, "--num-gpus 0"),
+        ({"precision": "fp7"}, "--precision fp7"),
+        ({"preset": "huge"}, "no preset 'huge' of llama; presets: full, tiny"),
+    ],
+)
+def test_a_spec_that_cannot_work_names_its_flag(said, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        spec(**said)
+
+
+def test_more_gpus_than_there_are_is_refused():
+    with pytest.raises(UsageError, match="--num-gpus 16: this machine has 8"):
+        spec(EIGHT_GPUS, num_gpus=16)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_built():
+    with pytest.raises(UsageError, match="needs at least 64 GB on each of 1 devices"):
+        prepare.check_memory(spec(preset="full"), CPU)
+    prepare.check_memory(spec(EIGHT_GPUS), EIGHT_GPUS)
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match="is a file, not a folder"):
+        prepare.check_folder(file / "below")
+    prepare.check_folder(tmp_path / "new" / "deeper")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,249 @@
+"""`tprimat enhance` and `tprimat metrics`, their doors at the top, and what they write."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import models, store
+from tensorprimat.core.records import (
+    GpuInfo,
+    Model,
+    PerformanceMetrics,
+    PowerMetrics,
+    Provenance,
+    Result,
+    TrainingConfig,
+)
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import summarise
+
+ROOT = Path(__file__).parents[1]
+
+
+def saved(folder, platform, device, step_seconds, *, stamp, model="llama", preset="full", **config):
+    """A result file of 21 equal steps after a slow first one, with memory and, on AMD, measured power."""
+    rows = np.arange(1, 23)
+    seconds = np.where(rows == 1, 3 * step_seconds, step_seconds)
+    columns = {"index": rows, "seconds": seconds, "memory_reserved_peak_bytes": np.full(len(rows), 70e9)}
+    if platform == "amd":
+        columns["power_watts_per_gpu"] = np.full(len(rows), 690.0)
+    facts = {
+        "global_batch_size": 128,
+        "micro_batch_size": 1,
+        "sequence_length": 8192,
+        "num_gpus": 8,
+        "precision": "bf16",
+        **config,
+    }
+    result = Result(
+        platform=platform,
+        gpu_info=GpuInfo(device_name=device, device_count=8),
+        timestamp="2026-11-20T10:00:00",
+        model=Model(name=model, preset=preset, shape=models.find(model, preset).shape),
+        training_config=TrainingConfig(**facts),
+        performance_metrics=PerformanceMetrics(),
+        power_metrics=PowerMetrics() if platform == "amd" else None,
+        steps=Steps(columns),
+        provenance=Provenance(engine="nemo", timing="measured"),
+    )
+    return store.save(summarise(result), folder, stamp=stamp)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Llama on eight H100 and on eight MI300X: the same work."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    saved(folder, "nvd", "NVIDIA H100 80GB HBM3", 10.0, stamp="1")
+    saved(folder, "amd", "AMD Instinct MI300X", 12.5, stamp="2")
+    return folder
+
+
+def enhance(*arguments):
+    return main(["enhance", *map(str, arguments)], program="compare_with_enhanced_metrics.py")
+
+
+def written(folder):
+    return json.loads((folder / "enhanced_metrics.json").read_text())
+
+
+def side(document, platform):
+    return next(row for row in document["results"] if row["platform"] == platform)
+
+
+def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
+    assert enhance(results, "--output-dir", tmp_path / "report") == 0
+    shown = capsys.readouterr()
+    assert "Llama-3.1-8B" in shown.out
+    assert "NVIDIA H100 80GB HBM3" in shown.out
+    assert "\x1b" not in shown.out  # plain when piped
+    assert "Written to" in shown.err
+    report = (tmp_path / "report" / "enhanced_report.md").read_text()
+    assert "| MFU | 68.2 % | 41.3 % |" in report
+    assert "| price | &#36;4.00/h | &#36;3.00/h |" in report  # a dollar sign would open mathematics
+    assert "megatron, of 989.4 TFLOP/s (dense bf16 peak)" in report
+    assert "power per GPU: nameplate" in report
+    assert "power per GPU: measured" in report
+
+
+def test_json_holds_flat_values_the_old_name_and_what_each_figure_rests_on(results, tmp_path):
+    enhance(results, "--output-dir", tmp_path)
+    h100 = side(written(tmp_path), "nvd")
+    assert h100["tokens_per_dollar_hour"] == h100["tokens_per_dollar"] == pytest.approx(13_107.2 * 3600 / 4.0)
+    mfu = h100["metrics"]["mfu"]
+    assert mfu["value"] == h100["mfu"]
+    assert [item["name"] for item in mfu["inputs"]] == ["tokens/s/GPU", "FLOPs per token", "dense bf16 peak"]
+    assert mfu["inputs"][2]["value"] == 989.4
+    assert h100["metrics"]["hfu"] == {
+        "value": None,
+        "unit": "fraction",
+        "reason": "whether activations are recomputed is not stated",
+        "remark": None,
+        "formula": "MFU with the FLOPs of recomputed activations",
+        "inputs": h100["metrics"]["hfu"]["inputs"],
+    }
+
+
+def test_json_on_stdout_is_the_file(results, tmp_path, capsys):
+    assert enhance(results, "--output-dir", tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == written(tmp_path)
+
+
+def test_prices_convention_and_budget_are_the_users(results, tmp_path):
+    enhance(
+        results, "--output-dir", tmp_path, "--price", "H100=2", "--price", "MI300X=1.5", "--flops", "PALM",
+        "--budget-tokens", "15e12",
+    )  # fmt: skip
+    document = written(tmp_path)
+    assert document["flops_convention"] == "palm"
+    assert document["budget_tokens"] == 15e12
+    h100, mi300x = side(document, "nvd"), side(document, "amd")
+    assert (h100["price_usd_per_gpu_hour"], mi300x["price_usd_per_gpu_hour"]) == (2, 1.5)
+    assert h100["budget_cost_usd"] == pytest.approx(15 * h100["cost_usd_per_trillion_tokens"])
+    assert h100["flops_per_token"] == 61_066_469_376
+
+
+def test_break_even_is_the_price_at_which_a_token_costs_the_same(results, tmp_path):
+    enhance(results, "--output-dir", tmp_path, "--price", "H100=2", "--price", "MI300X=1")
+    document = written(tmp_path)
+    (against,) = document["returns"]
+    assert (against["baseline"], against["candidate"]) == ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X")
+    assert against["break_even_price_usd_per_gpu_hour"] == pytest.approx(2 * 10.0 / 12.5)
+    h100, mi300x = side(document, "nvd"), side(document, "amd")
+    assert against["budget_saving_usd"] == pytest.approx(h100["budget_cost_usd"] - mi300x["budget_cost_usd"])
+    assert against["budget_saving_usd"] > 0
+
+
+def test_results_of_different_work_have_no_return_on_each_other(results, tmp_path):
+    saved(results, "amd", "AMD Instinct MI300X", 3.0, stamp="3", sequence_length=2048)
+    enhance(results, "--output-dir", tmp_path)
+    (against,) = written(tmp_path)["returns"]
+    assert against["budget_saving_usd"] is None
+    reason = against["metrics"]["break_even_price_usd_per_gpu_hour"]["reason"]
+    assert reason.startswith("Not comparable: the sides did not do the same work (sequence length 8192")
+
+
+def test_a_return_without_a_price_names_the_side_that_lacks_it(results, tmp_path):
+    saved(results, "amd", "AMD Instinct MI355X", 6.0, stamp="3")
+    enhance(results, "--output-dir", tmp_path)
+    without = next(one for one in written(tmp_path)["returns"] if one["candidate"] == "AMD Instinct MI355X")
+    assert without["break_even_price_usd_per_gpu_hour"] is not None  # only the baseline's price is needed
+    assert without["metrics"]["budget_saving_usd"]["reason"].startswith("AMD Instinct MI355X: no price of MI355X")
+
+
+def test_a_price_for_a_device_that_no_result_has_is_a_warning(results, tmp_path):
+    assert enhance(results, "--output-dir", tmp_path, "--price", "L40S=1", "--price", "H100=2") == 0
+    assert written(tmp_path)["warnings"] == ["--price L40S=1: no result ran on such a device"]
+
+
+def test_a_tiny_model_is_never_called_by_the_real_ones_name(tmp_path, capsys):
+    saved(tmp_path, "cpu", "Some CPU", 0.2, stamp="1", preset="tiny", num_gpus=1)
+    assert enhance(tmp_path, "--output-dir", tmp_path / "report") == 0
+    shown = capsys.readouterr().out
+    assert "Llama-3.1 tiny" in shown
+    assert "8B" not in shown
+    assert "a CPU has no entry in the catalogue of GPUs" in shown
+
+
+def test_reasons_of_missing_figures_are_said_once(results, tmp_path, capsys):
+    saved(results, "nvd", "NVIDIA Rubin", 5.0, stamp="3", model="qwen")
+    enhance(results, "--output-dir", tmp_path)
+    report = (tmp_path / "enhanced_report.md").read_text()
+    assert report.count("- no MFU, share of best matrix rate: NVIDIA Rubin is not in the catalogue of GPUs") == 1
+    capsys.readouterr()
+
+
+def test_untrusted_names_are_harmless_in_every_output(results, tmp_path, capsys):
+    saved(results, "nvd", "H100\x1b[2J|<script>", 5.0, stamp="3", model="qwen")
+    assert enhance(results, "--output-dir", tmp_path, "--explain") == 0
+    assert "\x1b" not in capsys.readouterr().out
+    report = (tmp_path / "enhanced_report.md").read_text()
+    assert "\x1b" not in report
+    assert "<script>" not in report
+    assert "\x1b" not in (tmp_path / "enhanced_metrics.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--price", "H100"], '--price H100: write it like "H100=2.10"'),
+        (["--price", "H100=-1"], '--price H100=-1: write it like "H100=2.10"'),
+        (["--price", "=3"], '--price =3: write it like "H100=2.10"'),
+        (["--price", "H100=nan"], '--price H100=nan: write it like "H100=2.10"'),
+        (["--flops", "chinchilla"], "no FLOPs convention 'chinchilla'"),
+        (["--budget-tokens", "many"], "--budget-tokens many: must be a number of tokens"),
+        (["--budget-tokens", "0"], "--budget-tokens 0: must be a number of tokens"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_nothing_is_written(arguments, message, results, tmp_path, capsys):
+    assert enhance(results, "--output-dir", tmp_path / "report", *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_missing_file_is_named(tmp_path, capsys):
+    assert enhance(tmp_path / "nowhere.json") == 2
+    assert "nowhere.json: no such file" in capsys.readouterr().err
+
+
+def test_metrics_of_one_result_are_shown_with_what_they_rest_on(results, capsys):
+    file = next(results.glob("*rocm*.json"))
+    assert main(["metrics", str(file), "--price", "1.85"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "AMD Instinct MI300X: what they rest on" in shown
+    assert "$1.85/h" in shown
+    assert "ml-engineering" in shown
+    assert main(["metrics", str(file), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 1
+
+
+@pytest.mark.parametrize("door", ["compare_with_enhanced_metrics.py", "enhanced_metrics.py"])
+def test_the_doors_run_as_programs(door, results, tmp_path):
+    file = next(results.glob("*cuda*.json"))
+    ran = subprocess.run([sys.executable, ROOT / door, file], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert "Llama-3.1-8B" in ran.stdout
+    assert (tmp_path / "output" / "enhanced_report.md").exists() == (door != "enhanced_metrics.py")
+
+
+def test_functions_can_be_imported_from_the_door(results):
+    sys.path.insert(0, str(ROOT))
+    try:
+        import enhanced_metrics
+    finally:
+        sys.path.remove(str(ROOT))
+    assert all(hasattr(enhanced_metrics, name) for name in enhanced_metrics.__all__)
+    per_token = enhanced_metrics.calculate_flops_per_token("llama", 8192)
+    assert enhanced_metrics.calculate_mfu(10_000, per_token, 989.4) == pytest.approx(0.5202, abs=1e-4)
+    assert enhanced_metrics.get_gpu_specs("NVIDIA L40S").peak("bf16").value == 362
+    file = next(results.glob("*cuda*.json"))
+    values = enhanced_metrics.calculate_enhanced_metrics(file, usd_per_gpu_hour=2.0)
+    assert values["price_usd_per_gpu_hour"] == 2.0
+    assert values["mfu"] == pytest.approx(0.6819, abs=1e-3)

@@ -1,0 +1,117 @@
+"""Every real log gives what was found in it by hand, or is refused; and no log is taken for one of another format."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.records import Result
+from tensorprimat.core.summary import time_of
+from tensorprimat.logs.format import Given
+from tensorprimat.logs.text import Log
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LOGS = Path(__file__).resolve().parents[2] / "shared" / "logs"
+ANSWERS: dict[str, dict[str, Any]] = (
+    tomllib.loads((LOGS / "expected.toml").read_text()) if (LOGS / "expected.toml").is_file() else {}
+)
+NAMES = sorted(ANSWERS) or [pytest.param("", marks=pytest.mark.skip(f"no real logs here: {LOGS} is absent"))]
+BENCHMARKS = [name for name in sorted(ANSWERS) if ANSWERS[name]["verdict"] == "benchmark"] or NAMES
+REFUSALS = [name for name in sorted(ANSWERS) if ANSWERS[name]["verdict"] == "refuse"] or NAMES
+RATES = ("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+MEDIANS = {
+    "median_step_seconds": "seconds",
+    "median_samples_per_second": "reported_samples_per_second",
+    "median_tokens_per_second": "reported_tokens_per_second",
+    "median_tokens_per_second_per_gpu": "reported_tokens_per_second_per_gpu",
+}
+
+
+def given(answer: dict[str, Any]) -> Given:
+    """The flags that the answer says a user must give."""
+    flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
+    values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
+    assert set(values) <= {field.name for field in fields(Given)}, shlex.join(answer.get("flags", []))
+    return Given(**values)
+
+
+def rows_with(result: Result, *columns: str) -> int:
+    return int(np.any([np.isfinite(result.steps.column(name)) for name in columns], axis=0).sum())
+
+
+def median(result: Result, column: str) -> float:
+    """Over rows that hold the value, without the first row of the log, which never counts."""
+    values = result.steps.column(column)[1:]
+    return float(np.median(values[np.isfinite(values)]))
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_real_log_gives_its_known_answer(name: str) -> None:
+    answer = ANSWERS[name]
+    result = logs.read(LOGS / name, given=given(answer))
+    assert result.provenance.format == answer["format"]
+    assert logs.joining.says_anything(result)
+    config, performance = result.training_config, result.performance_metrics
+    for field in ("global_batch_size", "sequence_length"):
+        if field in answer:
+            assert getattr(config, field) == answer[field]
+    rows = answer.get("rows", answer.get("step_rows", answer.get("throughput_rows")))
+    if isinstance(rows, list):
+        columns = ("index", "reported_tokens_per_second_per_gpu", "reported_tflops_per_gpu")
+        assert np.column_stack([result.steps.column(column) for column in columns]).tolist() == rows
+    elif rows is not None:
+        assert rows_with(result, "seconds", *RATES) == rows
+    for key, column in MEDIANS.items():
+        if key in answer:
+            assert median(result, column) == pytest.approx(answer[key], rel=1e-4)
+    if "final_step_avg_seconds" in answer:
+        assert time_of(result.steps) == pytest.approx(answer["final_step_avg_seconds"] * answer["rows"], rel=1e-4)
+    if "tokens_per_second_per_gpu" in answer:
+        assert performance.tokens_per_second_per_gpu == pytest.approx(answer["tokens_per_second_per_gpu"], rel=0.02)
+    if "platform" in answer:
+        assert result.platform == ("amd" if re.search(r"MI\d{3}", answer["platform"]) else "nvd")
+    if "train_samples_per_second" in answer:
+        assert performance.samples_per_second == pytest.approx(answer["train_samples_per_second"])
+        assert performance.reported.runtime_seconds == pytest.approx(answer["train_runtime_seconds"], rel=1e-4)
+        assert performance.std_step_time_seconds is None
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_real_log_without_step_timing_is_refused(name: str) -> None:
+    with pytest.raises(NotALogError, match=r"no usable step timing|none to measure"):
+        logs.read(LOGS / name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
+    found = {format.name for format in logs.FORMATS if format.detect(Log(LOGS / name))}
+    if "format" in ANSWERS[name]:
+        assert found <= {ANSWERS[name]["format"]}
+    else:
+        assert len(found) <= 1
+
+
+def test_the_artefact_of_asynchronous_dispatch_is_no_measurement(shared: Path) -> None:
+    result = logs.read(shared / "logs/maxtext/excerpts.md")
+    assert 0.319 not in result.steps.column("seconds")
+    assert np.nanmax(result.steps.column("reported_tokens_per_second_per_gpu")) < 10_000
+    assert result.performance_metrics.median_step_time_seconds == pytest.approx(5.668)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8672, rel=0.01)
+
+
+def test_losses_that_are_nan_are_a_warning(shared: Path) -> None:
+    result = logs.read(shared / "logs/nanochat/sft_run_nan.log")
+    assert any(warning.startswith("loss: nan") for warning in result.warnings)

@@ -1,0 +1,217 @@
+"""`tprimat extract`: one log to one result file; flags, summaries, refusals and exit codes as a user meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+ROW = (
+    "[20260116 07:32:{1:02d}][rank-7/8][INFO ] [--------trainer.py:2560] : iteration {0:8d}/{2:8d} | "
+    "consumed samples: {3:12d} | elapsed time per iteration (ms): {4:.1f}/9.9 | "
+    "tokens/s/GPU inst/harmonic mean: 13107.2/1.0 | global batch size:   128 | lm loss: {5:.6E} | loss scale: 1.0 | "
+    "hip mem usage/free/total/usage_ratio: 200.00GB/55.98GB/255.98GB/78.13%\n"
+)
+
+
+def log(count: int = 20, *, milliseconds: float = 10000.0) -> str:
+    return "".join(
+        ROW.format(i, i % 60, count, i * 128, milliseconds + i % 3, 11 - i / 10) for i in range(1, count + 1)
+    )
+
+
+@pytest.fixture
+def primus(tmp_path: Path) -> Path:
+    path = tmp_path / "primus.log"
+    path.write_text("  seq_length ............... 8192\n" + log())
+    return path
+
+
+def extract(*arguments: str | Path) -> int:
+    return main(["extract", *map(str, arguments)], program="extract_primus_metrics.py")
+
+
+def test_a_primus_log_becomes_a_result_file(primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extract("--log-file", primus, "--model-name", "llama", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    path = tmp_path / "out" / "benchmark_rocm_llama.json"
+    assert said.out.strip() == str(path)
+    assert "13,105" in said.err
+    document = json.loads(path.read_text())
+    assert document["platform"] == "amd"
+    assert document["training_config"]["num_gpus"] == 8
+    assert document["training_config"]["sequence_length"] == 8192
+    assert document["performance_metrics"]["tokens_per_second_per_gpu"] == pytest.approx(13105.9, abs=1)
+    assert document["memory_metrics"]["peak_memory_device_used_gb"] == pytest.approx(214.748)
+    assert document["step_metrics"]["line"][0] == 2
+    assert document["timestamp"].startswith("2026-01-16T07:32:01")
+    assert len(list((tmp_path / "out" / "history").iterdir())) == 1
+
+
+def test_the_door_runs_as_a_script(primus: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "extract_primus_metrics.py", "--log-file", primus, "--output", tmp_path / "out"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    assert Path(done.stdout.strip()).is_file()
+
+
+def test_json_goes_to_stdout_and_all_talk_to_stderr(
+    primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert extract(primus, "--json", "--output", tmp_path / "out") == 0
+    assert json.loads(capsys.readouterr().out)["provenance"]["format"] == "megatron"
+
+
+def test_an_output_file_can_be_named(primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extract(primus, "--output", tmp_path / "mine.json") == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "mine.json")
+    assert json.loads((tmp_path / "mine.json").read_text())["schema_version"] == 3
+
+
+def test_standard_input_is_a_log_too(
+    primus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(primus.read_bytes())))
+    assert extract("-", "--json", "--output", tmp_path / "out") == 0
+    (source,) = json.loads(capsys.readouterr().out)["provenance"]["sources"]
+    assert source["file"] == "standard input"
+
+
+def test_logs_of_one_benchmark_are_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"run{number}.log").write_text(log(milliseconds=10000 + 7 * number).replace(" 07:", f" 1{number}:"))
+    assert extract(tmp_path / "run*.log", "--model-name", "llama", "--json", "--output", tmp_path / "out") == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert [run["index"] for run in document["runs"]] == [0, 1, 2]
+    assert document["performance_metrics"]["total_steps"] == 60
+    assert [source["file"] for source in document["provenance"]["sources"]] == ["run1.log", "run2.log", "run3.log"]
+
+
+def test_logs_of_several_ranks_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in (0, 1):
+        (folder / f"rank{rank}.log").write_text(log().replace("trainer.py", f"tr{rank}iner.py"))
+    assert extract(folder, "--json", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)[0]["runs"]) == 1
+    assert "the same run" in said.err
+
+
+def test_one_bad_log_among_good_ones_costs_the_exit_code_only(
+    primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = tmp_path / "noise.log"
+    noise.write_text("nothing\n")
+    assert extract(primus, noise, "--output", tmp_path / "out") == 2
+    said = capsys.readouterr()
+    assert "noise.log: no usable step timing" in said.err
+    assert Path(said.out.strip()).is_file()
+
+
+def test_a_crashed_run_is_kept_in_history_only(
+    primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    primus.write_text(log(count=30)[:-1] + "\nTraceback (most recent call last):\n  File\nRuntimeError: boom\n")
+    primus.write_text(primus.read_text().replace("/      30", "/     100"))
+    assert extract(primus, "--model-name", "llama", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert Path(said.out.strip()).parent.name == "history"
+    assert "crashed" in said.err
+    assert not (tmp_path / "out" / "benchmark_rocm_llama.json").exists()
+
+
+def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extract(primus, "--explain", "tokens_per_second_per_gpu") == 0
+    said = capsys.readouterr().out
+    assert "128 sequences × 8192 tokens × 19 steps" in said
+    assert "/ 8 GPUs" in said
+    assert "primus.log: 19 lines from 3 to 21" in said
+    assert "SHA-256" in said
+    assert extract(primus, "--explain", "max_step_time_seconds") == 0
+    assert "line 3" in capsys.readouterr().out
+    assert extract(primus, "--explain", "peak_memory_allocated_gb") == 0
+    assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "no log named"),
+        (("absent.log",), "No such file"),
+        (("*.nothing",), "no file fits"),
+        (("{log}", "--num-gpus", "0"), "--num-gpus 0"),
+        (("{log}", "--global-batch-size", "-4"), "--global-batch-size -4"),
+        (("{log}", "--precision", "int3"), "--precision int3"),
+        (("{log}", "--format", "excelsior"), "no such format"),
+        (("{log}", "--explain", "speed"), "no such figure"),
+        (("{log}", "--num-gpus", "many"), "--num-gpus"),
+        (("-", "--follow"), "--follow"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_two(
+    primus: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
+) -> None:
+    assert extract(*(argument.format(log=primus) for argument in arguments)) == 2
+    said = capsys.readouterr()
+    assert reason in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_an_output_folder_that_cannot_be_written_is_said(
+    primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert extract(primus, "--output", tmp_path / "file" / "out") == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_formats_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert extract("--formats") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()][:3] == ["megatron", "nemo", "torchtitan"]
+
+
+def test_follow_shows_growth_and_writes_the_result_in_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "growing.log"
+    path.write_text(log(count=5))
+    running = subprocess.Popen(
+        [sys.executable, ROOT / "extract_primus_metrics.py", path, "--follow", "--output", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    seen = ""
+    deadline = time.monotonic() + 60
+    while "step 5 |" not in seen and time.monotonic() < deadline:
+        seen += running.stderr.readline()
+    with path.open("a") as file:
+        file.write("".join(log(count=9).splitlines(keepends=True)[5:]))
+    while "step 9 |" not in seen and time.monotonic() < deadline:
+        seen += running.stderr.readline()
+    os.kill(running.pid, signal.SIGINT)
+    out, rest = running.communicate(timeout=60)
+    assert "step 9 |" in seen
+    assert running.returncode == 0, rest
+    assert Path(out.strip()).is_file()
+
+
+def test_help_is_quick_to_import() -> None:
+    code = "import sys; import tensorprimat.cli.extract; sys.exit(any(m in sys.modules for m in ('numpy', 'pydantic')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,116 @@
+"""FLOPs per token by the field's conventions."""
+
+import pytest
+
+from tensorprimat.core import flops, models
+from tensorprimat.core.errors import UsageError
+
+PINNED = {  # full causal attention; T = 2048, 8192
+    ("llama", "6n"): (48_181_567_488, 48_181_567_488),
+    ("llama", "palm"): (51_402_792_960, 61_066_469_376),
+    ("llama", "torchtitan"): (48_250_773_504, 57_914_449_920),
+    ("llama", "full_attention"): (48_249_176_064, 57_912_852_480),
+    ("llama", "megatron"): (46_638_563_328, 51_470_401_536),
+    ("llama", "nemo_transformer"): (36_974_886_912, 46_638_563_328),
+    ("qwen", "6n"): (45_693_699_072, 45_693_699_072),
+    ("qwen", "palm"): (48_159_949_824, 55_558_702_080),
+    ("qwen", "torchtitan"): (44_889_965_568, 52_288_717_824),
+    ("qwen", "full_attention"): (44_887_965_696, 52_286_717_952),
+    ("qwen", "megatron"): (43_654_840_320, 47_354_216_448),
+    ("qwen", "nemo_transformer"): (33_481_555_968, 40_880_308_224),
+    ("mistral", "6n"): (43_450_392_576, 43_450_392_576),
+    ("mistral", "palm"): (46_671_618_048, 56_335_294_464),
+    ("mistral", "torchtitan"): (45_885_186_048, 55_548_862_464),
+    ("mistral", "full_attention"): (45_883_588_608, 55_547_265_024),
+    ("mistral", "megatron"): (44_272_975_872, 49_104_814_080),
+    ("mistral", "nemo_transformer"): (34_609_299_456, 44_272_975_872),
+}
+
+
+def without_window(shape):
+    return shape.model_copy(update={"sliding_window": None})
+
+
+@pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
+def test_each_convention_gives_the_pinned_integers(name, counts):
+    model, convention = name
+    shape = without_window(models.find(model).shape)
+    assert tuple(flops.per_token(shape, length, convention) for length in (2048, 8192)) == counts
+
+
+def test_every_convention_is_pinned():
+    assert {convention for _, convention in PINNED} == set(flops.CONVENTIONS)
+
+
+def test_the_default_convention_is_megatron():
+    shape = models.find("llama").shape
+    assert flops.per_token(shape, 8192) == flops.per_token(shape, 8192, "megatron")
+
+
+@pytest.mark.parametrize(("tokens", "tflops"), [(14451, 744), (30624, 1576), (37556, 1933)])
+def test_megatron_bridges_published_rates_imply_the_megatron_convention(tokens, tflops):
+    counted = flops.per_token(models.find("llama").shape, 8192, "megatron")
+    assert tflops * 1e12 / tokens == pytest.approx(counted, rel=1e-3)
+
+
+def test_a_sliding_window_costs_only_the_pairs_that_it_lets_through():
+    shape = models.find("mistral").shape
+    in_matrices = 6 * models.matrix_parameters(shape)
+    windowed = flops.per_token(shape, 8192) - in_matrices
+    full = flops.per_token(without_window(shape), 8192) - in_matrices
+    assert windowed == 0.75 * full  # T = 2·W: (2·W² − W²/2) of 2·W² pairs
+
+
+def test_a_window_as_long_as_the_sequence_changes_nothing():
+    shape = models.find("mistral").shape
+    for length in (2048, 4096):
+        assert flops.per_token(shape, length) == flops.per_token(without_window(shape), length)
+
+
+@pytest.mark.parametrize("convention", sorted(set(flops.CONVENTIONS) - {"megatron"}))
+def test_conventions_that_charge_every_pair_ignore_a_window(convention):
+    shape = models.find("mistral").shape
+    assert flops.per_token(shape, 8192, convention) == flops.per_token(without_window(shape), 8192, convention)
+
+
+def test_an_unknown_convention_lists_all():
+    with pytest.raises(
+        UsageError, match="no FLOPs convention 'chinchilla'; conventions: megatron, palm, 6n, torchtitan"
+    ):
+        flops.per_token(models.find("llama").shape, 8192, "chinchilla")
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+def test_torchs_own_counter_agrees_by_construction(model):
+    """Forward and backward of the tiny model on the meta device, counted by torch.
+
+    torch counts matrix products of every pair of query and key, whatever the mask hides, and nothing for look-ups,
+    norms, biases, RoPE, softmax and loss: exactly `full_attention`. `megatron` charges half of the pairs, fewer within
+    a window; `6n` and `palm` charge norms, biases and the input embedding as if they were matrix products.
+    """
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    flop_counter = pytest.importorskip("torch.utils.flop_counter")
+    preset = models.find(model, "tiny")
+    shape, length, batch = preset.shape, preset.sequence_length, 2
+    family = {"llama": "Llama", "qwen": "Qwen2", "mistral": "Mistral"}[model]
+    config = getattr(transformers, f"{family}Config")(
+        num_hidden_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab_size,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+        use_cache=False,
+    )
+    with torch.device("meta"):
+        network = getattr(transformers, f"{family}ForCausalLM")(config)
+        tokens = torch.zeros((batch, length), dtype=torch.long)
+        mask = torch.zeros((batch, 1, length, length))  # made here: transformers looks at values to make its own
+    with flop_counter.FlopCounterMode(display=False) as counter:
+        network(input_ids=tokens, attention_mask=mask, labels=tokens).loss.backward()
+    per_token = counter.get_total_flops() / (batch * length)
+    assert per_token == flops.per_token(shape, length, "full_attention")

@@ -1,0 +1,159 @@
+"""`tprimat gate`: exit 0 within, 1 beyond, 3 undecided, 2 where it cannot be judged."""
+
+import pytest
+from plausible import result
+
+from tensorprimat.cli import main
+from tensorprimat.core.store import to_json
+
+
+@pytest.fixture
+def gate(tmp_path, capsys):
+    """Run the command on two results (or lists of them); returns exit code, Markdown and what stderr says."""
+
+    def run(base, candidate, *flags):
+        arguments = []
+        for side, results in (("baseline", base), ("candidate", candidate)):
+            for number, one in enumerate(results if isinstance(results, list) else [results]):
+                path = tmp_path / f"{side}_{number}.json"
+                path.write_text(to_json(one))
+                arguments += [f"--{side}", str(path)]
+        code = main(["gate", *arguments, *flags])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def h100(**options):
+    return result("h100", **{"runs": 5, **options})
+
+
+def test_equal_speed_passes(gate):
+    code, markdown, _ = gate(h100(), h100(seed=1))
+    assert code == 0
+    assert markdown.startswith("### Benchmark gate passed")
+    assert "| llama | throughput" in markdown
+
+
+def test_a_shown_slowdown_fails(gate):
+    code, markdown, _ = gate(h100(), h100(seed=1, seconds=12.8 * 1.06))
+    assert code == 1
+    assert "Benchmark gate failed" in markdown
+    assert "−5." in markdown
+
+
+def test_a_gain_passes(gate):
+    assert gate(h100(), h100(seed=1, seconds=10.0))[0] == 0
+
+
+def test_a_slowdown_within_the_limit_passes(gate):
+    assert gate(h100(), h100(seed=1, seconds=12.8 * 1.02))[0] == 0
+    assert gate(h100(), h100(seed=1, seconds=12.8 * 1.02), "--max-slowdown", "1%")[0] == 1
+
+
+def test_noise_around_the_limit_is_undecided_and_says_how_many_runs_would_decide(gate):
+    code, markdown, _ = gate(h100(runs=2, run_noise=0.02), h100(runs=2, run_noise=0.02, seed=1, seconds=12.8 * 1.02))
+    assert code == 3
+    assert "Benchmark gate undecided" in markdown
+    assert "runs on each side would decide" in markdown
+
+
+def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
+    code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5))
+    assert code == 3
+    assert "each side needs at least 2 runs" in markdown
+    code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5), "--assume-run-cv", "2%")
+    assert code == 1
+    assert "assumed that single runs scatter by 2 %" in markdown
+
+
+def test_different_work_is_an_error_of_input(gate):
+    code, markdown, error = gate(h100(), h100(sequence_length=2048))
+    assert (code, markdown) == (2, "")
+    assert "sequence length 8192 against 2048" in error
+    assert "Traceback" not in error
+
+
+def test_another_precision_is_named_and_judged(gate):
+    code, markdown, _ = gate(h100(), h100(seed=1, precision="fp8", seconds=9.0))
+    assert code == 0
+    assert "precision BF16 against FP8" in markdown
+
+
+def test_memory_has_its_own_limit(gate):
+    more = h100(seed=1)
+    column = more.steps.column("memory_allocated_bytes") * 1.1
+    from tensorprimat.core.summary import summarise
+
+    more = summarise(more.model_copy(update={"steps": more.steps.replace(memory_allocated_bytes=column)}))
+    assert gate(h100(), more)[0] == 0
+    assert gate(h100(), more, "--max-memory-increase", "20%")[0] == 0
+    code, markdown, _ = gate(h100(), more, "--max-memory-increase", "5%")
+    assert code == 1
+    assert "| llama | peak memory allocated | fail |" in markdown
+
+
+def test_kinds_of_memory_are_never_mixed(gate):
+    from tensorprimat.core.records import TrainingConfig
+
+    other = result("mi300x", runs=5, seed=1)
+    config: TrainingConfig = other.training_config
+    code, markdown, _ = gate(
+        h100(), other.model_copy(update={"training_config": config}), "--max-memory-increase", "50%"
+    )
+    assert code == 3
+    assert "no kind of device memory was measured on both sides" in markdown
+
+
+def test_losses_have_their_own_limit(gate):
+    steps = h100(seed=1).steps
+    same = h100()
+    worse = same.model_copy(update={"steps": steps.replace(loss=same.steps.column("loss") + 1.0)})
+    assert gate(same, h100(seconds=12.7), "--max-loss-gap", "1%")[0] == 0
+    code, markdown, _ = gate(same, worse, "--max-loss-gap", "1%")
+    assert code == 1
+    assert "diverge from step" in markdown
+
+
+def test_the_worst_model_decides(gate):
+    base = [h100(model="llama"), h100(model="qwen")]
+    mixed = [h100(model="llama", seed=1), h100(model="qwen", seed=2, seconds=15.0)]
+    code, markdown, _ = gate(base, mixed)
+    assert code == 1
+    assert "| llama | throughput (tokens per second per gpu) | pass |" in markdown
+    assert "| qwen | throughput (tokens per second per gpu) | fail |" in markdown
+
+
+def test_a_model_that_the_candidate_lacks_is_an_error(gate):
+    code, _, error = gate([h100(model="llama"), h100(model="qwen")], h100(model="llama", seed=1))
+    assert code == 2
+    assert "qwen" in error
+
+
+def test_several_configurations_on_one_side_are_an_error(gate):
+    code, _, error = gate([h100(), h100(precision="fp8", seed=4)], h100(seed=1))
+    assert code == 2
+    assert "--baseline: 2 configurations of llama" in error
+
+
+@pytest.mark.parametrize(
+    "flags", [["--max-slowdown", "150%"], ["--max-slowdown", "lots"], ["--confidence", "100%"], ["--no-such-flag"]]
+)
+def test_a_wrong_flag_is_named(gate, flags):
+    code, _, error = gate(h100(), h100(seed=1), *flags)
+    assert code == 2
+    assert flags[0] in error
+
+
+def test_a_missing_file_is_named(capsys, tmp_path):
+    code = main(["gate", "--baseline", str(tmp_path / "none.json"), "--candidate", str(tmp_path / "none.json")])
+    assert code == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_text_from_files_is_harmless_in_the_comment(gate):
+    hostile = {"device_name": "<img src=x onerror=alert(1)> | @all"}
+    code, markdown, _ = gate(h100(**hostile), h100(seed=1, model="llama", **hostile))
+    assert code == 0
+    assert "<img" not in markdown

@@ -1,0 +1,129 @@
+"""`tprimat history`: series per machine and model, and the changes in them."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plausible import result
+
+from tensorprimat.analysis.history import history
+from tensorprimat.cli import main
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.store import Loaded, to_json
+
+
+def on_day(day, **options):
+    """A benchmark of one day of a November."""
+    one = result("h100", **{"runs": 3, "seed": day, **options})
+    stamps = [f"2025-11-{day:02}T{10 + run.index}:00:00+00:00" for run in one.runs]
+    runs = tuple(run.model_copy(update={"started_at": stamp}) for run, stamp in zip(one.runs, stamps, strict=True))
+    return one.model_copy(update={"timestamp": stamps[0], "runs": runs})
+
+
+def files(results):
+    return [Loaded(path=Path(f"{number:02}.json"), result=one) for number, one in enumerate(results)]
+
+
+def changes(results, **options):
+    (series,), _ = history(files(results), **options)
+    return [entry.change for entry in series.entries]
+
+
+def test_a_steady_machine_shows_no_change():
+    assert changes([on_day(day) for day in range(1, 15)]) == [None] * 14
+
+
+def test_a_slowdown_is_shown_where_it_happens_and_only_there():
+    found = changes([on_day(day, seconds=12.8 if day < 8 else 13.5) for day in range(1, 15)])
+    assert [place for place, change in enumerate(found) if change is not None] == [7]
+    assert found[7] == pytest.approx(-0.052, abs=0.005)
+
+
+def test_single_runs_build_a_ruler_first():
+    found = changes([on_day(day, runs=1, seconds=12.8 if day < 8 else 13.5) for day in range(1, 12)])
+    assert [place for place, change in enumerate(found) if change is not None] == [7]
+
+
+def test_days_that_differ_more_than_runs_do_are_no_changes():
+    random = np.random.default_rng(2)
+    alarms = sum(
+        change is not None
+        for _ in range(20)
+        for change in changes(
+            [
+                on_day(day, runs=2, steps=8, seconds=12.8 * (1 + 0.02 * random.standard_normal()), losses=False)
+                for day in range(1, 12)
+            ]
+        )
+    )
+    assert alarms <= 10  # of 200: days that scatter by ten times what runs do would alarm nearly always otherwise
+
+
+def test_benchmarks_stand_in_the_order_of_time_whatever_their_file_is_called():
+    (series,), _ = history(files([on_day(9), on_day(3), on_day(6)]))
+    assert [entry.at[:10] for entry in series.entries] == ["2025-11-03", "2025-11-06", "2025-11-09"]
+
+
+def test_the_latest_file_and_its_copy_are_one_benchmark():
+    (series,), left_out = history(files([on_day(1), on_day(2), on_day(2)]))
+    assert len(series.entries) == 2
+    assert len(left_out) == 1
+
+
+def test_configurations_and_models_are_series_of_their_own_but_versions_are_not():
+    upgraded = on_day(2)
+    gpu = upgraded.gpu_info.model_copy(update={"software_version": "13.0"})
+    upgraded = upgraded.model_copy(update={"gpu_info": gpu})
+    series, _ = history(files([on_day(1), upgraded, on_day(3, precision="fp8"), on_day(4, model="qwen")]))
+    assert [(one.label, len(one.entries)) for one in series] == [
+        ("NVIDIA H100 80GB HBM3 · llama (precision BF16)", 2),
+        ("NVIDIA H100 80GB HBM3 · llama (precision FP8)", 1),
+        ("NVIDIA H100 80GB HBM3 · qwen", 1),
+    ]
+
+
+def test_a_metric_that_nothing_has_is_an_error():
+    silent = result("h100", global_batch_size=None, sequence_length=None)
+    with pytest.raises(InputError, match="samples_per_second"):
+        history(files([silent]), metric="samples_per_second")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "history").mkdir()
+    for day in range(1, 11):
+        one = on_day(day, seconds=12.8 if day < 6 else 14.0)
+        (tmp_path / "history" / f"benchmark_cuda_llama_{day:02}.json").write_text(to_json(one))
+    (tmp_path / "benchmark_cuda_llama.json").write_text(to_json(one))
+    return tmp_path
+
+
+def test_the_command_shows_a_table_and_writes_csv_and_a_picture(folder, capsys):
+    assert main(["history", str(folder), "--output-dir", str(folder / "out")]) == 0
+    shown = capsys.readouterr()
+    assert "2025-11-06" in shown.out
+    assert "−8." in shown.out
+    with open(folder / "out" / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert [row["timestamp"][:10] for row in rows if row["change"]] == ["2025-11-06"]
+    assert (folder / "out" / "history.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_model_and_another_metric_can_be_chosen(folder, capsys):
+    flags = ["--model", "LLAMA", "--metric", "avg_step_time_seconds", "--no-plot", "--output-dir", str(folder / "out")]
+    assert main(["history", str(folder), *flags]) == 0
+    assert "avg step time seconds" in capsys.readouterr().out
+    assert not (folder / "out" / "history.png").exists()
+
+
+@pytest.mark.parametrize("flags", [["--metric", "speed"], ["--model", "gpt"]])
+def test_a_wrong_flag_is_named(folder, flags, capsys):
+    assert main(["history", str(folder), *flags]) == 2
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_a_folder_without_results_is_named(tmp_path, capsys):
+    assert main(["history", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err

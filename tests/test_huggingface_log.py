@@ -1,0 +1,189 @@
+"""Hugging Face Trainer: rows without times, clocks that give them, summaries that are means, JSON files, ms-swift."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.units import GIB
+
+SUMMARY = (
+    "{'train_runtime': 836.4, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005, 'train_loss': 2.1}"
+)
+HEADER = """***** Running training *****
+  Num examples = 10,000
+  Instantaneous batch size per device = 4
+  Total train batch size (w. parallel, distributed & accumulation) = 64
+  Gradient Accumulation steps = 2
+  Total optimization steps = 40
+"""
+
+
+def row(loss: float | str = 1.25, **more: object) -> str:
+    return str({"loss": loss, "grad_norm": 0.75, "learning_rate": 2e-05, "epoch": 0.5, **more})
+
+
+def bar(step: int, elapsed: str, total: int = 40, name: str = "") -> str:
+    return f"\r{name} {100 * step // total:2}%|███       | {step}/{total} [{elapsed}<01:00,  1.2s/it]"
+
+
+def swift(step: int, seconds: float, **more: object) -> dict[str, object]:
+    """A row of ms-swift: the running mean of a step, and the step."""
+    minutes, rest = divmod(round(step * seconds), 60)
+    return {
+        "loss": 1.5,
+        "learning_rate": 1e-5,
+        "memory(GiB)": 38.5,
+        "train_speed(s/it)": round(seconds, 6),
+        "global_step/max_steps": f"{step}/100",
+        "elapsed_time": f"{minutes}m {rest}s" if minutes else f"{rest}s",
+        **more,
+    }
+
+
+def test_one_summary_per_rank_is_one_run_of_means(read_text: Any) -> None:
+    ranks = [SUMMARY.replace("836.4", f"836.{n}") for n in range(1, 8)]
+    result = read_text(HEADER + "\n".join(ranks) + "\n", sequence_length=512, num_gpus=8)
+    performance = result.performance_metrics
+    assert (performance.basis, performance.samples_per_second) == ("reported_means", 1.196)
+    assert performance.tokens_per_second_per_gpu == pytest.approx(1.196 * 512 / 8)
+    assert performance.reported.runtime_seconds == 836.4
+    assert (len(result.steps), performance.std_step_time_seconds, len(result.runs)) == (0, None, 1)
+    assert any("no variance" in warning for warning in result.warnings)
+
+
+def test_losses_without_times_stay_beside_the_summary(read_text: Any) -> None:
+    result = read_text(HEADER + "\n".join([row(2.5), row(float("nan")), row(2.0), SUMMARY]) + "\n")
+    assert [step.loss for step in result.steps][::2] == [2.5, 2.0]
+    assert math.isnan(result.steps[1].loss)
+    assert result.performance_metrics.samples_per_second == 1.196
+    assert result.performance_metrics.basis == "reported_means"
+    assert any(warning.startswith("loss: nan") for warning in result.warnings)
+
+
+def test_configuration_comes_from_the_header(read_text: Any) -> None:
+    config = read_text(HEADER + SUMMARY + "\n").training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.max_steps) == (64, 4, 40)
+    assert config.gradient_accumulation_steps == 2
+
+
+def test_quoted_numbers_are_numbers(read_text: Any) -> None:
+    quoted = "{'train_runtime': '2.534e+04', 'train_samples_per_second': '4.197', 'train_steps_per_second': '0.066'}"
+    result = read_text(
+        "{'loss': '1.2', 'grad_norm': '0.7', 'learning_rate': '1e-05', 'epoch': '0.1'}\n" + quoted + "\n"
+    )
+    assert result.steps[0].loss == 1.2
+    assert result.performance_metrics.samples_per_second == 4.197
+    assert result.performance_metrics.reported.runtime_seconds == 25340
+
+
+def test_losses_alone_are_refused(read_text: Any) -> None:
+    with pytest.raises(NotALogError):
+        read_text("\n".join([row(2.5), row(2.25), row(2.0)]) + "\n")
+
+
+def test_the_bar_around_a_row_tells_its_step_and_a_coarse_clock_its_time(read_text: Any) -> None:
+    text = bar(0, "00:00")
+    for step, elapsed in ((10, "05:00"), (20, "10:00"), (30, "15:10")):
+        text += bar(step, elapsed) + f"\n{row()}\n" + bar(step, elapsed)
+    result = read_text(HEADER + text + "\n")
+    assert result.steps.column("index").tolist() == [10, 20, 30]
+    assert [step.seconds for step in result.steps] == [None, 30.0, 31.0]
+    assert result.steps.column("covers").tolist() == [1, 10, 10]
+
+
+def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
+    text = bar(0, "00:00")
+    for step, elapsed in ((10, "00:05"), (20, "00:10"), (30, "00:15")):
+        text += bar(step, elapsed) + f"\n{row()}\n" + bar(step, elapsed)
+    result = read_text(HEADER + text + "\n" + SUMMARY + "\n")
+    assert "seconds" not in result.steps.seen
+    assert result.performance_metrics.samples_per_second == 1.196
+
+
+def test_bars_of_other_things_are_not_the_training(read_text: Any) -> None:
+    text = bar(4, "00:01", 4, "Loading checkpoint shards:") + bar(0, "00:00") + bar(10, "05:00") + f"\n{row()}\n"
+    text += bar(10, "05:00") + bar(3, "00:09", 5) + "\n{'eval_loss': 1.5, 'eval_runtime': 9.1, 'epoch': 0.5}\n"
+    text += bar(20, "10:20") + f"\n{row()}\n" + bar(20, "10:20") + f"\n{row()}\n" + bar(30, "15:20")
+    steps = read_text(text + "\n").steps
+    assert [(step.index, step.interrupted_by) for step in steps] == [(10, ""), (20, "validation"), (30, "")]
+
+
+def test_the_running_mean_of_swift_becomes_times_of_steps(read_text: Any) -> None:
+    means = {10: 2.500001, 20: 2.000001, 30: 1.900001, 40: 1.850001}
+    text = "\n".join(json.dumps(swift(step, mean)) for step, mean in means.items()) + "\n"
+    result = read_text(text)
+    assert result.steps.column("index").tolist() == [10, 20, 30, 40]
+    assert [step.seconds for step in result.steps[1:]] == pytest.approx([1.5, 1.7, 1.7], rel=1e-5)
+    assert result.steps[0].memory_reserved_peak_bytes == 38.5 * GIB
+
+
+def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
+    rows = [swift(step, 1.881) | {"train_speed(s/it)": "1.881"} for step in (2000, 2005, 2010, 2015)]
+    result = read_text("\n".join(str(said) for said in rows) + "\n")
+    assert "seconds" not in result.steps.seen
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.881)
+    assert result.performance_metrics.basis == "reported_means"
+
+
+def test_a_resumed_run_of_swift_has_no_times(read_text: Any) -> None:
+    rows = [swift(step, 2.0) | {"elapsed_time": f"{(step - 50) * 2}s"} for step in (60, 70, 80)]
+    result = read_text("\n".join(json.dumps(said) for said in rows) + f"\n{SUMMARY}\n")
+    assert "seconds" not in result.steps.seen
+
+
+def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text: Any) -> None:
+    rows = [
+        str(swift(step, 1.881) | {"train_speed(s/it)": "1.881", "tokens_per_gpu_per_sec": "256.8"})
+        for step in (5, 10, 15)
+    ]
+    assert read_text("\n".join(rows) + "\n").performance_metrics.tokens_per_second_per_gpu == pytest.approx(256.8)
+
+
+def state(**more: object) -> str:
+    """trainer_state.json of a run that counted its tokens."""
+    rows = [
+        {"epoch": 0.1, "loss": 3.0 - n / 10, "learning_rate": 1e-5, "step": 10 * n, "train_runtime": 7.5123 + 5 * n}
+        | {"num_input_tokens_seen": 40960 * n, "train_tokens_per_second": 999.9}
+        for n in range(1, 6)
+    ]
+    last = {"epoch": 1.0, "step": 50, "train_loss": 2.7, "train_runtime": 35.0, "train_samples_per_second": 11.4}
+    last |= {"train_steps_per_second": 1.429, "total_flos": 1.5e15}
+    document = {"global_step": 50, "max_steps": 50, "train_batch_size": 2, "log_history": [*rows, last], **more}
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) -> None:
+    result = read_text(state())
+    assert result.steps.column("index").tolist() == [10, 20, 30, 40, 50]
+    assert [step.seconds for step in result.steps[1:]] == pytest.approx([0.5] * 4)
+    assert result.steps[2].tokens == 4096
+    assert result.performance_metrics.tokens_per_second == pytest.approx(8192)
+    assert result.performance_metrics.reported.samples_per_second == 11.4
+    assert (result.training_config.max_steps, result.training_config.micro_batch_size) == (50, 2)
+
+
+def test_steps_of_a_state_keep_the_line_of_their_entry(read_text: Any) -> None:
+    lines = state().split("\n")
+    for step in read_text(state()).steps:
+        entry = "\n".join(lines[step.line - 1 : step.line + 9])
+        assert f'"step": {step.index}' in entry
+
+
+@pytest.mark.parametrize("key", ["train_samples", "total_flos"])
+def test_results_files_are_means(read_text: Any, key: str) -> None:
+    document = {"epoch": 1.0, key: 1000, "train_loss": 2.1, "train_runtime": 836.4, "train_samples_per_second": 1.196}
+    result = read_text(json.dumps({**document, "train_steps_per_second": 0.005}, indent=4))
+    assert (result.provenance.format, result.performance_metrics.samples_per_second) == ("huggingface", 1.196)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": ' * 20000, '{"loss": 1}', "{}", "{'loss': 1.5}", '[{"loss": 1.5, "epoch": 1}', "{\n"]
+)
+def test_other_dictionaries_are_refused(read_text: Any, text: str) -> None:
+    with pytest.raises(NotALogError):
+        read_text(text + "\n")

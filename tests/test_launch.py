@@ -1,0 +1,239 @@
+"""However a training process ends, the benchmark goes on with one sentence and what was measured."""
+
+import os
+import signal
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import launch
+
+SPEC = RunSpec(
+    model="llama",
+    preset="tiny",
+    engine="torch",
+    steps=3,
+    warmup_steps=1,
+    micro_batch_size=1,
+    global_batch_size=2,
+    sequence_length=16,
+    precision="fp32",
+    num_gpus=1,
+)
+
+WRITE_RESULT = """
+import argparse, json, os, signal, subprocess, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--spec")
+parser.add_argument("--result")
+paths = parser.parse_args()
+spec = json.load(open(paths.spec))
+
+def write(steps, complete=True):
+    from pathlib import Path
+    from tensorprimat.core import store
+    from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+    from tensorprimat.core.steps import Step, Steps
+    from tensorprimat.core.summary import summarise
+    rows = [Step(index=i + 1, seconds=0.5, samples=2, tokens=32) for i in range(steps)]
+    result = Result(platform="cpu", gpu_info=GpuInfo(), model=Model(name=spec["model"], preset=spec["preset"]),
+                    training_config=TrainingConfig(warmup_steps=1), performance_metrics=PerformanceMetrics(),
+                    complete=complete, steps=Steps.of(rows))
+    store.write_atomically(Path(paths.result), store.to_json(summarise(result)))
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a few lines of Python in the place of an engine; gives its ending and the lines it printed."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def run_body(body, *, on_line=None):
+        (tmp_path / "stand_in_engine.py").write_text(WRITE_RESULT + textwrap.dedent(body))
+        lines = []
+        ending = launch.run(
+            SPEC,
+            module="stand_in_engine",
+            log=tmp_path / "history" / "kept.txt",
+            on_line=lambda line: (lines.append(line), on_line and on_line(line)),
+        )
+        return ending, lines
+
+    return run_body
+
+
+def test_a_run_gives_its_result_and_its_lines_as_they_come(run):
+    ending, lines = run("print('[CPU] Step   1 | Time: 0.500s')\nwrite(4)")
+    assert lines == ["[CPU] Step   1 | Time: 0.500s"]
+    assert ending.error is None
+    assert ending.result.model.name == "llama"
+    assert ending.result.performance_metrics.measured_steps == 3
+
+
+def test_lines_are_live_even_when_the_child_does_not_flush(run):
+    came = []
+    run("print('early')\ntime.sleep(1)\nprint('late')\nwrite(4)", on_line=lambda _: came.append(time.monotonic()))
+    assert came[1] - came[0] > 0.8
+
+
+def test_lines_about_the_vanishing_scratch_folder_are_not_shown(run):
+    _, lines = run("print('Result:', paths.result)\nprint('shown')\nwrite(4)")
+    assert lines == ["shown"]
+
+
+def test_a_crash_is_one_sentence_and_its_stderr_is_kept(run, tmp_path):
+    ending, _ = run("print('a warning', file=sys.stderr)\nraise RuntimeError('expected all tensors on one device')")
+    assert isinstance(ending.error, RunError)
+    kept = tmp_path / "history" / "kept.txt"
+    message = str(ending.error)
+    assert message.startswith("RuntimeError: expected all tensors on one device")
+    assert str(kept) in message
+    assert "\n" not in message
+    assert "a warning" in kept.read_text()
+
+
+def test_what_was_measured_before_a_crash_comes_back_incomplete(run):
+    ending, _ = run("write(3, complete=False)\nsys.exit('torch_engine: the data ran out')")
+    assert len(ending.result.steps) == 3
+    assert not ending.result.complete
+    assert "the data ran out" in str(ending.error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory",
+        "MemoryError: Cannot allocate memory",
+    ],
+)
+def test_running_out_of_memory_names_the_flags_that_help(run, said):
+    ending, _ = run(f"print({said!r}, file=sys.stderr)\nsys.exit(1)")
+    assert isinstance(ending.error, OutOfMemoryError)
+    message = str(ending.error)
+    assert message.startswith("out of memory: llama (tiny), micro batch 1, global batch 2, sequence 16, fp32, 1 device")
+    assert "--sequence-length 8" in message
+
+
+def test_an_engines_own_sentence_is_passed_on_whatever_follows_it(run):
+    ending, _ = run(
+        "print('torch engine: out of memory: too much; try less', file=sys.stderr)\n"
+        "print('noise of an interpreter that ends', file=sys.stderr)\nsys.exit(1)"
+    )
+    assert isinstance(ending.error, OutOfMemoryError)
+    assert str(ending.error).startswith("out of memory: too much; try less")
+
+
+def test_a_killed_process_says_that_it_was_killed(run):
+    ending, _ = run("os.kill(os.getpid(), signal.SIGKILL)")
+    assert "killed (SIGKILL)" in str(ending.error)
+    assert ending.result is None
+
+
+def test_another_fatal_signal_is_named(run):
+    ending, _ = run("os.kill(os.getpid(), signal.SIGSEGV)")
+    assert "died of SIGSEGV" in str(ending.error)
+
+
+def test_exit_code_2_of_the_engine_is_a_usage_error(run):
+    ending, _ = run("print('torch engine: --precision fp8: this CPU has none', file=sys.stderr)\nsys.exit(2)")
+    assert isinstance(ending.error, UsageError)
+    assert str(ending.error) == "--precision fp8: this CPU has none"
+
+
+def test_success_without_a_result_is_a_failure(run):
+    ending, _ = run("pass")
+    assert "without a whole result" in str(ending.error)
+
+
+def test_a_worker_that_outlives_its_leader_is_not_waited_for(run):
+    started = time.monotonic()
+    ending, lines = run(
+        """
+        worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+        print(worker.pid)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert "SIGKILL" in str(ending.error)
+    assert time.monotonic() - started < 20
+    assert not is_running(int(lines[0]))
+
+
+def test_ctrl_c_stops_the_child_and_keeps_what_it_measured(run):
+    def interrupt_at_first(line):
+        if line == "training":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ending, lines = run(
+        """
+        try:
+            print(os.getpid())
+            print('training')
+            time.sleep(60)
+        except KeyboardInterrupt:
+            write(3, complete=False)
+            sys.exit(1)
+        """,
+        on_line=interrupt_at_first,
+    )
+    assert ending.interrupted
+    assert str(ending.error) == "interrupted"
+    assert len(ending.result.steps) == 3
+    assert not is_running(int(lines[0]))
+
+
+def test_a_child_deaf_to_ctrl_c_is_ended_all_the_same(run, monkeypatch):
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(launch, "TERMINATE_SECONDS", 0.5)
+    ending, lines = run(
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(os.getpid())
+        time.sleep(60)
+        """,
+        on_line=lambda _: os.kill(os.getpid(), signal.SIGINT),
+    )
+    assert ending.interrupted
+    assert not is_running(int(lines[0]))
+
+
+def test_a_reader_of_our_output_that_goes_away_leaves_no_child_behind(run):
+    pids = []
+
+    def break_pipe(line):
+        pids.append(int(line))
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run("print(os.getpid())\ntime.sleep(60)", on_line=break_pipe)
+    assert not is_running(pids[0])
+
+
+def test_the_child_finds_the_package_from_any_folder(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ending, _ = run("write(4)")
+    assert ending.error is None
+
+
+def test_cool_down_counts_down_to_nothing():
+    left = []
+    started = time.monotonic()
+    launch.cool_down(0.3, left.append)
+    assert 0.3 <= time.monotonic() - started < 3
+    assert left
+    assert all(0 < seconds <= 0.3 for seconds in left)
+
+
+def is_running(pid):
+    """Whether a process still does anything; what it left for its parent to collect does not count."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,231 @@
+"""Result files of older versions load: figures anew from their steps, or as reported where there are none."""
+
+import json
+import math
+
+import pytest
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError
+
+VERSION_1 = {
+    "platform": "cuda",
+    "gpu_info": {
+        "platform": "cuda",
+        "device_count": 8,
+        "device_name": "NVIDIA H100 80GB HBM3",
+        "total_memory_gb": 85.0,
+        "gpu_cores": 0,
+        "pytorch_version": "2.7.0",
+        "cuda_version": "12.8",
+    },
+    "timestamp": "2026-01-05T14:30:22.104217",
+    "training_config": {
+        "max_steps": 5,
+        "global_batch_size": 16,
+        "micro_batch_size": "N/A",
+        "sequence_length": 4096,
+        "num_gpus": 8,
+    },
+    "performance_metrics": {
+        "total_steps": 5,
+        "total_time_seconds": 14.2,
+        "avg_step_time_seconds": 2.0,
+        "steps_per_second": 0.5,
+        "tokens_per_second": 32768.0,
+        "tokens_per_second_per_gpu": 4096.0,
+        "throughput_per_gpu_core": 0,
+    },
+    "raw_step_times": [6.0, 2.0, 2.1, 1.9, 2.0],
+    "memory_metrics": {"avg_memory_allocated_gb": 40.0, "peak_memory_allocated_gb": 44.5},
+}
+VERSION_2 = {
+    "platform": "nvd",
+    "gpu_info": {"device_name": "NVIDIA H100 80GB HBM3", "software_stack": "nemo", "software_version": "12.8"},
+    "timestamp": "2026-02-02T21:00:00",
+    "parallelism_config": {
+        "strategy_name": "unknown",
+        "tensor_parallel_size": 4,
+        "pipeline_model_parallel_size": 1,
+        "gradient_accumulation_steps": 64,
+    },
+    "training_config": {"global_batch_size": 128, "sequence_length": 2048, "num_gpus": 8, "max_steps": -1},
+    "performance_metrics": {"avg_step_time_seconds": 3.0, "tokens_per_second_per_gpu": 10922.7},
+    "step_times": [9.0, 3.0, 3.0, 3.0],
+    "loss_values": [12.5, float("nan"), 11.0, 10.5],
+    "learning_rates": [0.0, 1e-6, 2e-6, 3e-6],
+}
+MINIMAL = {
+    "platform": "rocm",
+    "gpu_info": {"device_name": "AMD Instinct MI300X"},
+    "performance_metrics": {"avg_step_time_seconds": 1.25, "throughput_steps_per_second": 0.8},
+    "memory_metrics": {"peak_memory_allocated_gb": 46.0},
+}
+
+
+def read(folder, document, name="benchmark_cuda_llama.json", **given):
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return store.load(path, **given)
+
+
+def changed(document, **sections):
+    """A deep copy with some keys of some sections, or whole entries, set anew."""
+    copy = json.loads(json.dumps(document))
+    for name, value in sections.items():
+        if isinstance(value, dict) and isinstance(copy.get(name), dict):
+            copy[name].update(value)
+        else:
+            copy[name] = value
+    return copy
+
+
+def test_version_1_gets_todays_names_and_figures_from_its_steps(tmp_path):
+    result = read(tmp_path, VERSION_1)
+    assert (result.platform, result.gpu_info.software_stack, result.gpu_info.software_version) == (
+        "nvd",
+        "cuda",
+        "12.8",
+    )
+    assert result.model.name == "llama"
+    assert result.performance_metrics.basis == "step_times"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(16 * 4096 / 2.0)
+    assert result.performance_metrics.reported.tokens_per_second == 32768.0
+    assert result.timestamp == "2026-01-05T14:30:22.104217"
+
+
+def test_figures_said_once_for_the_run_stay_beside_recomputed_ones(tmp_path):
+    memory = read(tmp_path, VERSION_1).memory_metrics
+    assert (memory.avg_memory_allocated_gb, memory.peak_memory_allocated_gb) == (40.0, 44.5)
+
+
+def test_placeholders_for_unknown_become_none_with_a_warning(tmp_path):
+    result = read(tmp_path, VERSION_1)
+    assert result.gpu_info.gpu_cores is None
+    assert result.training_config.micro_batch_size is None
+    assert "training_config: micro_batch_size was 'N/A' in this file, which stands for unknown" in result.warnings
+    assert "gpu_info: gpu_cores was 0 in this file, which stands for unknown" in result.warnings
+
+
+@pytest.mark.parametrize("placeholder", [-1, 0, "N/A", math.inf, "unknown"])
+def test_no_placeholder_survives_as_a_rate(tmp_path, placeholder):
+    document = changed(MINIMAL, performance_metrics={"tokens_per_second": placeholder})
+    result = read(tmp_path, document)
+    assert result.performance_metrics.tokens_per_second is None
+    assert any("tokens_per_second was" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("benchmark_cuda_20260105_143022.json", None),
+        ("benchmark_rocm_qwen.json", "qwen"),
+        ("benchmark_rocm_llama_70b.json", "llama_70b"),
+        ("benchmark_cuda_mistral_20260105_143022.json", "mistral"),
+        ("train_amd_prim_qwen.json", "qwen"),
+        ("results.json", None),
+    ],
+)
+def test_the_model_comes_from_the_file_name(tmp_path, name, model):
+    result = read(tmp_path, VERSION_1, name)
+    assert result.model.name == model
+    assert any(warning.startswith("model:") for warning in result.warnings) == (model is None)
+
+
+def test_the_users_model_name_wins(tmp_path):
+    assert read(tmp_path, VERSION_1, model_name="mistral").model.name == "mistral"
+
+
+def test_the_date_comes_from_the_file_name_where_the_file_has_none(tmp_path):
+    result = read(tmp_path, MINIMAL, "benchmark_cuda_20260105_143022.json")
+    assert result.timestamp == "2026-01-05T14:30:22"
+
+
+def test_digits_that_are_no_date_give_no_date(tmp_path):
+    assert read(tmp_path, MINIMAL, "benchmark_cuda_99999999_143022.json").timestamp is None
+    assert read(tmp_path, changed(MINIMAL, timestamp="yesterday")).timestamp is None
+
+
+def test_version_2_brings_its_parallelism_series_and_engine(tmp_path):
+    result = read(tmp_path, VERSION_2, "train_nvd_nemo_llama.json")
+    config = result.training_config
+    assert (config.tensor_model_parallel_size, config.pipeline_model_parallel_size) == (4, 1)
+    assert config.gradient_accumulation_steps == 64
+    assert config.max_steps is None
+    assert (result.gpu_info.software_stack, result.provenance.engine) == ("cuda", "nemo")
+    assert [step.learning_rate for step in result.steps] == [0.0, 1e-6, 2e-6, 3e-6]
+    assert result.steps.logged_nan("loss").tolist() == [False, True, False, False]
+
+
+def test_a_series_of_another_length_is_left_out_with_a_warning(tmp_path):
+    result = read(tmp_path, changed(VERSION_2, learning_rates=[1e-6, 2e-6]))
+    assert "learning_rate" not in result.steps.seen
+    assert any(warning.startswith("learning_rate: 2 values for 4 steps") for warning in result.warnings)
+
+
+def test_steps_that_were_never_timed_are_none(tmp_path):
+    result = read(tmp_path, changed(VERSION_1, raw_step_times=[6.0, 2.0, -1, 2.0, 0, "N/A", 2.0]))
+    assert [step.seconds for step in result.steps] == [6.0, 2.0, None, 2.0, None, None, 2.0]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert any(warning.startswith("raw_step_times: 3 of 7 values") for warning in result.warnings)
+
+
+def test_means_alone_are_shown_as_reported(tmp_path):
+    result = read(tmp_path, MINIMAL, "benchmark_rocm_llama.json")
+    assert result.performance_metrics.basis == "reported_means"
+    assert result.performance_metrics.avg_step_time_seconds == 1.25
+    assert result.performance_metrics.steps_per_second == 0.8
+    assert result.memory_metrics.peak_memory_allocated_gb == 46.0
+    assert (len(result.steps), result.timestamp, result.platform) == (0, None, "amd")
+
+
+def test_a_rate_that_the_steps_contradict_is_a_warning_that_names_the_cause(tmp_path):
+    result = read(tmp_path, changed(VERSION_1, performance_metrics={"tokens_per_second": 4 * 32768.0}))
+    assert any("--sequence-length 16384" in warning for warning in result.warnings)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32768.0)
+
+
+def test_a_mean_that_the_steps_contradict_is_a_warning(tmp_path):
+    result = read(tmp_path, changed(VERSION_1, performance_metrics={"avg_step_time_seconds": 1.0}))
+    assert "avg_step_time_seconds: computed 2 but the framework reported 1" in result.warnings
+
+
+def test_memory_taken_from_a_primus_log_is_the_whole_devices_in_gib(tmp_path):
+    memory = read(tmp_path, changed(VERSION_1, source="primus_log_extraction")).memory_metrics
+    assert memory.peak_memory_allocated_gb is None
+    assert memory.peak_memory_device_used_gb == pytest.approx(44.5 * 1.073741824)
+
+
+def test_a_memory_series_is_bytes_of_its_kind(tmp_path):
+    document = changed(VERSION_1, memory_values=[40.0] * 5, memory_metrics={"measurement_method": "smi_total_vram"})
+    steps = read(tmp_path, document).steps
+    assert steps[0].memory_device_used_bytes == 40.0e9
+    assert "memory_allocated_bytes" not in steps.seen
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (changed(MINIMAL, performance_metrics={"avg_step_time_seconds": "N/A"}), "nothing was measured"),
+        (changed(VERSION_1, training_config=[1, 2]), "training_config is list"),
+        (changed(VERSION_1, raw_step_times="2.0"), "raw_step_times is str"),
+        (changed(VERSION_1, training_config={"num_gpus": "eight"}), "num_gpus"),
+        (changed(VERSION_1, schema_version=4), "update TensorPrimat"),
+    ],
+)
+def test_what_cannot_be_lifted_is_refused_in_one_line(tmp_path, document, reason):
+    with pytest.raises(InputError, match=reason) as refusal:
+        read(tmp_path, document)
+    assert str(refusal.value).startswith(str(tmp_path))
+    assert "\n" not in str(refusal.value)
+
+
+def test_two_old_files_pool_with_the_higher_peak(tmp_path):
+    from tensorprimat.core.summary import pool
+
+    first = read(tmp_path, VERSION_1)
+    second = read(tmp_path, changed(VERSION_1, memory_metrics={"peak_memory_allocated_gb": 50.0}))
+    pooled = pool([first, second])
+    assert pooled.memory_metrics.peak_memory_allocated_gb == 50.0
+    assert len(pooled.runs) == 2

@@ -1,0 +1,144 @@
+"""LitGPT's lines: a step is the sum of its iterations, or has no time."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given as property_given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.records import Result
+
+ARGUMENTS = """{'data': Alpaca2k(mask_prompt=False, num_workers=4),
+ 'devices': 2,
+ 'model_name': 'pythia-160m',
+ 'num_nodes': 1,
+ 'precision': 'bf16-true',
+ 'seed': 42,
+ 'train': TrainArgs(save_interval=1000,
+                    global_batch_size=8,
+                    micro_batch_size=2,
+                    max_seq_length=512)}"""
+TOTALS = """----------------------------------------
+| Performance
+| - Total tokens  : 12,288
+| - Training Time : 3.00 s
+| - Tok/sec       : 0.61 tok/s
+| ----------------------------------------
+| Memory Usage
+| - Memory Used   : 12.34 GB"""
+
+
+def row(iteration: int, step: int, ms: float, *, ends: bool, loss: str = "10.985") -> str:
+    mark = " (step)" if ends else ""
+    return (
+        f"Epoch 1 | iter {iteration} step {step} | loss train: {loss}, val: n/a | iter time: {ms:.2f} ms{mark}"
+        " remaining time: 0:12:01"
+    )
+
+
+def rows(per_step: int, steps: int, ms: float) -> list[str]:
+    return [
+        row(step * per_step + part, step + (part == per_step), ms, ends=part == per_step)
+        for step in range(steps)
+        for part in range(1, per_step + 1)
+    ]
+
+
+def read(folder: Path, *lines: str) -> Result:
+    path = folder / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path)
+
+
+def test_the_time_of_a_step_is_the_sum_over_its_iterations(tmp_path):
+    result = read(tmp_path, *rows(per_step=2, steps=3, ms=250.0))
+    assert [(step.index, step.seconds) for step in result.steps] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert result.provenance.format == "litgpt"
+
+
+def test_without_accumulation_every_iteration_is_a_step(tmp_path):
+    assert read(tmp_path, *rows(per_step=1, steps=3, ms=321.4)).raw_step_times == [0.3214] * 3
+
+
+def test_a_step_of_which_iterations_are_missing_has_no_time(tmp_path):
+    lines = rows(per_step=2, steps=4, ms=250.0)
+    del lines[2]  # the first iteration of the second step
+    assert read(tmp_path, *lines).raw_step_times == [0.5, None, 0.5, 0.5]
+
+
+def test_a_log_that_prints_only_the_last_iteration_of_each_step_is_refused(tmp_path):
+    lines = [line for line in rows(per_step=4, steps=5, ms=250.0) if "(step)" in line]
+    with pytest.raises(NotALogError, match="no usable step timing"):
+        read(tmp_path, *lines)
+
+
+def test_its_summary_makes_such_a_log_a_reported_mean(tmp_path):
+    lines = [line for line in rows(per_step=4, steps=5, ms=250.0) if "(step)" in line]
+    result = read(tmp_path, *lines, TOTALS)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(12_288 / 3.0)  # not litgpt's 0.61
+    assert result.performance_metrics.basis == "reported_means"
+    assert result.raw_step_times == []
+
+
+def test_arguments_fill_the_configuration(tmp_path):
+    result = read(tmp_path, ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS)
+    config = result.training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.sequence_length, config.num_gpus) == (
+        8,
+        2,
+        512,
+        2,
+    )
+    assert (config.precision, config.seed, result.model.name) == ("bf16", 42, "pythia-160m")
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8 * 512 / 0.5 / 2)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(12.34)
+
+
+def test_samples_of_fine_tuning_differ_in_length_so_tokens_stay_unknown(tmp_path):
+    longest = "The longest sequence length in the train data is 301, the model's maximum sequence length is 301"
+    result = read(tmp_path, ARGUMENTS, longest, *rows(per_step=2, steps=3, ms=250.0))
+    assert result.training_config.sequence_length is None
+    assert result.performance_metrics.tokens_per_second is None
+
+
+def test_validation_lines_are_no_steps_and_a_nan_loss_stays_nan(tmp_path):
+    lines = rows(per_step=1, steps=3, ms=250.0)
+    lines.insert(2, "iter 2: val loss 10.1000, val time: 33000.10 ms")
+    lines[-1] = row(3, 3, 250.0, ends=True, loss="nan")
+    steps = read(tmp_path, *lines).steps
+    assert len(steps) == 3
+    assert math.isnan(steps[2].loss)
+
+
+@settings(max_examples=60, deadline=None)
+@property_given(
+    times=st.lists(st.integers(1, 10**7), min_size=2, max_size=10),
+    noise=st.sampled_from(
+        ["", "Validating ...", "Epoch 1 | iter", "Saving checkpoint to 'x'", "\x1b[0m", "iter 9 step 9 |"]
+    ),
+    prefix=st.sampled_from(["", "0: ", "[rank0]:", "\x1b[32m"]),
+)
+def test_noise_and_prefixes_leave_the_planted_times(tmp_path_factory, times, noise, prefix):
+    lines = []
+    for index, time in enumerate(times, start=1):
+        lines += [noise, prefix + row(index, index, time / 100, ends=True)]
+    assert read(tmp_path_factory.mktemp("litgpt"), *lines).steps.column("seconds").tolist() == pytest.approx(
+        [time / 1e5 for time in times]
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@property_given(cut=st.integers(0, 900), inserted=st.text(max_size=20))
+def test_torn_lines_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut, inserted):
+    text = "\n".join([ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS])
+    path = tmp_path_factory.mktemp("litgpt") / "run.log"
+    path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
+    with suppress(TensorPrimatError):
+        logs.read(path)

@@ -1,0 +1,139 @@
+"""MaxText's lines: what `seconds` measures under asynchronous dispatch, and what it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+CONFIG = """Config param per_device_batch_size: 2.0
+Config param max_target_length: 1024
+Config param model_name: llama3.1-8b
+Config param dtype: bfloat16
+Config param attention: cudnn_flash_te
+Config param steps: 50
+System Information: Jax Version: 0.6.1
+System Information: Jax Backend: PJRT C API
+{backend}
+Num_devices: 8, shape (1, 1, 8, 1)
+"""
+TOKENS = 2 * 1024 * 8
+
+
+def row(step: int, seconds: float = 0.5, *, tail: str = "", weights: int = TOKENS, prefix: str = "") -> str:
+    rates = f"TFLOP/s/device: {180 / seconds:.3f}, Tokens/s/device: {TOKENS / 8 / seconds:.3f}"
+    return (
+        f"{prefix}completed step: {step}, seconds: {seconds:.3f}, {rates}, total_weights: {weights}, loss: 9.125{tail}"
+    )
+
+
+def log(*lines: str, backend: str = "cuda 12080") -> str:
+    return CONFIG.format(backend=backend) + "\n".join(lines) + "\n"
+
+
+def test_every_number_of_a_row_is_read(read_text: Any) -> None:
+    step = read_text(log(row(0, 40), row(1, 0.01), row(2), row(3, tail=", lm_loss: 9.0, moe_lb_loss: 0.01"))).steps[3]
+    assert (step.index, step.seconds, step.tokens, step.loss) == (3, 0.5, TOKENS, 9.125)
+    assert (step.reported_tflops_per_gpu, step.reported_tokens_per_second_per_gpu) == (360, 4096)
+
+
+def test_configuration_comes_from_the_parameters(read_text: Any) -> None:
+    result = read_text(log(row(0, 40), row(1, 0.01), row(2), row(3)))
+    config = result.training_config
+    assert (config.global_batch_size, config.sequence_length, config.num_gpus, config.max_steps) == (16, 1024, 8, 50)
+    assert (config.precision, config.attention_backend, result.model.name) == ("bf16", "cudnn_flash_te", "llama3.1-8b")
+    assert (result.platform, result.gpu_info.software_version) == ("nvd", "12.8")
+    assert config.versions == {"jax": "0.6.1"}
+
+
+def test_rocm_is_recognised(read_text: Any) -> None:
+    result = read_text(log(row(0, 40), row(1, 0.01), row(2), row(3), backend="rocm 60403"))
+    assert (result.platform, result.gpu_info.software_version) == ("amd", "6.4")
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.5, 3.0])
+def test_the_second_row_has_no_time_whatever_it_says(read_text: Any, seconds: float) -> None:
+    result = read_text(log(row(7, 40), row(8, seconds), row(9), row(10)))
+    assert [step.seconds for step in result.steps] == [40, None, 0.5, 0.5]
+    assert result.steps[1].reported_tokens_per_second_per_gpu is None
+    assert result.steps[1].loss == 9.125
+    assert any("1 of 4 rows is left out" in warning for warning in result.warnings)
+    performance = result.performance_metrics
+    assert performance.measured_time_seconds == pytest.approx(0.5 * performance.measured_steps)
+
+
+@pytest.mark.parametrize(
+    ("announced", "what"),
+    [
+        ("Saved a checkpoint at step 4.", "checkpoint"),
+        ("Started an asynchronous checkpoint save for step 4", "checkpoint"),
+        ("Starting eval after train step 4", "validation"),
+        ("eval metrics after step: 4, loss=8.100, total_weights=8192.0", "validation"),
+    ],
+)
+def test_after_a_wait_the_next_row_holds_it_and_the_one_after_nothing(
+    read_text: Any, announced: str, what: str
+) -> None:
+    rows = [row(0, 40), row(1, 0.01), row(2), row(3), announced, row(4), row(5, 9.0), row(6, 0.02), row(7), row(8)]
+    steps = read_text(log(*rows)).steps
+    assert (steps[5].index, steps[5].seconds, steps[5].interrupted_by) == (5, 9.0, what)
+    assert (steps[6].seconds, steps[6].interrupted_by) == (None, "")
+    assert steps[7].seconds == 0.5
+
+
+def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> None:
+    ramp = [
+        f"[Rampup Batch Size Phase], completed step: {n}, seconds: 0.250, total_weights: 4096, loss: 9.5"
+        for n in range(3)
+    ]
+    result = read_text(log(*ramp, row(3), row(4), row(5)))
+    assert (result.steps[2].seconds, result.steps[2].tokens) == (0.25, 4096)
+    assert result.steps[2].reported_tokens_per_second_per_gpu is None
+    assert any("3 of 6 rows belong to the batch ramp-up" in warning for warning in result.warnings)
+
+
+def test_padding_is_no_token(read_text: Any) -> None:
+    result = read_text(log(*(row(n, weights=TOKENS // 2) for n in range(6))))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2048)
+    assert any("the framework reported" in warning for warning in result.warnings)
+
+
+def test_excerpts_in_prose_are_stretches(read_text: Any) -> None:
+    prose = [
+        "Let us look at step 3:",
+        "```",
+        row(3),
+        "```",
+        "With a real data set:",
+        f"  {row(2, 0.55)}",
+        f"  {row(3, 0.56)}",
+    ]
+    result = read_text(log(*(row(n) for n in range(4)), *prose))
+    assert result.steps.column("index").tolist() == [0, 1, 2, 3, 2, 3]
+    assert result.steps.column("segment").tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_hosts_that_print_the_same_step_are_one(read_text: Any) -> None:
+    lines = [row(n, prefix=f"{host}: ") for n in range(4) for host in range(3)]
+    assert read_text(log(*lines)).steps.column("index").tolist() == [0, 1, 2, 3]
+
+
+def test_a_row_behind_the_prefix_of_primus_is_read(read_text: Any) -> None:
+    prefix = "[20260105 08:00:00][rank-0/8][INFO ] [--metric_logger.py:120] : "
+    assert len(read_text(log(*(row(n, prefix=prefix) for n in range(4)))).steps) == 4
+
+
+def test_maxdiffusion_counts_samples(read_text: Any) -> None:
+    lines = [
+        f"completed step: {n}, seconds: 2.000, TFLOP/s/device: 348.750, Tokens/s/device: 6760.245, "
+        "Samples/s/device: 0.500, Frames/s/device: 7.255, loss: 1.540"
+        for n in range(5)
+    ]
+    result = read_text("Num_devices: 8, shape (8,)\n" + "\n".join(lines) + "\n")
+    assert result.steps[3].reported_samples_per_second == 4.0
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(6760.245)
+
+
+def test_a_profiler_step_without_a_time_is_no_row(read_text: Any) -> None:
+    hidden = "completed profiler activation/deactivation step: 3, total_weights: 16384, loss: 9.1"
+    assert read_text(log(row(0), row(1), row(2), hidden, row(4))).steps.column("index").tolist() == [0, 1, 2, 4]

@@ -1,0 +1,451 @@
+"""Iteration lines of the Megatron family in every spelling, whole or damaged, become exactly the steps they tell."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import GIB
+from tensorprimat.logs.format import Given
+
+GBS, LENGTH, GPUS = 128, 8192, 8
+
+
+def tokens_per_gpu(milliseconds: float) -> float:
+    return GBS * LENGTH / milliseconds * 1000 / GPUS
+
+
+def row(spelling: str, number: int, milliseconds: float, *, loss: float = 11.5, average: float = 9999.9) -> str:
+    """One iteration line as a tag of Primus (P0 … P11), Megatron-LM or Megatron-Bridge would print it."""
+    tokens = tokens_per_gpu(milliseconds)
+    elapsed = f"elapsed time per iteration (ms): {milliseconds:.1f}"
+    both = f"{elapsed}/{average:.1f}"
+    peak = "rank-3 max mem usage/usage_ratio: 230.11GiB/89.9%"
+    hip = "hip mem usage/free/total/usage_ratio: 227.35{u}/28.63{u}/255.98{u}/88.81%"
+    smi = "rocm mem usage/free/total/usage_ratio: 99.07GB/92.92GB/191.98GB/51.60%"
+    tflops, pair = "throughput per GPU (TFLOP/s/GPU): 615.5", f"tokens per GPU (tokens/s/GPU): {tokens:.1f}/1.0"
+    harmonic = f"tokens/s/GPU inst/harmonic mean: {tokens:.1f}/1.0"
+    middle = {
+        "P0": f"{elapsed} | {tflops}",
+        "P1": f"{both} | {tflops}/217.3 | {pair}",
+        "P2": f"{both} | mem usages: 0.8881 | {tflops}/217.3 | {pair}",
+        "P3": f"{both} | {hip.format(u='GB')} | {tflops}/217.3 | {pair}",
+        "P3 rocm": f"{both} | {smi} | {tflops}/217.3 | {pair}",
+        "P4": f"{both} | {hip.format(u='GiB')} | {peak} | {tflops}/2.0 | {pair}",
+        "P5": f"{both} | {tflops}/217.3  | {pair}",
+        "P6": f"{both} | {tflops}/217.3  | {pair}",
+        "P7": f"{both} | compute per GPU (TFLOP/s/GPU): 615.5 (avg 600.1)  | {harmonic}",
+        "P8": f"{both} | {tflops}/340.8  | {harmonic}",
+        "P10": f"{elapsed} | {tflops}",
+        "P11": f"{both} | {tflops}/217.3",
+        "upstream": f"{elapsed} | {tflops}",
+        "2021": elapsed,
+        "bridge": f"{elapsed} | {tflops} | energy per GPU (J/iter/GPU): 5400.0 | power per GPU (W/GPU): 650.5",
+        "fork": f"{elapsed} | {tflops} | eta: 0:00:00 | tokens/sec/gpu: {tokens:.1f}",
+    }[spelling]
+    tail = {
+        "P5": f" {hip.format(u='GB')}",
+        "P6": f" {hip.format(u='GB')}  | {smi} | rank-5 rocm max mem usage/usage_ratio: 230.10GB/85.98%",
+        "P7": f" {hip.format(u='GB')}",
+        "P8": f" {hip.format(u='GB')}",
+        "P11": f" images per GPU (images/s/GPU): {GBS / milliseconds * 1000 / GPUS:.2f}/9.99 | latency (ms): 9",
+    }.get(spelling, "")
+    name = "loss" if spelling == "P11" else "lm-loss" if spelling == "2021" else "lm loss"
+    date = "" if spelling in ("2021", "P0", "P1", "P2", "P3", "P3 rocm", "P4") else "[2026-01-16 07:32:24.123456] "
+    return (
+        f"{date}iteration {number:8d}/{5000:8d} | consumed samples: {number * GBS:12d} | {middle} | "
+        f"learning rate: 4.134000E-07 | global batch size: {GBS:5d} | {name}: {loss:.6E} | loss scale: 1.0 | "
+        f"grad norm: 1.250 | number of skipped iterations:   0 | number of nan iterations:   0 |{tail}"
+    )
+
+
+PREFIXES = {
+    "none": " ",
+    "v0.2": "[20251121 12:10:29][rank-7/8][INFO ] [--------trainer.py:2488] :  ",
+    "e492c064": "[20251202 06:26:45][rank-7/8][INFO]     [--------trainer.py:2560] : ",
+    "file sink": "[20251121 12:10:29][user/team][trainer][ip-10.0.0.1][rank-7/8][INFO ] [-----trainer.py:2488] : ",
+    "console": (
+        "\x1b[32m20251202\x1b[0m[\x1b[32m20251202 06:26:45\x1b[0m][\x1b[36mrank-7/8\x1b[0m][\x1b[1mINFO \x1b[0m] "
+        "\x1b[1m[--------trainer.py:2560] : "
+    ),
+    "lost escapes": "0[[32m20251202 06:26:45[0m][[36mrank-7/8[0m][[1mINFO [0m] [1m[--------trainer.py:2560] : ",
+    "torchrun": "[default7]: ",
+    "torch elastic": "[rank7]: ",
+    "srun": " 7: ",
+    "ray": "(RayActor pid=12, ip=10.0.0.1) ",
+}
+SPELLINGS = [
+    "P0",
+    "P1",
+    "P2",
+    "P3",
+    "P3 rocm",
+    "P4",
+    "P5",
+    "P6",
+    "P7",
+    "P8",
+    "P10",
+    "P11",
+    "upstream",
+    "bridge",
+    "fork",
+]
+
+
+def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) -> Result:
+    path = tmp_path / "primus.log"
+    path.write_text("\n".join(lines) + end, encoding="utf-8")
+    return logs.read(path, given=Given(**flags))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("spelling", [*SPELLINGS, "2021"])
+def test_every_spelling_behind_every_prefix_gives_the_instant_values(
+    tmp_path: Path, spelling: str, prefix: str
+) -> None:
+    times = [2701.3, 2712.7, 2698.0, 12345.6]
+    lines = [PREFIXES[prefix] + row(spelling, i, t) for i, t in enumerate(times, start=1)]
+    result = read(tmp_path, lines, num_gpus=GPUS, sequence_length=LENGTH)
+    assert result.provenance.format == "megatron"
+    assert [step.seconds for step in result.steps] == pytest.approx([t / 1000 for t in times], rel=1e-12)
+    assert [step.index for step in result.steps] == [1, 2, 3, 4]
+    assert [step.line for step in result.steps] == [1, 2, 3, 4]
+    assert {step.loss for step in result.steps} == {11.5}
+    assert {step.gradient_norm for step in result.steps} == {1.25}
+    assert {step.learning_rate for step in result.steps} == {4.134e-07}
+    assert result.training_config.global_batch_size == GBS
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(
+        GBS * LENGTH * 3 / (sum(times[1:]) / 1000) / GPUS
+    )
+
+
+@pytest.mark.parametrize("spelling", ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "fork"])
+def test_reported_rates_are_the_instant_ones_too(tmp_path: Path, spelling: str) -> None:
+    result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 13)], num_gpus=GPUS, sequence_length=LENGTH)
+    assert result.steps[3].reported_tokens_per_second_per_gpu == pytest.approx(tokens_per_gpu(2500.0), abs=0.05)
+    assert result.steps[3].reported_tflops_per_gpu == 615.5
+    assert result.performance_metrics.reported.tflops_per_gpu == pytest.approx(615.5)
+    assert not [warning for warning in result.warnings if "framework reported" in warning]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "used", "peak"),
+    [
+        ("P3", 227.35, 227.35),
+        ("P3 rocm", 99.07, 99.07),
+        ("P4", 227.35, 230.11),
+        ("P5", 227.35, 227.35),
+        ("P6", 227.35, 230.10),
+    ],
+)
+def test_memory_is_the_devices_in_gib_whatever_its_label_says(
+    tmp_path: Path, spelling: str, used: float, peak: float
+) -> None:
+    result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 6)])
+    memory = result.memory_metrics
+    assert memory is not None
+    assert memory.avg_memory_device_used_gb == pytest.approx(used * GIB / 1e9)
+    assert memory.peak_memory_device_used_gb == pytest.approx(peak * GIB / 1e9)
+    assert memory.peak_memory_allocated_gb is None
+    assert result.platform == "amd"
+
+
+def test_two_spellings_in_one_file_are_one_run(tmp_path: Path) -> None:
+    lines = [row("P10", i, 2600.0) for i in range(1, 4)] + [row("P7", i, 2500.0) for i in range(4, 20)]
+    result = read(tmp_path, lines)
+    assert len(result.steps) == 19
+    assert result.steps[0].reported_tokens_per_second_per_gpu is None
+    assert result.steps[10].reported_tokens_per_second_per_gpu is not None
+
+
+def test_energy_and_power_of_megatron_bridge(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("bridge", i, 8000.0) for i in range(1, 20)])
+    assert result.power_metrics is not None
+    assert result.power_metrics.avg_power_watts_per_gpu == pytest.approx(650.5)
+
+
+def test_images_per_gpu_of_diffusion_are_samples(tmp_path: Path) -> None:
+    lines = [PREFIXES["v0.2"] + row("P11", i, 2500.0) for i in range(1, 9)]
+    result = read(tmp_path, lines)
+    assert result.steps[2].reported_samples_per_second == pytest.approx(GBS / 2.5, rel=1e-3)
+    assert result.performance_metrics.samples_per_second == pytest.approx(GBS / 2.5)
+    assert result.performance_metrics.tokens_per_second is None
+
+
+def test_world_size_comes_from_primus_ranks(tmp_path: Path) -> None:
+    result = read(tmp_path, [PREFIXES["v0.2"].replace("7/8", "31/32") + row("P3", i, 2500.0) for i in range(1, 6)])
+    assert result.training_config.num_gpus == 32
+    assert result.source == "Primus (Megatron backend)"
+
+
+def test_the_date_of_the_log_is_the_results_date(tmp_path: Path) -> None:
+    result = read(tmp_path, [PREFIXES["v0.2"] + row("P3", i, 2500.0) for i in range(1, 6)])
+    assert result.timestamp == "2025-11-21T12:10:29"
+    result = read(tmp_path, [" " + row("upstream", i, 2500.0) for i in range(1, 6)])
+    assert result.timestamp == "2026-01-16T07:32:24"
+    assert result.steps[0].ended_at == pytest.approx(1768548744.123456)
+
+
+def test_a_line_printed_twice_is_one_step(tmp_path: Path) -> None:
+    lines = [line for i in range(1, 9) for line in (row("P7", i, 2500.0 + i),) * 2]
+    assert [step.index for step in read(tmp_path, lines).steps] == list(range(1, 9))
+
+
+def test_a_second_ranks_clock_of_the_same_iteration_is_no_step(tmp_path: Path) -> None:
+    lines = [line for i in range(1, 9) for line in ("0: " + row("P0", i, 2500.0), "7: " + row("P0", i, 2900.0))]
+    assert [step.index for step in read(tmp_path, lines).steps] == list(range(1, 9))
+
+
+def test_iterations_that_go_back_are_a_restart(tmp_path: Path) -> None:
+    before = [row("P7", i, 2500.0 + i) for i in range(1, 9)]
+    after = [row("P7", i, 3500.0 + i) for i in range(5, 30)]
+    result = read(tmp_path, [*before, "a job was requeued", *after])
+    assert [step.segment for step in result.steps] == [0] * 8 + [1] * 25
+    assert result.runs[0].segments == 2
+    assert result.runs[0].segment == 1
+    assert result.performance_metrics.min_step_time_seconds == pytest.approx(3.506, abs=0.01)
+
+
+def test_a_restart_of_the_very_iteration_printed_last_is_a_restart(tmp_path: Path) -> None:
+    lines = [row("P0", i, 2500.0) for i in (1, 2, 3)] + [row("P0", i, t) for i, t in ((3, 60000.0), (4, 2500.0))]
+    assert [step.segment for step in read(tmp_path, lines).steps] == [0, 0, 0, 1, 1]
+
+
+def test_a_log_interval_is_a_mean_over_that_many_steps(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("upstream", i, 2500.0) for i in range(10, 110, 10)])
+    assert {step.covers for step in result.steps} == {10}
+    assert result.performance_metrics.total_steps == 100
+    assert result.performance_metrics.total_time_seconds == pytest.approx(250.0)
+
+
+def test_a_lost_line_is_no_longer_interval(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("upstream", i, 2500.0) for i in (1, 2, 3, 5, 6, 7, 8)])
+    assert {step.covers for step in result.steps} == {1}
+
+
+def test_nan_losses_and_skipped_iterations_are_kept_and_said(tmp_path: Path) -> None:
+    lines = [row("P7", i, 2500.0) for i in range(1, 12)]
+    lines[4] = lines[4].replace("lm loss: 1.150000E+01", "lm loss: nan")
+    lines[5] = lines[5].replace("lm loss: 1.150000E+01 | ", "").replace("nan iterations:   0", "nan iterations:   1")
+    lines[6] = lines[6].replace("skipped iterations:   0", "skipped iterations:   1")
+    result = read(tmp_path, lines)
+    assert [i for i, step in enumerate(result.steps) if step.loss is not None and math.isnan(step.loss)] == [4, 5]
+    assert [step.skipped for step in result.steps].index(True) == 6
+    assert any(warning.startswith("loss: nan in 2 of 11") for warning in result.warnings)
+    assert result.performance_metrics.measured_steps == 10
+
+
+def test_a_growing_global_batch_is_counted_line_by_line(tmp_path: Path) -> None:
+    lines = [row("P0", i, 1000.0) for i in range(1, 9)]
+    lines[4:] = [line.replace("global batch size:   128", "global batch size:   256") for line in lines[4:]]
+    result = read(tmp_path, lines, sequence_length=1000, num_gpus=1)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(1000 * (3 * 128 + 4 * 256) / 7)
+
+
+def test_a_validation_inside_the_timer_is_never_measured(tmp_path: Path) -> None:
+    lines = [row("2021", i, 2500.0) for i in range(1, 12)]
+    lines[8] = row("2021", 9, 9000.0)
+    lines.insert(8, " validation loss at iteration 8 | lm loss value: 1.1E+01 | lm loss PPL: 5.9E+04 |")
+    lines.insert(4, " saving checkpoint at iteration       4 to checkpoints")
+    result = read(tmp_path, lines)
+    assert [step.interrupted_by for step in result.steps if step.interrupted_by] == ["checkpoint", "validation"]
+    assert result.performance_metrics.max_step_time_seconds == 2.5
+
+
+def test_a_validation_outside_the_timer_is_no_interruption(tmp_path: Path) -> None:
+    clock = [0, 2, 5, 7, 10, 70, 72, 75]  # a minute of validation between the fifth and the sixth iteration
+    lines = [
+        row("upstream", i, 2500.0).replace("07:32:24.123456", f"07:{32 + s // 60}:{s % 60:02d}.000000")
+        for i, s in enumerate(clock, start=1)
+    ]
+    lines.insert(5, " validation loss at iteration 5 | lm loss value: 1.1E+01 | lm loss PPL: 5.9E+04 |")
+    assert not any(step.interrupted_by for step in read(tmp_path, lines).steps)
+
+
+ARGUMENTS = {
+    "bf16": True, "context_parallel_size": 1, "data_parallel_size": 8, "ffn_hidden_size": 14336, "fp8": None,
+    "global_batch_size": 128, "group_query_attention": True, "hidden_size": 4096, "kv_channels": 128,
+    "micro_batch_size": 2, "num_attention_heads": 32, "num_layers": 32, "num_query_groups": 8, "optimizer": "adam",
+    "pipeline_model_parallel_size": 1, "seq_length": 8192, "swiglu": True, "tensor_model_parallel_size": 1,
+    "train_iters": 50, "untie_embeddings_and_output_weights": True, "vocab_size": 128256, "world_size": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
+def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix: str) -> None:
+    dump = [f"{PREFIXES[prefix]}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()]
+    result = read(tmp_path, dump + [PREFIXES[prefix] + row("P3", i, 2500.0) for i in range(1, 6)])
+    config = result.training_config
+    assert (config.sequence_length, config.micro_batch_size, config.num_gpus) == (8192, 2, 8)
+    assert (config.tensor_model_parallel_size, config.gradient_accumulation_steps) == (1, 8)
+    assert (config.precision, config.optimizer) == ("bf16", "adam")
+    assert result.model.shape is not None
+    assert (result.model.name, result.model.preset) == ("llama", "full")
+    assert result.model.parameters == 8_030_261_248
+
+
+def test_fp8_on_top_of_bf16_is_fp8(tmp_path: Path) -> None:
+    dump = ["  bf16 ............................ True", "  fp8 ............................. hybrid"]
+    assert read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config.precision == "fp8"
+
+
+def test_yaml_dumps_are_read_and_placeholders_are_said(tmp_path: Path) -> None:
+    dump = [
+        "########## Begin Config File Dump ##########",
+        "EXP=examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml",
+        "      seq_length: ${PRIMUS_SEQ_LENGTH:4096}",
+        "      micro_batch_size: 2  # per GPU",
+        "########## End Config File Dump ##########",
+    ]
+    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+    assert result.training_config.sequence_length == 4096
+    assert result.training_config.micro_batch_size == 2
+    assert any("placeholder" in warning for warning in result.warnings)
+    assert result.model.name == "llama"
+    assert result.gpu_info.device_name == "MI300X"
+
+
+def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
+    dump = ["seq_length: ${PRIMUS_SEQ_LENGTH:4096}", "  seq_length ............... 8192"]
+    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+    assert result.training_config.sequence_length == 8192
+    assert not any("placeholder" in warning for warning in result.warnings)
+
+
+def test_allocator_sizes_printed_once_are_the_largest_rank(tmp_path: Path) -> None:
+    lines = [row("P0", i, 2500.0) for i in range(1, 8)]
+    said = (
+        "[Rank {}] (after 1 iterations) memory (MB) | allocated: {}.0 | max allocated: {}.5 | "
+        "reserved: 9.0 | max reserved: 12.0"
+    )
+    lines[1:1] = [said.format(0, 70, 100), said.format(1, 80, 90)]
+    memory = read(tmp_path, lines).memory_metrics
+    assert memory is not None
+    assert memory.peak_memory_allocated_gb == pytest.approx(100.5 * 2**20 / 1e9)
+    assert memory.peak_memory_reserved_gb == pytest.approx(12 * 2**20 / 1e9)
+
+
+def test_a_wrong_sequence_length_is_named_by_what_reconciles_it(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("P7", i, 9763.0) for i in range(1, 30)], num_gpus=8, sequence_length=2048)
+    assert any("--sequence-length 8192" in warning for warning in result.warnings)
+
+
+def test_flags_override_and_conflicts_are_warnings(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("P0", i, 2500.0) for i in (1, 2, 3)], global_batch_size=64, sequence_length=100)
+    assert result.training_config.global_batch_size == 64
+    assert result.performance_metrics.tokens_per_second == pytest.approx(64 * 100 / 2.5)
+    assert any("--global-batch-size 64" in w and "128" in w for w in result.warnings)
+    assert result.provenance.assumed == {
+        "global_batch_size": "--global-batch-size",
+        "sequence_length": "--sequence-length",
+    }
+
+
+def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
+    crash = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1',
+        "torch.OutOfMemoryError: HIP out of memory.",
+    ]
+    lines = [row("P7", i, 2500.0) for i in range(1, 12)]
+    result = read(tmp_path, lines + crash)
+    assert not result.complete
+    assert result.runs[0].ended_by == "out of memory"
+    assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).complete, "a crash that training survived is none"
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_last_line_cut_anywhere_is_whole_or_left_out(tmp_path: Path, spelling: str) -> None:
+    lines = [" " + row(spelling, i, 2500.0 + i) for i in range(1, 8)]
+    for cut in range(1, len(lines[-1]), 7):
+        result = read(tmp_path, [*lines[:-1], lines[-1][:cut]], end="")
+        for step in result.steps[:]:
+            assert step.seconds == pytest.approx((2500.0 + step.index) / 1000)
+            assert step.loss in (11.5, None)
+    assert len(read(tmp_path, lines, end="").steps) == 7, "a whole line without a line end counts"
+
+
+def test_a_number_that_another_process_wrote_into_is_left_out_and_said(tmp_path: Path) -> None:
+    lines = [row("P0", i, 2500.0) for i in range(1, 8)]
+    lines[3] = lines[3].replace("2500.0", "25NCCL INFO Channel 00.0")
+    result = read(tmp_path, lines)
+    assert [step.index for step in result.steps] == [1, 2, 3, 5, 6, 7]
+    assert any("line 4" in warning for warning in result.warnings)
+
+
+def test_two_iterations_run_together_on_one_line_are_two(tmp_path: Path) -> None:
+    lines = [row("2021", 1, 2500.0) + row("2021", 2, 2600.0), row("2021", 3, 2700.0)]
+    assert [step.seconds for step in read(tmp_path, lines).steps] == [2.5, 2.6, 2.7]
+
+
+def test_one_row_is_no_benchmark(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="the first never counts"):
+        read(tmp_path, [row("P0", 1, 2500.0)])
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "batch", "median", "length"),
+    [
+        ("megatron_deepspeed_3d.out", 49, 1024, 137.10355, 1024),
+        ("megatron_lm_2021.out", 6, 4, 6.7153, 1024),
+        ("megatron_deepspeed_zero.out", 3, None, 124.9101, 1024),
+    ],
+)
+def test_real_logs_of_bigscience(
+    shared: Path, name: str, rows: int, batch: int | None, median: float, length: int
+) -> None:
+    result = logs.read(shared / "logs" / "bigscience" / name)
+    assert len(result.steps) == rows
+    assert result.training_config.global_batch_size == batch
+    assert result.training_config.sequence_length == length
+    assert result.performance_metrics.median_step_time_seconds == pytest.approx(median)
+
+
+NOISE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=80).filter(
+    lambda text: "iteration" not in text
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    spellings=st.lists(st.sampled_from([*SPELLINGS, "2021"]), min_size=2, max_size=12),
+    prefixes=st.lists(st.sampled_from(sorted(PREFIXES)), min_size=12, max_size=12),
+    milliseconds=st.lists(st.integers(1, 10**8), min_size=12, max_size=12),
+    noise=st.lists(NOISE, min_size=12, max_size=12),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    cut=st.integers(0, 400),
+)
+def test_any_mixture_of_lines_gives_exactly_the_planted_steps(
+    tmp_path: Path,
+    spellings: list[str],
+    prefixes: list[str],
+    milliseconds: list[int],
+    noise: list[str],
+    line_end: str,
+    cut: int,
+) -> None:
+    lines, planted = [], []
+    for number, (spelling, prefix, tenths, text) in enumerate(
+        zip(spellings, prefixes, milliseconds, noise, strict=False), start=1
+    ):
+        lines += [text, PREFIXES[prefix] + row(spelling, number, tenths / 10)]
+        planted.append((number, tenths / 10**4))
+    path = tmp_path / "mixed.log"
+    content = line_end.join(lines) + line_end
+    path.write_bytes(content.encode("utf-8", "replace"))
+    result = logs.read(path, format="megatron")
+    assert [(step.index, step.seconds) for step in result.steps] == planted
+    path.write_bytes(content[: max(1, len(content) - cut)].encode("utf-8", "replace"))
+    try:
+        result = logs.read(path, format="megatron")
+    except TensorPrimatError:
+        return
+    assert {(step.index, step.seconds) for step in result.steps} <= set(planted)

@@ -1,0 +1,364 @@
+"""Derived figures: what they are, what they rest on, and why some cannot be known."""
+
+import numpy as np
+import pytest
+
+from tensorprimat.analysis import formulas
+from tensorprimat.analysis.derived import DEFINITIONS
+from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.core import catalogue, flops, models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import (
+    GpuInfo,
+    MemoryMetrics,
+    Model,
+    PerformanceMetrics,
+    PowerMetrics,
+    Provenance,
+    Reported,
+    Result,
+    TrainingConfig,
+)
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import summarise
+
+
+def result(**changes):
+    """Llama 8B on eight H100: 128 sequences of 8,192 tokens in 10 s, 13,107.2 tokens/s/GPU."""
+    config = TrainingConfig(
+        global_batch_size=128,
+        micro_batch_size=2,
+        sequence_length=8192,
+        num_gpus=8,
+        precision="bf16",
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        context_parallel_size=1,
+        strategy="fsdp",
+    ).model_copy(update=changes.pop("config", {}))
+    performance = PerformanceMetrics(
+        tokens_per_second=104_857.6,
+        tokens_per_second_per_gpu=13_107.2,
+        measured_steps=20,
+        measured_time_seconds=200.0,
+        basis="step_times",
+        reported=changes.pop("reported", Reported()),
+    ).model_copy(update=changes.pop("performance", {}))
+    facts = {
+        "platform": "nvd",
+        "gpu_info": GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
+        "model": Model(name="llama", preset="full", shape=models.find("llama").shape),
+        "provenance": Provenance(timing="measured"),
+        "memory_metrics": MemoryMetrics(peak_memory_allocated_gb=50.0, peak_memory_reserved_gb=68.0),
+        **changes,
+    }
+    return Result(training_config=config, performance_metrics=performance, **facts)
+
+
+def device(name, **facts):
+    return GpuInfo(device_name=name, **facts)
+
+
+def metric(name, measured=None, **assumptions):
+    return measure(measured or result(), Assumptions(**assumptions))[name]
+
+
+def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
+    mfu = metric("mfu")
+    assert mfu.value == pytest.approx(13_107.2 * 51_470_401_536 / 989.4e12)
+    assert mfu.remark == "megatron, of 989.4 TFLOP/s (dense bf16 peak)"
+    assert metric("mfu", result(config={"precision": "fp8"})).value == pytest.approx(mfu.value / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("convention", "percent"),
+    [("6n", 48.7), ("palm", 61.7), ("torchtitan", 58.5), ("megatron", 52.0), ("nemo_transformer", 47.1)],
+)
+def test_one_rate_reads_as_many_mfus(convention, percent):
+    slower = result(performance={"tokens_per_second_per_gpu": 10_000.0})
+    assert 100 * metric("mfu", slower, convention=convention).value == pytest.approx(percent, abs=0.06)
+
+
+def test_an_mfu_above_the_peak_says_that_something_is_wrong():
+    assert "above the peak" in metric("mfu", result(performance={"tokens_per_second_per_gpu": 30_000.0})).remark
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
+        ({"gpu_info": device("NVIDIA H100")}, "NVIDIA H100 may be H100 SXM, H100 PCIe or H100 NVL, which differ"),
+        ({"gpu_info": device(None)}, "the device is not known"),
+        ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "a CPU has no entry in the catalogue of GPUs"),
+        ({"config": {"precision": None}}, "the precision that ran is not stated"),
+        ({"config": {"precision": "fp4"}}, "H100 SXM has no matrix units for fp4"),
+        ({"config": {"precision": "int4"}}, "no dense int4 peak of H100 SXM is known"),
+        (
+            {"gpu_info": device("NVIDIA B200"), "config": {"precision": "tf32"}},
+            "the dense tf32 peak of B200 is a range (1,100 to 1,125 TFLOP/s)",
+        ),
+        (
+            {"model": Model(name="llama", preset="full")},
+            "neither run nor log confirms the model's shape (the name 'llama' is a label)",
+        ),
+        (
+            {"config": {"sequence_length": None}},
+            "the sequence length is not stated; give --sequence-length when reading the log",
+        ),
+        ({"performance": {"tokens_per_second_per_gpu": None}}, "no token rate per GPU is known"),
+    ],
+)
+def test_what_is_not_known_gives_no_mfu_but_the_reason(changes, because):
+    mfu = metric("mfu", result(**changes))
+    assert mfu.value is None
+    assert because in mfu.because
+
+
+def test_the_reason_for_a_missing_rate_is_the_results_own_warning():
+    warning = "tokens_per_second: unknown without --sequence-length"
+    unrated = result(performance={"tokens_per_second_per_gpu": None}, warnings=(warning,))
+    assert metric("tokens_per_second_per_gpu", unrated).because == warning
+
+
+def test_every_metric_has_a_value_or_a_reason():
+    for measured in (result(), result(gpu_info=device(None), model=Model(), memory_metrics=None)):
+        metrics = measure(measured)
+        assert set(metrics) == set(DEFINITIONS) - {"break_even_price_usd_per_gpu_hour", "budget_saving_usd"}
+        for name, figure in metrics.items():
+            assert (figure.value is None) == (figure.because is not None), name
+
+
+def test_every_input_has_a_source_or_a_reason():
+    for measured in (result(), result(gpu_info=device("unheard of"), memory_metrics=None)):
+        for figure in measure(measured).values():
+            for item in figure.inputs:
+                assert item.source if item.value is not None else item.because, (figure.name, item.name)
+
+
+@pytest.mark.parametrize(("recompute", "factor"), [("none", 1), ("full", 4 / 3), ("Full", 4 / 3)])
+def test_hfu_counts_recomputed_activations(recompute, factor):
+    measured = result(config={"recompute": recompute})
+    assert metric("hfu", measured).value == pytest.approx(metric("mfu", measured).value * factor)
+
+
+def test_selective_recompute_runs_only_the_attention_core_again():
+    measured = result(config={"recompute": "selective"})
+    per_token, attention = 51_470_401_536, 6 * 32 * 4096 * 8192
+    expected = metric("mfu", measured).value * (1 + attention / 3 / per_token)
+    assert metric("hfu", measured).value == pytest.approx(expected)
+
+
+def test_hfu_is_unknown_where_recompute_is_not_stated_or_not_understood():
+    assert metric("hfu").because == "whether activations are recomputed is not stated"
+    assert "'sometimes' is not understood" in metric("hfu", result(config={"recompute": "sometimes"})).because
+
+
+def test_the_share_of_the_best_matrix_rate_stands_beside_mfu():
+    share = metric("achievable_fraction")
+    assert share.value == pytest.approx(metric("model_tflops_per_gpu").value / 794.5)
+    assert metric("achievable_fraction", result(gpu_info=device("NVIDIA L40S"))).value is None
+
+
+def test_a_sliding_window_lowers_the_flops_of_long_sequences():
+    mistral = Model(name="mistral", preset="full", shape=models.find("mistral").shape)
+    assert metric("flops_per_token", result(model=mistral)).value == 47_494_201_344
+
+
+@pytest.mark.parametrize("own", ["palm", "6n", "megatron", "nemo_transformer"])
+def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
+    shape = models.find("llama").shape
+    said = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
+    restated = metric("reported_tflops_per_gpu_restated", result(reported=said))
+    assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
+    assert restated.remark == f"the framework counted by {own}"
+
+
+def test_reported_tflops_of_no_known_convention_are_not_restated():
+    odd = metric("reported_tflops_per_gpu_restated", result(reported=Reported(tflops_per_gpu=1000.0)))
+    assert odd.value is None
+    assert odd.because == "it implies 76.29 GFLOP per token, which no known convention gives for this shape"
+
+
+# Memory
+
+
+def test_memory_utilization_takes_the_widest_kind_that_was_logged():
+    assert metric("memory_utilization").value == pytest.approx(68 / 85)
+    used = MemoryMetrics(peak_memory_reserved_gb=68.0, peak_memory_device_used_gb=80.0)
+    whole = metric("memory_utilization", result(memory_metrics=used))
+    assert whole.value == pytest.approx(80 / 85)
+    assert whole.remark == "whole device, as the driver reports it"
+    assert metric("memory_headroom_gb", result(memory_metrics=used)).value == pytest.approx(5)
+
+
+@pytest.mark.parametrize(("peak", "advice"), [(20.0, "larger --micro-batch-size"), (60.0, None), (84.0, "nearly full")])
+def test_memory_utilization_advises_at_both_ends(peak, advice):
+    remark = metric("memory_utilization", result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=peak))).remark
+    assert (advice in remark) if advice else remark == "the allocator's pool"
+
+
+def test_device_memory_falls_back_to_the_nameplate_in_binary_gigabytes():
+    plain = result(gpu_info=device("NVIDIA H100 80GB HBM3"))
+    assert metric("memory_utilization", plain).value == pytest.approx(68e9 / (80 * 2**30))
+    source = next(item.source for item in metric("memory_utilization", plain).inputs if item.name == "device memory")
+    assert source.startswith("nameplate of H100 SXM")
+
+
+def test_the_largest_micro_batch_separates_the_fixed_state_first():
+    estimate = metric("largest_micro_batch_size")
+    state = 8.030261248 * 16 / 8  # FSDP over eight replicas
+    assert estimate.value == ((0.95 * 85 - state) / ((68 - state) / 2)) // 1
+    assert estimate.remark.startswith("estimate; 16 bytes per parameter assumed")
+
+
+def test_the_fixed_state_follows_the_dtypes_where_they_are_stated():
+    pure = {"parameter_dtype": "bf16", "optimizer_dtype": "bf16"}
+    state = next(
+        item for item in metric("largest_micro_batch_size", result(config=pure)).inputs if "fixed" in item.name
+    )
+    assert state.value == pytest.approx(8.030261248 * 8 / 8)
+    master = {"parameter_dtype": "bf16", "optimizer_dtype": "fp32"}
+    state = next(
+        item for item in metric("largest_micro_batch_size", result(config=master)).inputs if "fixed" in item.name
+    )
+    assert state.value == pytest.approx(8.030261248 * 16 / 8)
+
+
+def test_the_largest_micro_batch_is_never_below_the_one_that_ran():
+    full = result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=84.5))
+    assert metric("largest_micro_batch_size", full).value == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        ({"config": {"strategy": None}}, "what the data-parallel replicas share out is not stated (strategy)"),
+        ({"config": {"tensor_model_parallel_size": None}}, "the parallel sizes are not all stated"),
+        ({"config": {"micro_batch_size": None}}, "the micro batch size is not stated"),
+        ({"model": Model(name="llama")}, "the number of parameters is not known"),
+        ({"config": {"strategy": "ddp"}}, "is below the estimated fixed state of 128.5 GB"),
+    ],
+)
+def test_an_estimate_without_its_grounds_is_not_made(changes, because):
+    estimate = metric("largest_micro_batch_size", result(**changes))
+    assert estimate.value is None
+    assert because in estimate.because
+
+
+# Energy and money
+
+
+def test_measured_power_is_used_and_labelled():
+    power = metric("power_watts_per_gpu", result(power_metrics=PowerMetrics(avg_power_watts_per_gpu=560.0)))
+    assert (power.value, power.remark) == (560.0, "measured")
+
+
+def test_measured_energy_gives_the_power():
+    power = metric("power_watts_per_gpu", result(power_metrics=PowerMetrics(energy_joules_per_gpu=100_000.0)))
+    assert (power.value, power.remark) == (500.0, "measured")
+
+
+def test_nameplate_power_is_labelled_and_a_power_limit_goes_before_the_catalogue():
+    assert (metric("power_watts_per_gpu").value, metric("power_watts_per_gpu").remark) == (700.0, "nameplate")
+    capped = result(gpu_info=device("NVIDIA H100 80GB HBM3", power_limit_watts=500.0))
+    assert (metric("power_watts_per_gpu", capped).value, metric("joules_per_token", capped).remark) == (
+        500,
+        "nameplate",
+    )
+
+
+def test_a_range_of_nameplate_power_is_not_a_power():
+    unclear = metric("tokens_per_watt_hour", result(gpu_info=device("NVIDIA GH200 480GB")))
+    assert unclear.value is None
+    assert "range (450 to 1,000 W)" in unclear.because
+
+
+def test_energy_and_cost_follow_from_rate_power_and_price():
+    priced = {"prices": {"H100": 3.6}}
+    assert metric("joules_per_token").value == pytest.approx(700 / 13_107.2)
+    assert metric("tokens_per_watt_hour").value == pytest.approx(13_107.2 * 3600 / 700)
+    assert metric("cost_usd_per_trillion_tokens", **priced).value == pytest.approx(1e12 / 13_107.2 / 1000)
+    assert metric("tokens_per_dollar", **priced).value == pytest.approx(13_107_200 / 1)
+    assert metric("time_to_1t_tokens_seconds").value == pytest.approx(1e12 / 104_857.6)
+    assert metric("time_to_15t_tokens_seconds").value == pytest.approx(15e12 / 104_857.6)
+
+
+def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
+    one, two = measure(result()), measure(result(), Assumptions(budget_tokens=2e12))
+    for name in ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd"):
+        assert two[name].value == pytest.approx(2 * one[name].value)
+    assert one["budget_cost_usd"].value == pytest.approx(one["cost_usd_per_trillion_tokens"].value)
+    assert one["budget_gpu_hours"].value == pytest.approx(8 * one["budget_seconds"].value / 3600)
+
+
+@pytest.mark.parametrize(
+    ("prices", "price", "source"),
+    [
+        ({}, 4.0, "typical 8-GPU node at 32 USD, 2026-11-21 (unchecked)"),
+        ({"H100": 2.1}, 2.1, "--price H100=2.1"),
+        ({"h100 sxm": 2.2}, 2.2, "--price h100 sxm=2.2"),
+        ({"NVIDIA H100 80GB HBM3": 2.3}, 2.3, "--price NVIDIA H100 80GB HBM3=2.3"),
+        ({"H100 PCIe": 1.0, "MI300X": 1.5}, 4.0, "typical 8-GPU node at 32 USD, 2026-11-21 (unchecked)"),
+        ({"": 9.0}, 9.0, "--price 9"),
+        ({"": 9.0, "H100": 2.1}, 2.1, "--price H100=2.1"),
+    ],
+)
+def test_a_given_price_goes_before_the_catalogues(prices, price, source):
+    found = metric("price_usd_per_gpu_hour", prices=prices)
+    assert (found.value, found.remark) == (price, source)
+
+
+def test_a_device_without_a_price_says_how_to_give_one():
+    unpriced = metric("tokens_per_dollar", result(gpu_info=device("NVIDIA Rubin")))
+    assert unpriced.because == 'no price of NVIDIA Rubin is known; give --price "NVIDIA Rubin=USD"'
+    processor = result(platform="cpu", gpu_info=device("AMD EPYC 9654"))
+    assert metric("price_usd_per_gpu_hour", processor, prices={"CPU": 0.1}).value == 0.1
+    assert 'give --price "cpu=USD"' in metric("price_usd_per_gpu_hour", processor).because
+
+
+def test_the_catalogues_first_price_of_a_gpu_is_in_use():
+    first = next(price for price in catalogue.prices() if price.gpu == "MI300X")
+    mi300x = result(platform="amd", gpu_info=device("AMD Instinct MI300X VF"))
+    assert metric("price_usd_per_gpu_hour", mi300x).value == first.usd_per_gpu_hour
+
+
+def test_an_unknown_convention_is_refused():
+    with pytest.raises(UsageError, match="no FLOPs convention"):
+        measure(result(), Assumptions(convention="chinchilla"))
+
+
+def test_absurd_figures_give_reasons_not_infinities():
+    absurd = result(performance={"tokens_per_second_per_gpu": 1e-320, "tokens_per_second": 1e-320})
+    for name in ("joules_per_token", "time_to_1t_tokens_seconds", "cost_usd_per_trillion_tokens"):
+        assert metric(name, absurd).value is None
+        assert metric(name, absurd).because == "its inputs give no finite number"
+    assert metric("mfu", result(performance={"tokens_per_second_per_gpu": -5.0})).value is None
+
+
+def test_figures_follow_from_steps_of_a_real_result():
+    rows = np.arange(1, 26)
+    measured = summarise(
+        Result(
+            platform="amd",
+            gpu_info=device("AMD Instinct MI300X"),
+            model=Model(name="qwen", preset="full", shape=models.find("qwen").shape),
+            training_config=TrainingConfig(
+                global_batch_size=640, micro_batch_size=10, sequence_length=2048, num_gpus=8, precision="bf16"
+            ),
+            performance_metrics=PerformanceMetrics(),
+            steps=Steps({"index": rows, "seconds": np.full(len(rows), 12.5)}),
+        )
+    )
+    per_gpu = 640 * 2048 / 12.5 / 8
+    assert metric("tokens_per_second_per_gpu", measured).value == pytest.approx(per_gpu)
+    assert metric("mfu", measured).value == pytest.approx(per_gpu * 43_654_840_320 / 1307.4e12)
+
+
+def test_formulas_agree_with_each_other():
+    rate, price = 12_345.0, 2.5
+    assert formulas.calculate_cost(1e9, rate, price) == pytest.approx(formulas.calculate_gpu_hours(1e9, rate) * price)
+    assert formulas.calculate_tokens_per_watt_hour(rate, 700) == pytest.approx(
+        3600 / formulas.calculate_joules_per_token(700, rate)
+    )
+    even = formulas.calculate_break_even_price(price, rate, 6_000.0)
+    assert formulas.calculate_cost(1e12, 6_000.0, even) == pytest.approx(formulas.calculate_cost(1e12, rate, price))

@@ -1,0 +1,291 @@
+"""MLPerf result files: which rows are steps, what they count, and what is said once for the run."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given as property_given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.logs.format import Given
+
+START = 1_700_000_000.0
+
+
+class Journal:
+    """Writes an MLLOG with a clock of its own."""
+
+    def __init__(self, **settings: object) -> None:
+        self.now, self.lines = START, []
+        for key, value in settings.items():
+            self.say(key, value)
+
+    def say(self, key: str, value: object = None, after: float = 0.0, **metadata: object) -> None:
+        self.now += after
+        event = {"namespace": "", "time_ms": round(self.now * 1000), "event_type": "POINT_IN_TIME", "key": key}
+        self.lines.append(":::MLLOG " + json.dumps({**event, "value": value, "metadata": {"file": "x.py", **metadata}}))
+
+    def track(self, value: dict[str, float], after: float, **metadata: object) -> None:
+        self.say("tracked_stats", value, after, **metadata)
+
+    def read(self, path: Path, given: Given | None = None) -> Result:
+        path.write_text("\n".join(self.lines) + "\n")
+        return logs.read(path, given=given)
+
+
+def step_times(journal: Journal, seconds: float = 0.5, rows: int = 6, interval: int = 4, batch: int = 16) -> None:
+    """NVIDIA's rows: one per interval, an evaluation after every third, the block's mean beside it."""
+    journal.say("run_start")
+    journal.say("block_start")
+    for row in range(1, rows + 1):
+        steps = row * interval
+        journal.track(
+            {"train_step_time": seconds, "reduced_train_loss": 9.0 - 0.1 * row},
+            seconds * interval,
+            step=steps - 1.0,
+            samples_count=float(steps * batch),
+        )
+        if row % 3 == 0:
+            journal.track({"train_step_time": seconds}, 0.01, samples_count=3 * interval * batch)
+            journal.say("eval_start")
+            journal.track({"validation_step_time": 0.1}, 0.1, step=0)
+            journal.track({"validation_time": 7.0}, 6.9, step=steps)
+            journal.say("eval_stop")
+            journal.say("block_start")
+    journal.say("run_stop", None, 0.1, status="success")
+
+
+def test_step_rows_carry_how_many_steps_they_average(tmp_path):
+    journal = Journal(global_batch_size=16, max_sequence_length=128, submission_platform="2xNVIDIA GB200")
+    journal.track({"warmup_time": 77.0}, 1.0, step=0)
+    journal.track({"init_finished": 0.1}, 1.0, step=0)
+    step_times(journal)
+    result = journal.read(tmp_path / "run.txt", Given(num_gpus=8))
+    rows = [step for step in result.steps if step.covers]
+    assert [(step.index, step.covers) for step in rows] == [(4 * row, 4) for row in range(1, 7)]
+    assert result.performance_metrics.total_steps == 24
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 128 / 0.5 / 8)
+    assert (result.platform, result.gpu_info.device_name, result.training_config.num_nodes) == (
+        "nvd",
+        "NVIDIA GB200",
+        2,
+    )
+
+
+def test_a_mean_over_a_block_is_shown_but_neither_measured_nor_counted_again(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    result = journal.read(tmp_path / "run.txt")
+    restated = [step for step in result.steps if step.covers == 0]
+    assert [step.seconds for step in restated] == [0.5, 0.5]
+    assert result.performance_metrics.total_steps == 24
+    assert result.performance_metrics.total_time_seconds == pytest.approx(12.0)
+    assert result.performance_metrics.measured_steps == 20
+
+
+def test_evaluation_between_two_rows_leaves_the_next_row_measured(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    assert not any(step.interrupted_by for step in journal.read(tmp_path / "run.txt").steps)
+
+
+def test_a_row_whose_time_holds_an_evaluation_is_marked(tmp_path):
+    journal = Journal(global_batch_size=16)
+    journal.say("run_start")
+    for row in range(1, 5):
+        journal.track({"train_step_time": 0.5}, 0.5, step=row, samples_count=16 * row)
+    journal.say("eval_start")
+    journal.say("eval_stop", None, 7.0)
+    journal.track({"train_step_time": 7.5}, 0.5, step=5, samples_count=80)
+    steps = journal.read(tmp_path / "run.txt").steps
+    assert [step.interrupted_by for step in steps] == ["", "", "", "", "validation"]
+
+
+@pytest.mark.parametrize(("unit", "name"), [(1, "steps"), (32, "samples"), (32 * 64, "tokens")])
+def test_what_step_counts_is_found_by_the_clock(tmp_path, unit, name):
+    journal = Journal(global_batch_size=32, max_sequence_length=64)
+    journal.say("run_start")
+    for row in range(1, 6):
+        journal.track({"train_step_timing in s": 0.2}, 2.0, step=row * 10 * unit)
+    assert [step.covers for step in journal.read(tmp_path / "run.txt").steps] == [10] * 5, name
+
+
+def test_rates_in_samples_per_second_stay_rates_without_step_times(tmp_path):
+    journal = Journal(global_batch_size=8, submission_platform="1xMI300X")
+    journal.say("run_start")
+    journal.say("block_start", samples_count=0)
+    for samples in (1536, 1920, 2304):
+        journal.track({"throughput": 2.0}, (384 if samples > 1536 else 1536) / 2.0, step=samples)
+        journal.say("eval_start")
+        journal.say("eval_stop", None, 30.0)
+        journal.say("block_start", samples_count=samples)
+    result = journal.read(tmp_path / "run.txt", Given(sequence_length=8192))
+    assert [(step.index, step.covers, step.seconds) for step in result.steps] == [
+        (192, 192, None),
+        (240, 48, None),
+        (288, 48, None),
+    ]
+    assert result.raw_step_times == []
+    assert result.performance_metrics.samples_per_second == pytest.approx(2.0)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(2.0 * 8192)
+    assert (result.performance_metrics.basis, result.platform) == ("reported_rates", "amd")
+
+
+def test_tokens_per_second_stay_unknown_without_a_sequence_length(tmp_path):
+    journal = Journal(global_batch_size=8)
+    for samples in (80, 160, 240):
+        journal.track({"throughput": 2.0}, 40.0, step=samples)
+    result = journal.read(tmp_path / "run.txt")
+    assert result.performance_metrics.tokens_per_second is None
+    assert any("--sequence-length" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("rate", "name"), [(30.0, "samples_per_second"), (30.0 * 64, "tokens_per_second")])
+def test_a_throughput_beside_step_times_is_kept_as_reported_in_its_own_unit(tmp_path, rate, name):
+    journal = Journal(global_batch_size=16, max_sequence_length=64)
+    step_times(journal)
+    journal.track({"throughput": rate}, 0.1, step=24 * 16)
+    performance = journal.read(tmp_path / "run.txt").performance_metrics
+    assert performance.samples_per_second == pytest.approx(32.0)
+    assert getattr(performance.reported, name) == pytest.approx(rate)
+    assert performance.total_steps == 24
+
+
+def test_init_keys_of_many_ranks_count_once_and_hint_at_the_number_of_gpus(tmp_path):
+    journal = Journal()
+    for _ in range(8):
+        journal.say("init_start")
+        journal.say("global_batch_size", 16)
+    step_times(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert (result.training_config.global_batch_size, result.training_config.num_gpus) == (16, None)
+    assert any("--num-gpus 8" in warning for warning in result.warnings)
+
+
+def test_a_placeholder_is_no_device(tmp_path):
+    journal = Journal(global_batch_size=16, submission_platform="16xSUBMISSION_PLATFORM_PLACEHOLDER")
+    step_times(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert (result.gpu_info.device_name, result.platform, result.training_config.num_nodes) == (None, None, 16)
+
+
+def test_time_to_train_and_status_come_from_the_run_marks(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    reported = journal.read(tmp_path / "run.txt").performance_metrics.reported
+    assert reported.time_to_train_seconds == pytest.approx(journal.now - START, abs=0.01)
+    assert reported.status == "success"
+
+
+def test_a_run_without_its_stop_is_incomplete(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    journal.lines.pop()
+    result = journal.read(tmp_path / "run.txt")
+    assert (result.complete, result.runs[0].ended_by) == (False, "the log ends before run_stop")
+
+
+def test_two_trials_in_one_file_are_two_runs(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    step_times(journal, seconds=0.25)
+    result = journal.read(tmp_path / "run.txt")
+    assert [run.avg_step_time_seconds for run in result.runs] == [pytest.approx(0.5), pytest.approx(0.25)]
+    assert result.performance_metrics.reported.time_to_train_seconds is None
+
+
+def test_a_row_printed_twice_is_one_row(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    journal.lines = [line for line in journal.lines for _ in range(2)]
+    assert journal.read(tmp_path / "run.txt").performance_metrics.total_steps == 24
+
+
+def test_a_finished_run_without_step_timing_is_refused(tmp_path):
+    journal = Journal(global_batch_size=16)
+    journal.say("run_start")
+    journal.say("run_stop", None, 6000.0, status="success")
+    with pytest.raises(NotALogError, match="no usable step timing"):
+        journal.read(tmp_path / "run.txt")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ":::MLLOG " + '{"value":' * 10_000 + "1" + "}" * 10_000,
+        ":::MLLOG " + "[" * 100_000,
+        ':::MLLOG {"time_ms": 1e400, "key": "run_start"}',
+        ':::MLLOG {"time_ms": 99999999999999999999, "key": "run_start", "metadata": {}}',
+        ':::MLLOG {"time_ms": "soon", "key": 7, "value": {}, "metadata": []}',
+        ':::MLLOG {"key": "tracked_stats", "time_ms": 1, "value": {"train_step_time": "fast"}}',
+        ':::MLLOG {"key": "tracked_stats", "time_ms": 1, "value": {"train_step_time": -1, "throughput": NaN}}',
+        ":::MLLOG " + json.dumps({"key": "seed", "time_ms": 5, "value": 10**4000}),
+    ],
+)
+def test_hostile_events_are_passed_over(tmp_path, line):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    journal.lines.insert(4, line)
+    assert journal.read(tmp_path / "run.txt").performance_metrics.total_steps == 24
+
+
+NOISE = st.sampled_from(
+    [
+        "",
+        "Traceback of nothing",
+        ":::MLLOG",
+        ":::MLLOG {}",
+        "0: :::MLLOG {torn",
+        "train_step_time 0.5",
+        "\x1b[31mred\x1b[0m",
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@property_given(
+    noise=st.lists(st.tuples(st.integers(0, 60), NOISE), max_size=12),
+    prefix=st.sampled_from(["", "0: ", "  3: ", "[default0]:", "\x1b[32m"]),
+    seconds=st.floats(0.01, 100),
+)
+def test_noise_and_prefixes_leave_the_planted_steps(tmp_path_factory, noise, prefix, seconds):
+    journal = Journal(global_batch_size=16)
+    step_times(journal, seconds=seconds)
+    journal.lines = [prefix + line for line in journal.lines]
+    for position, text in noise:
+        journal.lines.insert(position, text)
+    result = journal.read(tmp_path_factory.mktemp("mlperf") / "run.txt")
+    assert [step.seconds for step in result.steps if step.covers] == [seconds] * 6
+    assert result.performance_metrics.total_steps == 24
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+MARKS = ["run_start", "run_stop", "block_start", "eval_start", "eval_stop", "tracked_stats", "train_loss"]
+KEYS = st.sampled_from([*MARKS, "global_batch_size", "max_sequence_length", "submission_platform", "seed"])
+VALUES = JSON | st.dictionaries(
+    st.sampled_from(["train_step_time", "throughput", "reduced_train_loss"]), JSON, max_size=3
+)
+METADATA = JSON | st.dictionaries(st.sampled_from(["step", "samples_count", "status", "lr"]), JSON, max_size=3)
+
+
+@settings(max_examples=150, deadline=None)
+@property_given(events=st.lists(st.tuples(KEYS, JSON, VALUES, METADATA), max_size=12))
+def test_nothing_but_the_tools_own_errors_escapes(tmp_path_factory, events):
+    path = tmp_path_factory.mktemp("mlperf") / "run.txt"
+    documents = [
+        {"key": key, "time_ms": time, "value": value, "metadata": metadata} for key, time, value, metadata in events
+    ]
+    path.write_text("\n".join(":::MLLOG " + json.dumps(document) for document in documents))
+    with suppress(TensorPrimatError):
+        logs.read(path)

@@ -1,0 +1,104 @@
+"""Presets and their parameter counts."""
+
+import pytest
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+
+PINNED = {  # parameters, input embedding, P_mm
+    ("llama", "full"): (8_030_261_248, 525_336_576, 7_504_658_432),
+    ("qwen", "full"): (7_615_616_512, 544_997_376, 7_070_285_824),
+    ("mistral", "full"): (7_241_732_096, 131_072_000, 7_110_393_856),
+    ("mistral", "v0.3"): (7_248_023_552, 134_217_728, 7_113_539_584),
+    ("llama", "tiny"): (1_901_696, 524_288, 1_376_256),
+    ("qwen", "tiny"): (2_443_136, 622_592, 1_818_624),
+    ("mistral", "tiny"): (1_115_264, 131_072, 983_040),
+    ("course", "small"): (128_625_408, 7_680_000, 120_926_208),
+    ("course", "medium"): (423_183_360, 10_240_000, 412_893_184),
+    ("course", "large"): (969_411_840, 12_800_000, 956_518_400),
+    ("course", "xl"): (1_998_235_200, 16_000_000, 1_982_080_000),
+    ("course", "2.7B"): (3_406_809_600, 25_600_000, 3_381_043_200),
+}
+
+
+def test_every_preset_is_pinned():
+    assert {(preset.model, preset.name) for preset in models.PRESETS} == set(PINNED)
+
+
+@pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
+def test_parameters_are_the_published_ones(name, counts):
+    shape = models.find(*name).shape
+    assert (
+        models.parameters(shape),
+        models.embedding_parameters(shape),
+        models.matrix_parameters(shape),
+    ) == counts
+
+
+@pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
+def test_the_model_class_of_transformers_has_as_many_parameters(preset):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    family = {"course": "Llama"}.get(preset.model, preset.model.capitalize().replace("Qwen", "Qwen2"))
+    shape = preset.shape
+    config = getattr(transformers, f"{family}Config")(
+        num_hidden_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab_size,
+        tie_word_embeddings=False,
+    )
+    with torch.device("meta"):
+        model = getattr(transformers, f"{family}ForCausalLM")(config)
+    assert sum(weight.numel() for weight in model.parameters()) == models.parameters(shape)
+
+
+def test_tied_embeddings_count_once_but_the_head_still_multiplies():
+    shape = models.find("llama", "tiny").shape
+    tied = shape.model_copy(update={"tied_embeddings": True})
+    assert models.parameters(shape) - models.parameters(tied) == models.embedding_parameters(shape)
+    assert models.matrix_parameters(tied) == models.matrix_parameters(shape)
+
+
+def test_an_mlp_without_a_gate_has_one_matrix_less():
+    shape = models.find("llama", "tiny").shape
+    plain = shape.model_copy(update={"gated_mlp": False})
+    assert models.parameters(shape) - models.parameters(plain) == models.mlp_matrix_parameters(shape)
+
+
+def test_tiny_presets_keep_what_sets_the_architecture_apart():
+    for model in ("llama", "qwen", "mistral"):
+        full, tiny = models.find(model, "full").shape, models.find(model, "tiny").shape
+        assert tiny.num_key_value_heads < tiny.num_attention_heads
+        assert tiny.attention_bias == full.attention_bias
+        assert (tiny.sliding_window is None) == (full.sliding_window is None)
+    mistral = models.find("mistral", "tiny")
+    assert mistral.shape.sliding_window < mistral.sequence_length
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [(("llama", "real"), "full"), (("Llama", "FULL"), "full"), (("course", "2_7B"), "2.7B"), (("course", "XL"), "xl")],
+)
+def test_other_words_find_the_same_preset(asked, found):
+    assert models.find(*asked).name == found
+
+
+def test_the_size_called_2_7b_shows_its_real_count():
+    assert models.find("course", "2.7B").title == "2.7B, 3,406.8 M parameters"
+
+
+def test_an_unknown_model_or_preset_lists_what_exists():
+    with pytest.raises(UsageError, match="no model 'gpt'; models: llama, qwen, mistral, course"):
+        models.find("gpt", "full")
+    with pytest.raises(UsageError, match=r"no preset 'huge' of mistral; presets: full, v0\.3, tiny"):
+        models.find("mistral", "huge")
+
+
+def test_a_shape_is_recognised_only_when_all_of_it_agrees():
+    shape = models.find("qwen", "full").shape
+    assert models.identify(shape).title == "Qwen2.5-7B"
+    assert models.identify(shape.model_copy(update={"num_layers": 27})) is None

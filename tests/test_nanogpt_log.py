@@ -1,0 +1,181 @@
+"""The nanoGPT family: whose tok/sec is global, whose mean runs, whose time holds an evaluation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import NotALogError
+
+SOURCE = """import torch
+def main():
+    print(f"step:{step}/{train_steps} val_loss:{val_loss:.4f} train_time:{training_time_ms:.0f}ms step_avg:{avg:.2f}ms")
+    print(f"iter {iter_num}: loss {lossf:.4f}, time {dt*1000:.2f}ms, mfu {running_mfu*100:.2f}%")
+    print0(f"step {step:05d} ({pct:.2f}%) | loss: {loss:.6f} | dt: {dt * 1000:.2f}ms | tok/sec: {tok_per_sec:,}")
+"""
+
+
+def log(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def test_nanogpt_gives_the_time_of_one_iteration(read_text: Any) -> None:
+    rows = [f"iter {n}: loss 4.2082, time 143.27ms, mfu {-100 if n < 5 else 31.5:.2f}%" for n in range(0, 60, 10)]
+    result = read_text(log("tokens per iteration will be: 491,520", "Overriding: block_size = 1024", *rows), num_gpus=8)
+    assert (result.source, result.steps[1].seconds, result.steps[1].covers) == ("nanoGPT", pytest.approx(0.14327), 1)
+    assert result.training_config.global_batch_size == 480
+    assert result.performance_metrics.tokens_per_second == pytest.approx(491_520 / 0.14327)
+    assert "reported_mfu" not in result.steps.seen
+
+
+def test_an_iteration_of_nanogpt_that_evaluated_or_saved_is_marked(read_text: Any) -> None:
+    def row(n: int, ms: float = 143.0) -> str:
+        return f"iter {n}: loss 4.2082, time {ms:.2f}ms, mfu 31.50%"
+
+    evaluated = "step 2: train loss 4.1, val loss 4.2"
+    rows = [row(0), row(1), evaluated, row(2, 9000), row(3), "saving checkpoint to out", row(4, 5000), row(5)]
+    result = read_text(log(*rows))
+    assert [step.interrupted_by for step in result.steps] == ["", "", "validation", "", "checkpoint", ""]
+    assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.143)
+
+
+def test_build_nanogpt_counts_all_gpus_and_marks_what_lies_inside(read_text: Any) -> None:
+    def row(n: int) -> str:
+        return f"step {n:5d} | loss: 6.103515 | lr 3.0000e-04 | norm: 0.5000 | dt: 338.52ms | tok/sec: 1548765.25"
+
+    text = log(
+        "total desired batch size: 524288",
+        row(0),
+        row(1),
+        "validation loss: 6.1",
+        row(2),
+        "HellaSwag accuracy: 1/2=0.5",
+        row(3),
+    )
+    steps = read_text(text).steps
+    assert (steps[1].seconds, steps[1].learning_rate, steps[1].gradient_norm) == (pytest.approx(0.33852), 3e-4, 0.5)
+    assert (steps[1].reported_tokens_per_second, steps[1].tokens) == (1548765.25, 524288)
+    assert [step.interrupted_by for step in steps] == ["", "", "validation", "validation"]
+
+
+@pytest.mark.parametrize("mfu", ["mfu: 50.51", "bf16_mfu: 50.51"])
+def test_nanochat_counts_all_gpus(read_text: Any, mfu: str) -> None:
+    header = ("Distributed world size: 8", "GPU: NVIDIA H100 80GB HBM3 | Peak FLOPS (BF16): 9.89e+14",
+              "COMPUTE_DTYPE: torch.bfloat16 (auto)", "Tokens / micro-batch / rank: 32 x 2048 = 65,536",
+              "Total batch size 524,288 => gradient accumulation steps: 1")  # fmt: skip
+    rows = [
+        f"step {n:05d}/16704 (0.06%) | loss: 2.886813 | lrm: 1.00 | dt: 648.81ms | tok/sec: 808,077 | {mfu} | epoch: 1"
+        for n in range(4)
+    ]
+    result = read_text(log(*header, *rows, "Step 00004 | Validation bpb: 0.91", "Peak memory usage: 75422.02MiB"))
+    assert result.performance_metrics.tokens_per_second == pytest.approx(524_288 / 0.64881)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(524_288 / 0.64881 / 8)
+    assert result.performance_metrics.reported.tokens_per_second == pytest.approx(808_077)
+    assert result.steps[1].reported_mfu == pytest.approx(0.5051)
+    assert (result.training_config.precision, result.training_config.global_batch_size) == ("bf16", 256)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(75422.02 * 2**20 / 1e9)
+    assert not result.steps.column("interrupted_by").any()
+
+
+def test_an_unknown_gpu_has_no_mfu(read_text: Any) -> None:
+    rows = [
+        f"step {n:05d} (0.00%) | loss: nan | lrm: 1.00 | dt: 5.05ms | tok/sec: 25,328 | mfu: 0.00" for n in range(1, 4)
+    ]
+    result = read_text(log(*rows))
+    assert "reported_mfu" not in result.steps.seen
+    assert math.isnan(result.steps[0].loss)
+
+
+def clock(step: int, milliseconds: int, validation: bool = False) -> str:
+    loss = "val_loss:4.2975 " if validation else ""
+    return f"step:{step}/1670 {loss}train_time:{milliseconds}ms step_avg:{milliseconds / max(step, 1):.2f}ms"
+
+
+def test_the_clock_of_modded_nanogpt_becomes_times_of_steps(read_text: Any) -> None:
+    rows = [
+        clock(0, 0, True),
+        clock(1, 473),
+        clock(2, 570),
+        clock(3, 667),
+        clock(3, 760, True),
+        clock(4, 780),
+        clock(5, 870),
+    ]
+    result = read_text(SOURCE * 300 + log(*rows, "peak memory allocated: 34217 MiB reserved: 49936 MiB"))
+    assert result.steps.column("index").tolist() == [1, 2, 3, 4, 5]
+    assert [step.seconds for step in result.steps] == pytest.approx([0.473, 0.097, 0.097, 0.113, 0.09])
+    assert result.steps[4].memory_reserved_peak_bytes == 49936 * 2**20
+
+
+def test_a_clock_in_seconds_is_read(read_text: Any) -> None:
+    rows = [f"step:{n}/100 train_time:{0.1 * n:.3f}s step_avg:100.00ms" for n in range(1, 5)]
+    assert read_text(log(*rows)).steps[2].seconds == pytest.approx(0.1)
+
+
+def test_a_clock_that_is_set_back_gives_no_time(read_text: Any) -> None:
+    rows = [
+        f"step:{n}/99 train_loss:5.5 train_time:{ms}ms step_avg:nanms"
+        for n, ms in ((9, 9000), (10, 9950), (11, 96), (12, 194), (13, 290))
+    ]
+    seconds = [step.seconds for step in read_text(log(*rows)).steps]
+    assert seconds[::2] == [None, None, pytest.approx(0.096)]
+    assert seconds[1::2] == pytest.approx([0.95, 0.098])
+
+
+def test_validations_alone_are_means_over_the_steps_between(read_text: Any) -> None:
+    result = read_text(log(*(clock(n, 100 * n, True) for n in (0, 125, 250, 375))))
+    assert result.steps.column("covers").tolist() == [125, 125, 125]
+    assert result.steps[1].seconds == pytest.approx(0.1)
+    assert "loss" not in result.steps.seen
+
+
+def test_the_device_is_what_nvidia_smi_lists(read_text: Any) -> None:
+    smi = [
+        f"|   {n}  NVIDIA H100 80GB HBM3          On  |   00000000:{n}9:00.0 Off |                    0 |"
+        for n in range(8)
+    ]
+    result = read_text(
+        log(
+            "Running PyTorch 2.9.0 compiled for CUDA 12.6",
+            "Wed Sep  3 19:58:00 2025       ",
+            *smi,
+            clock(1, 99),
+            clock(2, 199),
+        )
+    )
+    assert (result.gpu_info.device_name, result.gpu_info.device_count) == ("NVIDIA H100 80GB HBM3", 8)
+    assert (result.gpu_info.pytorch_version, result.timestamp) == ("2.9.0", "2025-09-03T19:58:00")
+    assert result.training_config.num_gpus is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "step    {n}/18865 | loss 10.955029 (+nanz)| norm 15.3597 (+nanz)| lr 8.57e-07 | 354.65 ms | 58.1% bf16 MFU | "
+        "1478276 tok/s",
+        "step    {n}/18865 | train loss 10.955029 | norm 15.3597 | lr 8.57e-07 | (354.65 ms | 1478276 tok/s)",
+        "step    {n}/18865: train loss 10.955029 (354.650000 ms, 1478276 tok/s)",
+        "step {n}: train loss 10.955029 (took 354.650000 ms)",
+    ],
+)
+def test_every_spelling_of_llm_c_is_read(read_text: Any, row: str) -> None:
+    table = ("| total batch size      | 524288         |", "| sequence length T     | 1024           |",
+             "| device                | NVIDIA A100-SXM4-80GB     |", "| num_processes         | 8           |",
+             "| precision             | BF16           |")  # fmt: skip
+    result = read_text(log(*table, *(row.format(n=n) for n in range(1, 5))))
+    assert (result.steps[1].seconds, result.steps[1].loss) == (pytest.approx(0.35465), 10.955029)
+    assert "reported_tokens_per_second" not in result.steps.seen  # a running mean
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(524288 / 0.35465 / 8)
+    assert (result.gpu_info.device_name, result.training_config.precision) == ("NVIDIA A100-SXM4-80GB", "bf16")
+
+
+def test_source_code_is_no_log(read_text: Any) -> None:
+    with pytest.raises(NotALogError):
+        read_text(SOURCE * 10)
+
+
+def test_losses_without_times_are_refused(read_text: Any) -> None:
+    with pytest.raises(NotALogError):
+        read_text(log(*(f"s:{n} trl:3.340{n}" for n in range(9))))

@@ -1,0 +1,117 @@
+"""NeMo 2's progress line: 0-based iterations, means over the log interval, metrics that come and go."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+
+def row(iteration: int, *metrics: str, seconds: str | None = "0.5", last: int = 99, start: str = "Training ") -> str:
+    timing = [f"train_step_timing in s: {seconds}"] if seconds else []
+    said = [
+        "lr: 2.999e-07",
+        "global_batch_size: 16",
+        f"global_step: {iteration}",
+        "reduced_train_loss: 6.466",
+        *timing,
+        *metrics,
+    ]
+    return f"{start}epoch 0, iteration {iteration}/{last} | " + " | ".join(said)
+
+
+def log(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def test_every_metric_of_a_row_is_read(read_text: Any) -> None:
+    metrics = (
+        "max_memory_reserved: 68719476736", "max_memory_allocated: 3.4e+10", "grad_norm: 1.25",
+        "TFLOPS_per_GPU: 1.249e+03", "tokens_per_sec_per_gpu: 8.192e+03", "consumed_samples: 32", "val_loss: 7.1",
+    )  # fmt: skip
+    step = read_text(log(row(0), row(1, *metrics), row(2, *metrics))).steps[1]
+    assert (step.index, step.seconds, step.loss, step.learning_rate) == (1, 0.5, 6.466, 2.999e-07)
+    assert (step.memory_reserved_peak_bytes, step.memory_allocated_peak_bytes) == (2**36, 3.4e10)
+    assert (step.reported_tflops_per_gpu, step.reported_tokens_per_second_per_gpu) == (1249, 8192)
+    assert (step.samples, step.gradient_norm, step.line) == (16, 1.25, 2)
+
+
+def test_older_names_of_memory_mean_what_they_measured(read_text: Any) -> None:
+    old = ("peak_memory_usage: 68719476736", "memory_allocated: 34359738368")
+    step = read_text(log(row(0, *old), row(1, *old), row(2, *old))).steps[1]
+    assert (step.memory_reserved_peak_bytes, step.memory_allocated_bytes) == (2**36, 2**35)
+    assert step.memory_allocated_peak_bytes is None
+
+
+def test_the_batch_is_configuration_and_the_length_comes_from_the_flag(read_text: Any) -> None:
+    result = read_text(log(*(row(n) for n in range(12))), sequence_length=4096, num_gpus=8)
+    assert result.training_config.global_batch_size == 16
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 4096 / 0.5 / 8)
+
+
+def test_a_row_averages_the_log_interval(read_text: Any) -> None:
+    steps = read_text(log(*(row(n) for n in (9, 19, 29, 49)))).steps  # iteration 39 was lost
+    assert steps.column("covers").tolist() == [10, 10, 10, 10]
+    assert steps.column("index").tolist() == [9, 19, 29, 49]
+
+
+def test_a_first_row_covers_no_more_steps_than_there_were(read_text: Any) -> None:
+    assert read_text(log(row(0), row(10), row(20))).steps.column("covers").tolist() == [1, 10, 10]
+
+
+def test_the_batch_follows_from_consumed_samples(read_text: Any) -> None:
+    rows = [
+        f"Training epoch 0, iteration {n}/9 | lr: 1e-4 | reduced_train_loss: 6.1 | train_step_timing in s: 0.5"
+        for n in range(6)
+    ]
+    lines = [rows[0], *(f"{text} | consumed_samples: {32 * (n + 1)}" for n, text in enumerate(rows[1:], start=1))]
+    result = read_text(log(*lines))
+    assert result.steps[0].samples is None
+    assert [step.samples for step in result.steps[2:]] == [32] * 4
+
+
+def test_metrics_that_are_missing_stay_unseen(read_text: Any) -> None:
+    steps = read_text(log(row(0, seconds=None), row(1), row(2))).steps
+    assert steps[0].seconds is None
+    assert steps[1].reported_tflops_per_gpu is None
+
+
+def test_validation_is_no_step(read_text: Any) -> None:
+    text = log(
+        row(0), row(1), "Validation: iteration 1/5", "Validation: iteration 2/5", row(2, "val_loss: 7.0"), row(3)
+    )
+    assert read_text(text).steps.column("index").tolist() == [0, 1, 2, 3]
+
+
+def test_rows_of_several_ranks_are_one_step(read_text: Any) -> None:
+    lines = [f"[default{rank}]:{row(n)}" for n in range(3) for rank in range(8)]
+    assert len(read_text(log(*lines)).steps) == 3
+
+
+def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
+    text = log(*(row(n).replace("loss: 6.466", "loss: nan") for n in range(3)))
+    assert math.isnan(read_text(text).steps[1].loss)
+
+
+def test_parallel_sizes_come_from_the_groups(read_text: Any) -> None:
+    said = [
+        "All distributed processes registered. Starting with 8 processes",
+        "[NeMo I 2025-05-01 10:00:00 init:496] All tensor model parallel group ranks: [[0, 1], [2, 3], [4, 5], [6, 7]]",
+        "[NeMo I 2025-05-01 10:00:00 init:550] All pipeline model parallel group ranks: [[0], [1], [2], [3]]",
+        "[NeMo I 2025-05-01 10:00:00 init:500] All context parallel group ranks: [[0, 2], [1, 3]]",
+        "[NeMo I 2025-05-01 10:00:00 base:49] Padded vocab_size: 128256, original vocab_size: 128000, dummy tokens",
+    ]
+    config = read_text(log(*said, *(row(n) for n in range(3)))).training_config
+    assert (config.num_gpus, config.tensor_model_parallel_size, config.context_parallel_size) == (8, 2, 2)
+    assert (config.pipeline_model_parallel_size, config.padded_vocabulary_size) == (1, 128256)
+
+
+def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
+    text = log(row(0), row(1), row(2, seconds="0.51"), row(1, seconds="0.52"), row(2, seconds="0.53"))
+    assert read_text(text).steps.column("segment").tolist() == [0, 0, 0, 1, 1]
+
+
+def test_a_crash_leaves_an_incomplete_result(read_text: Any) -> None:
+    result = read_text(log(*(row(n) for n in range(4)), "Traceback (most recent call last):", "RuntimeError: NCCL"))
+    assert (result.complete, result.runs[0].ended_by) == (False, "crashed")

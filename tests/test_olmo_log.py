@@ -1,0 +1,107 @@
+"""OLMo's blocks: one line with the step, and below it, indented, one value per line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import NotALogError
+
+CONFIGURATION = (
+    "2026-01-05 08:00:00.016\tnode-3:0\ttrain:98\tINFO\tTrainConfig(run_name='small', seed=6198, model=ModelConfig("
+    "d_model=2048, n_heads=16, n_kv_heads=None, n_layers=16, mlp_ratio=8, mlp_hidden_size=None, "
+    "activation_type='swiglu', max_sequence_length=4096, vocab_size=50280, embedding_size=50304, weight_tying=False, "
+    "precision='amp_bf16'), max_duration=15000, global_train_batch_size=512, device_train_batch_size=64, "
+    "device_train_microbatch_size=8, precision='amp_bf16', speed_monitor=SpeedMonitorConfig(window_size=20), "
+    "distributed_strategy='ddp', device_train_grad_accum=8)"
+)
+TOKENS = 512 * 4096
+
+
+def block(step: int, rate: str | None = "67,563", *, loss: str = "2.998", total: bool = True) -> str:
+    values = [
+        "optim/total_grad_norm=0.2370",
+        f"train/CrossEntropyLoss={loss}",
+        "train/Perplexity=20.04",
+        f"throughput/total_tokens={TOKENS * step:,}" if total else "",
+        f"throughput/device/tokens_per_second={rate}" if rate else "",
+        "throughput/device/batches_per_second=0.2605" if rate else "",
+        "System/Peak GPU Memory (MB)=111,477",
+    ]
+    head = f"2026-01-05 08:00:{step % 60:02}.009\tnode-3:0\tolmo.train:979\tINFO\t[step={step}/15000,epoch=0]"
+    return "\n".join([head, *(f"    {value}" for value in values if value)])
+
+
+def log(*blocks: str) -> str:
+    return "\n".join([CONFIGURATION, *blocks]) + "\n"
+
+
+def test_a_block_is_one_row_and_one_without_a_rate_none(read_text: Any) -> None:
+    steps = read_text(log(block(1, None), block(2), block(3))).steps
+    assert steps.column("index").tolist() == [2, 3]
+    step = steps[1]
+    assert (step.loss, step.gradient_norm, step.tokens) == (2.998, 0.237, TOKENS)
+    assert step.reported_tokens_per_second_per_gpu == 67563
+    assert step.memory_allocated_peak_bytes == 111_477e6
+    assert step.line == 16
+
+
+def test_rates_are_measured_as_rates_with_a_warning_about_their_window(read_text: Any) -> None:
+    result = read_text(log(*(block(n) for n in range(1, 20))))
+    performance = result.performance_metrics
+    assert (performance.basis, result.raw_step_times) == ("reported_rates", [])
+    assert performance.tokens_per_second_per_gpu == pytest.approx(67563)
+    assert performance.tokens_per_second == pytest.approx(67563 * 8)
+    assert any("sliding window" in warning for warning in result.warnings)
+
+
+def test_configuration_and_shape_come_from_the_dump(read_text: Any) -> None:
+    result = read_text(log(block(1), block(2)))
+    config, shape = result.training_config, result.model.shape
+    assert (config.global_batch_size, config.micro_batch_size, config.sequence_length, config.num_gpus) == (
+        512,
+        8,
+        4096,
+        8,
+    )
+    assert (config.precision, config.strategy, config.max_steps, config.seed) == ("bf16", "ddp", 15000, 6198)
+    assert (shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.head_dim) == (16, 2048, 8192, 128)
+    assert (shape.vocab_size, shape.num_key_value_heads, shape.gated_mlp) == (50304, 16, True)
+    assert (result.timestamp, result.runs[0].host) == ("2026-01-05T08:00:00", "node-3")
+
+
+def test_olmo_core_prints_the_rate_of_the_one_step(read_text: Any) -> None:
+    blocks = [
+        f"2026-01-05 08:00:0{n}.009 node-3:0 olmo_core:72 INFO [step={n}/99,epoch=1,eta=1h2m]\n    train/CE loss=2.5\n"
+        "    throughput/device/TPS=12,345\n    throughput/device/TPS (actual avg)=11,000\n"
+        "    throughput/device/MFU=41.50\n"
+        "    gpu_memory/GPU reserved mem (GiB)=40.00\n    throughput/total tokens=1.2B"
+        for n in range(1, 5)
+    ]
+    step = read_text("\n".join(blocks) + "\n").steps[2]
+    assert (step.reported_tokens_per_second_per_gpu, step.reported_mfu, step.loss) == (12345, pytest.approx(0.415), 2.5)
+    assert (step.memory_reserved_peak_bytes, step.tokens) == (40 * 2**30, None)
+
+
+def test_a_metrics_interval_is_covered(read_text: Any) -> None:
+    assert read_text(log(*(block(n) for n in (10, 20, 30)))).steps.column("covers").tolist() == [1, 10, 10]
+
+
+def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
+    assert math.isnan(read_text(log(block(1), block(2, loss="nan"))).steps[1].loss)
+
+
+def test_values_below_another_line_belong_to_no_block(read_text: Any) -> None:
+    system = "2026-01-05 08:00:00.1\tnode-3:0\tolmo.train:979\tINFO\tPre-train system metrics"
+    system += "\n    throughput/device/tokens_per_second=9"
+    with pytest.raises(NotALogError):
+        read_text(log(system))
+
+
+def test_a_killed_run_is_incomplete(read_text: Any) -> None:
+    result = read_text(
+        log(*(block(n) for n in range(1, 5)), "run.py:725] Received 15 death signal, shutting down workers")
+    )
+    assert (result.complete, result.runs[0].ended_by) == (False, "killed by a signal")

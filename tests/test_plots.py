@@ -1,0 +1,197 @@
+"""The plot: drawn without warnings for anything that can be compared, legible, and without what it does not need."""
+
+import io
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import plausible
+import pytest
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.core.errors import MissingPackageError
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import summarise
+from tensorprimat.reports import bars, plots
+
+ROOT = Path(__file__).parents[1]
+LONG = "NVIDIA GeForce RTX 4090 Laptop GPU partition {} with a name far beyond what any driver prints"
+
+
+def comparison_of(*results, **options):
+    return compare(
+        [Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)], **options
+    )
+
+
+@pytest.fixture
+def draw():
+    """Draws a comparison in the style of the files."""
+    import matplotlib
+
+    with matplotlib.rc_context(plots.STYLE):
+        yield plots.draw
+
+
+def six_sides_of_three_models():
+    return comparison_of(
+        *(
+            plausible.result("h100", model=model, seconds=(9.7 - side) * factor, device_name=LONG.format(side))
+            for model, factor in (("llama", 1.0), ("qwen", 0.93), ("mistral", 0.9))
+            for side in range(6)
+        )
+    )
+
+
+CASES = {
+    "two sides, five runs": lambda: comparison_of(
+        plausible.result("h100", runs=5), plausible.result("mi300x", runs=5, seconds=11.0)
+    ),
+    "one side": lambda: comparison_of(plausible.result("cpu", preset="tiny", seconds=0.2, noise=0.05)),
+    "six sides of three models with long names": six_sides_of_three_models,
+    "step times a hundred times apart": lambda: comparison_of(
+        plausible.result("h100"), plausible.result("cpu", seconds=900.0)
+    ),
+    "not comparable": lambda: comparison_of(
+        plausible.result("h100"), plausible.result("cpu", preset="tiny", seconds=0.2)
+    ),
+    "means only": lambda: comparison_of(plausible.means_only(), plausible.means_only("mi300x")),
+    "means beside steps": lambda: comparison_of(plausible.means_only(), plausible.result("mi300x")),
+    "names that want to be code": lambda: comparison_of(
+        plausible.result("h100", device_name="$\\frac{1}{0}$ <b> & \x1b[31m 显卡 \U0001f680 --> ]]>"),
+        plausible.result("mi300x"),
+    ),
+    "two steps": lambda: comparison_of(plausible.result("h100", steps=1, warmup=1)),
+    "warm-ups of different length": lambda: comparison_of(
+        plausible.result("h100", warmup=2), plausible.result("mi300x", warmup=20)
+    ),
+}
+
+
+def shown_ticks(axes):
+    """Tick labels inside the axis: matplotlib keeps some outside, undrawn."""
+    low, high = sorted(axes.get_ylim())
+    return [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_everything_that_can_be_compared_can_be_drawn(case):
+    """Warnings are errors here: no missing glyph, no collapsed axis, no layout that failed."""
+    pictures = plots.render(CASES[case]())
+    assert pictures["png"].startswith(b"\x89PNG")
+    assert b"</svg>" in pictures["svg"]
+
+
+@pytest.mark.parametrize("case", ["two sides, five runs", "six sides of three models with long names", "means only"])
+def test_no_label_overlaps_another_or_leaves_the_picture(case, draw):
+    figure = draw(CASES[case]())
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    boxes = [
+        (text.get_text(), text.get_window_extent(renderer))
+        for axes in figure.get_axes()
+        if axes.axison
+        for text in (*shown_ticks(axes), *axes.texts, axes._left_title)
+        if text.get_text() and text.get_visible()
+    ]
+    width, height = canvas.get_width_height()
+    for text, box in boxes:
+        assert box.x0 >= 0, text
+        assert box.x1 <= width, text
+        assert box.y0 >= 0, text
+        assert box.y1 <= height, text
+    for (one, first), (other, second) in itertools.combinations(boxes, 2):
+        assert not first.shrunk(0.95, 0.85).overlaps(second.shrunk(0.95, 0.85)), f"{one!r} and {other!r}"
+
+
+def test_a_result_without_steps_says_why_its_panel_is_empty():
+    svg = plots.render(CASES["means only"](), ("svg",))["svg"].decode()
+    assert "the results hold no step times" in svg
+
+
+def test_a_side_without_steps_is_named_beside_one_with_steps():
+    svg = plots.render(CASES["means beside steps"](), ("svg",))["svg"].decode()
+    assert "no step times: NVIDIA H100 80GB HBM3" in svg
+
+
+def test_a_first_step_of_minutes_does_not_flatten_the_rest(draw):
+    result = plausible.result("h100")
+    seconds = result.steps.column("seconds").copy()
+    seconds[0] = 600.0
+    slow_start = summarise(result.model_copy(update={"steps": result.steps.replace(seconds=seconds)}))
+    figure = draw(comparison_of(slow_start))
+    (axes,) = [axes for axes in figure.get_axes() if axes._left_title.get_text() == "Step time over steps"]
+    assert axes.get_ylim()[1] < 20
+    assert any("off the scale, up to 600.0 s" in text.get_text() for text in axes.texts)
+
+
+def test_what_is_not_comparable_is_drawn_without_better_or_worse():
+    svg = plots.render(CASES["not comparable"](), ("svg",))["svg"].decode()
+    for word in ("better", "faster", "slower"):
+        assert word not in svg
+
+
+def test_a_tiny_model_is_drawn_under_its_own_name():
+    svg = plots.render(CASES["one side"](), ("svg",))["svg"].decode()
+    assert "Llama-3.1 tiny" in svg
+    assert "8B" not in svg
+
+
+def test_error_bars_stand_where_there_are_intervals():
+    looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
+    _, throughput, memory = bars.panels(comparison.sides, looks, comparable=True)
+    assert all(bar.low < bar.value < bar.high for bar in throughput.bars)
+    assert [bar.group for bar in memory.bars] == ["allocated", "reserved", "device used"]
+
+
+def test_a_label_has_one_look_in_all_models():
+    comparison = six_sides_of_three_models()
+    looks = bars.looks_of(comparison.sides)
+    assert len(looks) == 6
+    assert len({(look.colour, look.hatch) for look in looks.values()}) == 6
+
+
+def test_the_same_comparison_gives_the_same_file():
+    comparison = CASES["two sides, five runs"]()
+    assert plots.render(comparison) == plots.render(comparison)
+
+
+def test_a_million_steps_are_drawn_as_few(draw):
+    result = plausible.result("h100")
+    count = 1_000_000
+    steps = Steps({"index": np.arange(count), "seconds": np.random.default_rng(0).uniform(1, 1.1, count)})
+    figure = draw(comparison_of(summarise(result.model_copy(update={"steps": steps, "runs": ()}))))
+    points = sum(len(line.get_xdata()) for axes in figure.get_axes() for line in axes.lines)
+    assert points < 20_000
+
+
+def test_pictures_are_of_a_size_for_a_page():
+    from PIL import Image
+
+    png = Image.open(io.BytesIO(plots.render(CASES["two sides, five runs"](), ("png",))["png"]))
+    assert png.size[0] == 1950
+    assert 1000 < png.size[1] < 1400
+
+
+def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingPackageError, match="pip install matplotlib"):
+        plots.render(CASES["one side"]())
+
+
+def test_drawing_needs_neither_pyplot_nor_a_display():
+    script = (
+        "import sys; sys.path.insert(0, 'tests'); import plausible; from pathlib import Path; "
+        "from tensorprimat.analysis.compare import compare; from tensorprimat.core.store import Loaded; "
+        "from tensorprimat.reports import plots; "
+        "plots.render(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

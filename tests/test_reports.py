@@ -1,0 +1,451 @@
+"""What people see of a comparison of plausible runs: console, Markdown, HTML, JSON and CSV."""
+
+import base64
+import csv as csv_module
+import hashlib
+import io
+import json as json_module
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import plausible
+import pytest
+from rich.console import Console
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.records import Estimate, Ratio
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import summarise
+from tensorprimat.reports import console, csv, facts, html, json, markdown, sections, series, words
+
+HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
+
+
+def comparison_of(*results, **options):
+    return compare(
+        [Loaded(path=Path(f"benchmark_{number}.json"), result=result) for number, result in enumerate(results)],
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two machines, five runs each, identical work: MI300X is faster."""
+    return comparison_of(
+        plausible.result("h100", runs=5), plausible.result("mi300x", seconds=11.0, runs=5, seed=1, noise=0.005)
+    )
+
+
+@pytest.fixture(scope="module")
+def incomparable():
+    """The known case: GBS 8, sequence 8192, TP 4, FP8 against GBS 128, sequence 2048, TP 1, BF16."""
+    return comparison_of(
+        plausible.result(
+            "h100", seconds=2.2, runs=3, precision="fp8", global_batch_size=8, tensor_model_parallel_size=4
+        ),
+        plausible.result("mi300x", seconds=9.7, runs=3, sequence_length=2048),
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return comparison_of(plausible.result("cpu", preset="tiny", seconds=0.21, noise=0.05, runs=3))
+
+
+@pytest.fixture(scope="module")
+def three_models():
+    return comparison_of(
+        *(
+            plausible.result(machine, model=model, seconds=seconds * factor, runs=3, seed=seed)
+            for seed, (model, factor) in enumerate((("llama", 1.0), ("qwen", 0.93), ("mistral", 0.9)))
+            for machine, seconds in (("h100", 12.8), ("mi300x", 11.0))
+        )
+    )
+
+
+def on_terminal(comparison, width=80, **options):
+    terminal = Console(file=io.StringIO(), width=width, highlight=False, **options)
+    console.print_summary(comparison, terminal)
+    return terminal.file.getvalue()
+
+
+def one_line(text):
+    """Without the line breaks of a terminal."""
+    return " ".join(text.split())
+
+
+def every_text(comparison):
+    return {
+        "console": one_line(on_terminal(comparison)),
+        "markdown": markdown.render(comparison, plot="comparison_plot.png"),
+        "html": html.render(comparison),
+        "json": json.render(comparison),
+        "csv": csv.render(comparison),
+    }
+
+
+# Words
+
+
+def test_fairness_stands_above_the_headline_everywhere(two):
+    texts = every_text(two)
+    (pair,) = two.pairs
+    for name in ("console", "markdown"):
+        assert texts[name].index(pair.fairness.sentence[:30]) < texts[name].index("is faster than")
+    assert texts["html"].index('<p class="fairness">') < texts["html"].index('<p class="headline">')
+
+
+def test_a_headline_names_who_by_how_much_and_how_sure(two):
+    headline = words.headline(two.pairs[0])
+    assert headline.startswith("AMD Instinct MI300X is faster than NVIDIA H100 80GB HBM3: 1.16")
+    assert "x the tokens/s/GPU (95 % interval 1." in headline
+
+
+def test_the_precision_is_part_of_the_headline_where_it_differs():
+    comparison = comparison_of(
+        plausible.result("h100", runs=3, precision="fp8", seconds=9.0), plausible.result("mi300x", runs=3, seed=1)
+    )
+    headline = words.headline(comparison.pairs[0])
+    assert "AMD Instinct MI300X (BF16) is slower than NVIDIA H100 80GB HBM3 (FP8)" in headline
+
+
+def test_what_is_not_comparable_gets_no_ratio_and_no_word_of_speed(incomparable):
+    for name, text in every_text(incomparable).items():
+        assert not re.search("faster|slower|fast|slow", text, re.IGNORECASE), name
+        assert not re.search(r"\d\.\d+x\b", text), f"{name} prints a ratio"
+    document = json.document(incomparable)
+    assert document["verdict"] == "not_comparable"
+    assert document["ratio"] is None
+
+
+def test_what_is_not_comparable_still_says_how_each_used_its_device(incomparable):
+    texts = every_text(incomparable)
+    for name in ("console", "markdown", "html"):
+        assert "model TFLOP/s per GPU" in texts[name], name
+    assert json.document(incomparable)["sides"][0]["efficiency"]["mfu"]["value"] > 0
+
+
+def test_one_run_a_side_says_how_many_would_decide():
+    comparison = comparison_of(plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=11.0))
+    text = one_line(on_terminal(comparison))
+    assert "Too few runs to say" in text
+    assert re.search(r"about \d+ runs of each side would give ±1 %", text)
+    assert "--assume-run-cv 2%" in text
+
+
+def test_an_assumption_is_printed_beside_the_verdict_that_rests_on_it():
+    comparison = comparison_of(
+        plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=8.0), assume_run_cv=0.02
+    )
+    for name, text in every_text(comparison).items():
+        if name != "csv":
+            assert "assum" in text, name
+
+
+def test_a_tiny_model_is_never_shown_as_the_real_one(tiny):
+    for name, text in every_text(tiny).items():
+        assert "Llama-3.1 tiny" in text, name
+        assert "-8B" not in text, name
+
+
+def test_a_tiny_side_beside_a_full_one_is_named_in_its_row():
+    comparison = comparison_of(plausible.result("h100"), plausible.result("cpu", preset="tiny", seconds=0.2))
+    text = one_line(on_terminal(comparison, width=140))
+    assert "Llama-3.1-8B and Llama-3.1 tiny" in text
+    assert "Not comparable" in text
+
+
+@pytest.mark.parametrize("digits", [0.5, 0.012345, 1.0, 1.00049, 1.5, 9.99, 12.0, 4e7])
+def test_both_ends_of_an_interval_of_a_ratio_can_be_told_apart(digits):
+    ratio = Ratio(
+        metric="tokens_per_second",
+        estimate=Estimate(value=digits, low=digits * 0.997, high=digits * 1.003, rests_on="5 runs"),
+        verdict="no_difference_shown",
+    )
+    assert words.ratio_in_words(ratio).count("x") >= 3
+    if 0.1 <= digits < 10:
+        low, high = re.search(r"interval (\S+)x to (\S+)x", words.ratio_in_words(ratio)).groups()
+        assert float(low) < digits < float(high)
+
+
+# One side, means only, memory kinds
+
+
+def test_one_side_alone_is_reported_alone(tiny):
+    texts = every_text(tiny)
+    for name in ("console", "markdown", "html"):
+        assert "One side only: nothing to compare it with yet." in texts[name], name
+    assert json.document(tiny)["verdict"] is None
+    assert json.document(tiny)["pairs"] == []
+
+
+def test_a_result_of_means_only_is_shown_as_reported_without_interval():
+    comparison = comparison_of(plausible.means_only("h100"), plausible.result("mi300x"))
+    text = one_line(on_terminal(comparison, width=120))
+    assert "means only" in text
+    assert "9.800 s" in text
+    report = html.render(comparison)
+    assert "as the file reports it: it holds no steps to check it against" in report
+    assert json.document(comparison)["sides"][0]["tokens_per_second"]["value"] is None
+
+
+def test_peak_memory_names_its_kind(two):
+    table = sections.results(two.sides)
+    column = [column.title for column in table.columns].index("Peak memory")
+    assert [row[column].text.split(" GB ")[1] for row in table.rows] == ["allocated", "device used"]
+
+
+def test_the_kind_of_memory_that_all_sides_have_is_shown():
+    h100 = plausible.result("h100")
+    other = plausible.result("h100", device_name="NVIDIA H200")
+    other = summarise(other.model_copy(update={"steps": other.steps.replace(memory_allocated_bytes=np.nan)}))
+    comparison = comparison_of(h100, other)
+    table = sections.results(comparison.sides)
+    column = [column.title for column in table.columns].index("Peak memory")
+    assert {row[column].text.split(" GB ")[1] for row in table.rows} == {"reserved"}
+
+
+def test_samples_stand_in_where_no_side_knows_its_tokens():
+    images = [plausible.result(machine, sequence_length=None, model="llama") for machine in ("h100", "mi300x")]
+    titles = [column.title for column in sections.results(comparison_of(*images).sides).columns]
+    assert "samples/s" in titles
+    assert "tokens/s" not in titles
+
+
+def test_every_figure_of_the_results_says_where_it_comes_from(two):
+    table = sections.results(two.sides)
+    for row in table.rows:
+        for column, cell in zip(table.columns, row, strict=True):
+            if column.title not in ("Side", "GPUs", "Runs × steps"):
+                assert cell.source, column.title
+                assert "benchmark_" in cell.source
+
+
+def test_a_figure_of_a_log_names_the_log(two):
+    amd = two.sides[1]
+    assert "read from training_llama.log" in facts.source_of(amd)
+
+
+def test_facts_that_nobody_knows_take_no_row(two):
+    rows = {row[0].text for row in facts.configuration(two.sides).rows}
+    assert "Precision" in rows
+    assert "FP8 recipe" not in rows
+
+
+def test_a_value_given_by_hand_says_so_at_its_source():
+    result = plausible.result("h100")
+    provenance = result.provenance.model_copy(update={"assumed": {"sequence_length": "--sequence-length"}})
+    comparison = comparison_of(result.model_copy(update={"provenance": provenance}))
+    rows = {row[0].text: row[1] for row in facts.configuration(comparison.sides).rows}
+    assert "given by --sequence-length" in rows["Sequence length"].source
+
+
+# Terminals
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(two, three_models, incomparable, width):
+    for comparison in (two, three_models, incomparable):
+        lines = on_terminal(comparison, width=width).splitlines()
+        assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_figures_are_never_torn_apart(two, width):
+    text = on_terminal(two, width=width)
+    for figure in ("tokens/s/GPU", "±0.", "5 × 50"):
+        assert figure in text
+
+
+def test_a_terminal_without_colour_gets_none(two):
+    assert "\x1b" not in on_terminal(two, no_color=True)
+
+
+def test_several_candidates_become_one_table_against_the_baseline():
+    comparison = comparison_of(
+        *(
+            plausible.result("h100", runs=3, seconds=12.8 - number, seed=number, device_name=f"NVIDIA GPU {number}")
+            for number in range(4)
+        ),
+        by="gpu",
+    )
+    text = on_terminal(comparison, width=120)
+    assert text.count("Against NVIDIA GPU 0") == 1
+    assert text.count("faster") == 3
+
+
+def test_many_warnings_do_not_bury_the_verdict(two):
+    loud = replace(two, warnings=tuple(f"file {number}: left out" for number in range(150)))
+    assert len(on_terminal(loud).splitlines()) < 40
+    assert markdown.render(loud).count("left out") >= 150
+
+
+# Markdown
+
+
+def test_the_report_has_every_section(two):
+    headings = re.findall(r"^## (.*)$", markdown.render(two), re.MULTILINE)
+    assert headings == [
+        "Executive summary", "Hardware", "Configuration", "Performance", "Efficiency", "Memory", "Detailed analysis",
+        "Fairness", "Warnings", "Provenance",
+    ]  # fmt: skip
+
+
+def test_every_row_of_every_markdown_table_has_as_many_cells_as_its_head(three_models):
+    for block in re.findall(r"(?:^\|.*\n)+", markdown.render(three_models), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_the_plot_is_shown_only_where_there_is_one(two):
+    assert "comparison_plot.png" in markdown.render(two, plot="comparison_plot.png")
+    assert "![" not in markdown.render(two)
+
+
+# JSON and CSV
+
+
+def test_the_keys_of_comparison_json_are_stable(two):
+    document = json_module.loads(json.render(two))
+    assert list(document) == [
+        "kind", "schema_version", "tool_version", "generated_at", "by", "models", "verdict", "headline", "fairness",
+        "ratio", "sides", "pairs", "mean_ratio", "warnings",
+    ]  # fmt: skip
+    assert set(document["ratio"]) == {
+        "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
+        "verdict", "assumption",
+    }  # fmt: skip
+    assert document["verdict"] == document["ratio"]["verdict"] == "faster"
+    assert document["fairness"]["verdict"] == "identical"
+    assert [side["label"] for side in document["sides"]] == ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"]
+
+
+def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
+    document = json.document(three_models)
+    assert document["ratio"] == document["mean_ratio"]
+    assert len(document["pairs"]) == 3
+    assert document["verdict"] == "faster"
+
+
+def test_comparison_json_holds_no_number_that_json_does_not_know(two):
+    (pair,) = two.pairs
+    wild = replace(pair.ratio, estimate=replace(pair.ratio.estimate, value=math.inf, low=math.nan, high=1e300))
+    document = json_module.loads(json.render(replace(two, pairs=(replace(pair, ratio=wild),))))
+    assert document["ratio"]["value"] is None
+    assert document["ratio"]["high"] == 1e300
+
+
+def test_the_csv_has_a_row_per_side_and_the_ratio_in_the_candidates(two):
+    rows = list(csv_module.DictReader(io.StringIO(csv.render(two))))
+    assert [row["verdict"] for row in rows] == ["", "faster"]
+    assert float(rows[1]["ratio"]) == pytest.approx(two.pairs[0].ratio.estimate.value)
+    assert rows[0]["peak_memory_device_used_gb"] == ""
+
+
+# HTML
+
+
+def test_the_page_needs_no_network(three_models):
+    page = html.render(three_models)
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", page)
+    assert "@import" not in page
+    assert re.findall(r"https?://\S+", page) == ['http://www.w3.org/2000/svg";']
+
+
+def test_the_policy_allows_exactly_the_script_in_the_page(two):
+    page = html.render(two)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert not re.search(r"\son\w+=", page.split("<script", 1)[0])
+
+
+def test_a_million_steps_make_a_page_below_five_megabytes():
+    many = plausible.result("h100")
+    count = 1_000_000
+    random = np.random.default_rng(0)
+    seconds = 1 + 0.01 * random.standard_normal(count)
+    seconds[777_777] = 1.5
+    steps = Steps({"index": np.arange(count), "seconds": seconds, "loss": random.random(count)})
+    comparison = comparison_of(summarise(many.model_copy(update={"steps": steps, "runs": ()})))
+    page = html.render(comparison)
+    assert len(page.encode()) < 5_000_000
+    drawn = json_module.loads(re.search(r'id="curves">(.*?)</script>', page, re.DOTALL).group(1))
+    assert max(value for value in drawn["models"][0][0]["seconds"] if value) == 1.5
+
+
+def test_thinning_keeps_the_extremes_and_the_order():
+    values = np.random.default_rng(1).standard_normal(10_000)
+    values[[5, 17]] = np.nan
+    kept = series.thinned(values, 300)
+    assert len(kept) <= 302
+    assert np.all(np.diff(kept) > 0)
+    assert {int(np.nanargmin(values)), int(np.nanargmax(values)), 0, 9_999} <= set(kept.tolist())
+
+
+def test_what_is_short_is_not_thinned():
+    assert series.thinned(np.ones(300), 300).tolist() == list(range(300))
+
+
+# Untrusted text and wild numbers
+
+
+def test_hostile_names_harm_no_report():
+    comparison = comparison_of(
+        plausible.result("h100", device_name=HOSTILE, runs=2), plausible.result("mi300x", runs=2, seed=1)
+    )
+    texts = every_text(comparison)
+    texts["console"] = on_terminal(comparison, width=120, force_terminal=False)
+    for name, text in texts.items():
+        assert "\x1b" not in text, name
+    assert "<script>alert" not in texts["html"]
+    assert "&lt;script&gt;alert" in texts["html"]
+    assert "<script>" not in texts["markdown"]
+    assert "[x](javascript" not in texts["markdown"]
+    assert "{{7*7}}" in texts["html"]
+
+
+def test_a_name_that_opens_a_formula_is_quoted_in_the_csv():
+    comparison = comparison_of(plausible.result("h100", device_name="=2+5"))
+    row = next(csv_module.DictReader(io.StringIO(csv.render(comparison))))
+    assert row["device_name"] == row["side"] == "'=2+5"
+
+
+def test_infinite_and_enormous_figures_are_shown_without_failing(two):
+    first, second = two.sides
+    wild = Estimate(value=1e300, low=math.inf, high=math.inf, rests_on="5 runs")
+    comparison = replace(two, sides=(replace(first, tokens_per_second_per_gpu=wild, step_time_seconds=wild), second))
+    texts = every_text(comparison)
+    assert "1e+300" in texts["console"]
+    assert "Infinity" not in texts["json"]
+    assert ",inf" not in texts["csv"]
+
+
+def test_hundreds_of_runs_make_documents_that_can_be_read():
+    result = plausible.result("cpu", preset="tiny", seconds=0.2, runs=300, steps=12, warmup=1, losses=False)
+    comparison = comparison_of(result)
+    assert len(markdown.render(comparison)) < 100_000
+    assert len(html.render(comparison)) < 5_000_000
+    assert "The first 200 of 300 runs" in markdown.render(comparison)
+
+
+# Losses
+
+
+def test_a_side_that_does_not_learn_is_said_beside_its_speed():
+    result = plausible.result("mi300x", seconds=9.0, runs=2, seed=1)
+    flat = summarise(result.model_copy(update={"steps": result.steps.replace(loss=11.7)}))
+    comparison = comparison_of(plausible.result("h100", runs=2), flat)
+    texts = every_text(comparison)
+    assert comparison.pairs[0].losses.verdict == "failed"
+    for name in ("console", "markdown", "html"):
+        assert "11.7" in texts[name] or "not learn" in texts[name] or "stays" in texts[name], name
+    assert json.document(comparison)["pairs"][0]["losses"]["verdict"] == "failed"
+
+
+def test_what_two_sides_do_not_state_is_not_called_the_same_work():
+    comparison = comparison_of(plausible.result("h100", precision=None), plausible.result("mi300x"))
+    assert words.fairness_title(comparison.pairs[0]) == "not all stated"

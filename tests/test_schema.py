@@ -1,0 +1,150 @@
+"""docs/result.schema.json says what a result file holds: generated from the records, and true of files as written."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.core import store
+from tensorprimat.core.records import (
+    GpuInfo,
+    MemoryMetrics,
+    Model,
+    ModelShape,
+    PerformanceMetrics,
+    PowerMetrics,
+    Provenance,
+    Result,
+    Run,
+    Source,
+    TrainingConfig,
+)
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = json.loads((ROOT / "docs" / "result.schema.json").read_text())
+
+
+def test_the_committed_schema_is_the_one_of_the_records():
+    spec = importlib.util.spec_from_file_location("write_docs", ROOT / "tools" / "write_docs.py")
+    write_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(write_docs)
+    assert (ROOT / "docs" / "result.schema.json").read_text() == write_docs.schema(), "run python3 tools/write_docs.py"
+
+
+FULL = summarise(
+    Result(
+        platform="nvd",
+        gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8),
+        model=Model(
+            name="llama",
+            shape=ModelShape(
+                num_layers=2,
+                hidden_size=8,
+                ffn_hidden_size=16,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=4,
+                vocab_size=32,
+            ),
+        ),
+        training_config=TrainingConfig(global_batch_size=8, sequence_length=16, num_gpus=8, versions={"torch": "2"}),
+        performance_metrics=PerformanceMetrics(),
+        provenance=Provenance(sources=(Source(file="some.log", sha256="0" * 64),)),
+        runs=(Run(index=0, seed=1),),
+        steps=Steps.of(
+            Step(
+                index=i,
+                seconds=0.5,
+                loss=float("nan") if i == 3 else 2.0,
+                memory_allocated_bytes=4e9,
+                power_watts_per_gpu=600.0,
+                interrupted_by="checkpoint" if i == 5 else "",
+            )
+            for i in range(12)
+        ),
+    )
+)
+MINIMAL = Result(
+    platform=None,
+    gpu_info=GpuInfo(),
+    model=Model(),
+    training_config=TrainingConfig(),
+    performance_metrics=PerformanceMetrics(avg_step_time_seconds=1.0, basis="reported_means"),
+)
+
+
+@pytest.mark.parametrize("result", [FULL, MINIMAL], ids=["full", "minimal"])
+def test_every_key_that_is_written_is_described(result):
+    assert list(undescribed(json.loads(store.to_json(result)), SCHEMA)) == []
+
+
+def test_the_full_example_holds_every_part_that_can_be_there():
+    document = json.loads(store.to_json(FULL))
+    assert [name for name in ("memory_metrics", "power_metrics", "runs") if not document[name]] == []
+    assert set(document) == set(SCHEMA["properties"])
+
+
+def test_a_key_that_nobody_described_is_noticed():
+    document = {**json.loads(store.to_json(MINIMAL)), "new_key": 1}
+    assert list(undescribed(document, SCHEMA)) == ["new_key: no such property"]
+    assert list(undescribed({"platform": 7}, {"properties": SCHEMA["properties"]})) == ["platform: 7 fits nothing"]
+
+
+def test_figures_keep_their_places_for_users_scripts():
+    for section, keys in {
+        "gpu_info": ("device_name", "device_count", "total_memory_gb", "gpu_cores", "software_stack"),
+        "training_config": ("max_steps", "global_batch_size", "micro_batch_size", "sequence_length", "num_gpus"),
+        "performance_metrics": ("avg_step_time_seconds", "steps_per_second", "tokens_per_second_per_gpu"),
+        "memory_metrics": ("avg_memory_allocated_gb", "peak_memory_reserved_gb"),
+    }.items():
+        described = resolved(SCHEMA["properties"][section])
+        assert set(keys) <= set(described["properties"]), section
+    assert set(MemoryMetrics.model_fields) == set(SCHEMA["$defs"]["MemoryMetrics"]["properties"])
+    assert set(PowerMetrics.model_fields) == set(SCHEMA["$defs"]["PowerMetrics"]["properties"])
+
+
+JSON_TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def resolved(schema):
+    """The schema behind a reference, of an optional part the part."""
+    if "$ref" in schema:
+        return resolved(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    parts = [part for part in schema.get("anyOf", []) if part.get("type") != "null"]
+    return resolved(parts[0]) if parts else schema
+
+
+def undescribed(value, schema, where=""):
+    """What in a JSON value the schema does not allow, as sentences."""
+    if "anyOf" in schema:
+        tried = [list(undescribed(value, part, where)) for part in schema["anyOf"]]
+        yield from min(tried, key=len)
+        return
+    if "$ref" in schema:
+        schema = resolved(schema)
+    kind = JSON_TYPES.get(schema.get("type"), object)
+    if not isinstance(value, kind) or ("enum" in schema and value not in schema["enum"]):
+        yield f"{where}: {value!r} fits nothing"
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            below = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+            path = f"{where}.{key}".strip(".")
+            if isinstance(below, dict):
+                yield from undescribed(part, below, path)
+            elif not below:
+                yield f"{path}: no such property"
+        yield from (f"{where}.{key} is missing".strip(".") for key in schema.get("required", []) if key not in value)
+    elif isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from undescribed(part, schema.get("items", {}), f"{where}[{position}]")

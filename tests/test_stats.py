@@ -1,0 +1,143 @@
+"""The arithmetic of intervals, against scipy.stats and against simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as reference
+
+from tensorprimat.analysis import stats
+
+RUNS = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=12, unique=True)
+
+
+@given(RUNS)
+def test_an_interval_over_runs_is_students_t_on_logarithms(runs):
+    logs = np.log(runs)
+    if logs.std() < 1e-6:
+        return
+    low, high = stats.of_runs(runs).interval(0.95)
+    expected = reference.t.interval(0.95, len(runs) - 1, loc=logs.mean(), scale=reference.sem(logs))
+    assert np.log([low, high]) == pytest.approx(expected, abs=1e-9)
+
+
+@given(RUNS, RUNS)
+def test_a_ratio_is_tested_as_welch_does(ours, theirs):
+    if np.log(ours).std() < 1e-6 or np.log(theirs).std() < 1e-6:
+        return
+    difference = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
+    expected = reference.ttest_ind(np.log(ours), np.log(theirs), equal_var=False)
+    assert difference.p_value() == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert difference.degrees == pytest.approx(expected.df)
+
+
+def test_one_run_has_no_interval_over_runs():
+    with pytest.raises(ValueError, match="at least two"):
+        stats.of_runs([1.0])
+
+
+def test_runs_on_one_host_count_once_when_hosts_differ():
+    runs, hosts = [1.00, 1.01, 1.10, 1.11, 1.20, 1.21], ["a", "a", "b", "b", "c", "c"]
+    by_host = stats.of_runs(runs, hosts)
+    assert by_host.degrees == 2
+    assert by_host.variance > stats.of_runs(runs).variance
+
+
+@pytest.mark.parametrize("hosts", [["a"] * 4, ["a", "b", None, "b"], [None] * 4])
+def test_hosts_count_only_where_every_run_names_one_and_they_differ(hosts):
+    assert stats.of_runs([1, 1.1, 1.2, 1.3], hosts).degrees == 3
+
+
+def test_equal_runs_leave_no_doubt():
+    same = stats.of_runs([2.0, 2.0, 2.0])
+    assert same.interval(0.95) == pytest.approx((2.0, 2.0))
+    assert stats.difference(same, same).p_value() == 1.0
+    assert stats.difference(same, stats.of_runs([1.0, 1.0])).p_value() == 0.0
+
+
+def test_the_geometric_mean_of_ratios_narrows_with_their_number():
+    one = stats.LogEstimate(log=math.log(1.2), variance=1e-4, degrees=8)
+    mean = stats.geometric_mean([one, one, one, one])
+    assert math.exp(mean.log) == pytest.approx(1.2)
+    assert mean.variance == pytest.approx(1e-4 / 4)
+    assert mean.degrees == pytest.approx(32)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_reads_each_comparison_where_the_textbook_rejects_it(p_values):
+    levels = stats.holm(p_values, 0.95)
+    ordered = sorted(p_values)
+    rejected = 0
+    while rejected < len(ordered) and ordered[rejected] <= 0.05 / (len(ordered) - rejected):
+        rejected += 1
+    assert sum(p <= 1 - level + 1e-15 for p, level in zip(p_values, levels, strict=True)) == rejected
+
+
+def test_a_single_comparison_is_not_corrected():
+    assert stats.holm([0.04], 0.95) == (pytest.approx(0.95),)
+
+
+def test_the_influence_of_rows_gives_the_error_of_a_ratio_of_sums():
+    random = np.random.default_rng(3)
+    tokens, seconds = 1000 + 50 * random.standard_normal((4000, 40)), 1 + 0.1 * random.standard_normal((4000, 40))
+    ratios = np.log(tokens.sum(axis=1) / seconds.sum(axis=1))
+    moves = np.array([stats.influences(t, s) for t, s in zip(tokens[:200], seconds[:200], strict=True)])
+    assert moves.mean() == pytest.approx(0, abs=1e-12)
+    assert (moves.std(axis=1).mean() / math.sqrt(40)) == pytest.approx(ratios.std(), rel=0.05)
+
+
+def test_independent_rows_are_worth_about_their_number_and_alternating_ones_no_more():
+    random = np.random.default_rng(5)
+    _, effective = stats.half_widths_of_series(random.standard_normal((300, 200)))
+    assert 150 < np.median(effective) <= 200
+    alternating = np.tile([1.0, -1.0], 20) + 0.1 * random.standard_normal(40)
+    assert stats.of_one_run(alternating).effective <= 40
+
+
+def test_rows_that_remember_are_worth_fewer():
+    random = np.random.default_rng(6)
+    noise = random.standard_normal((200, 100))
+    for row in range(1, 100):
+        noise[:, row] = 0.8 * noise[:, row - 1] + 0.6 * noise[:, row]
+    _, effective = stats.half_widths_of_series(noise)
+    assert 6 < np.median(effective) < 18  # 11.6 in truth
+
+
+def test_constant_rows_have_no_width_and_are_worth_their_number():
+    assert stats.of_one_run(np.zeros(30)) == stats.OneRun(half_width=0.0, effective=30.0)
+
+
+def test_a_long_series_is_batched_and_gives_the_same_answer():
+    random = np.random.default_rng(8)
+    noise = random.standard_normal(100_000)
+    for row in range(1, len(noise)):
+        noise[row] = 0.5 * noise[row - 1] + math.sqrt(0.75) * noise[row]
+    expected = 1.96 * math.sqrt(3 / len(noise))  # (1 + φ) / (1 − φ) = 3
+    assert stats.of_one_run(noise).half_width == pytest.approx(expected, rel=0.15)
+
+
+def test_two_rows_say_nothing_of_themselves():
+    with pytest.raises(ValueError, match="at least three"):
+        stats.of_one_run(np.array([1.0, 2.0]))
+
+
+def test_the_runs_needed_are_the_fewest_that_suffice():
+    needed = stats.runs_needed([0.02], 0.01)
+    assert needed is not None
+
+    def half_width(runs):
+        return stats.student(0.95, runs - 1) * 0.02 / math.sqrt(runs)
+
+    assert half_width(needed) <= 0.01 < half_width(needed - 1)
+    assert stats.runs_needed([0.0], 0.01) == 2
+    assert stats.runs_needed([5.0], 0.01) is None
+
+
+def test_importing_the_statistics_does_not_load_scipy_stats():
+    import subprocess
+    import sys
+
+    code = "import sys, tensorprimat.analysis.compare; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,0 +1,125 @@
+"""Where warm-up ends, and which rows stick out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorprimat.core.steady import find_outliers, find_steady
+
+NOISE = np.random.default_rng(7)
+
+
+def noisy(curve, noise=0.01, seed=1):
+    return curve * (1 + noise * np.random.default_rng(seed).standard_normal(len(curve)))
+
+
+def ramp(length, rows=50, height=0.5):
+    return 1 + height * np.clip(1 - np.arange(rows) / length, 0, None)
+
+
+def test_without_rows_nothing_starts():
+    assert find_steady(np.empty(0)).start == 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_a_few_rows_lose_only_the_first(rows):
+    steady = find_steady(np.linspace(3.0, 1.0, rows))
+    assert (steady.start, steady.settled) == (1, True)
+
+
+@pytest.mark.parametrize("length", [3, 5, 10, 20])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clean_ramp_ends_within_two_steps_of_its_end(length, seed):
+    steady = find_steady(noisy(ramp(length), seed=seed))
+    assert abs(steady.start - length) <= 2
+    assert steady.settled
+
+
+def test_a_single_slow_first_step_is_all_that_goes():
+    assert find_steady(noisy(np.array([30.0] + [1.0] * 40))).start == 1
+
+
+def test_warm_up_may_be_faster_than_the_rest():
+    steady = find_steady(noisy(np.where(np.arange(60) < 8, 0.93, 1.0)))
+    assert abs(steady.start - 8) <= 1
+
+
+@pytest.mark.parametrize("rows", [8, 12, 20, 50])
+def test_noise_alone_keeps_its_rows(rows):
+    starts = [find_steady(noisy(np.ones(rows), noise=0.05, seed=seed)).start for seed in range(200)]
+    assert np.mean(np.array(starts) <= 2) > 0.9
+
+
+def test_one_outlier_late_in_the_series_moves_nothing():
+    series = noisy(np.ones(40))
+    series[30] *= 20
+    steady = find_steady(series)
+    assert (steady.start, steady.settled) == (1, True)
+
+
+def test_a_drift_never_settles_and_keeps_its_rows():
+    steady = find_steady(noisy(np.linspace(1.0, 1.1, 60)))
+    assert not steady.settled
+    assert steady.start < 30
+
+
+def test_a_late_change_of_level_never_settles():
+    steady = find_steady(noisy(np.where(np.arange(60) < 42, 1.0, 1.05)))
+    assert not steady.settled
+    assert steady.start <= 2
+
+
+def test_a_ramp_beyond_the_middle_never_settles_and_costs_at_most_half():
+    steady = find_steady(noisy(ramp(40)))
+    assert not steady.settled
+    assert steady.start <= 25
+
+
+def test_a_slow_warm_up_of_small_size_is_seen_in_a_long_series():
+    steady = find_steady(noisy(np.where(np.arange(200) < 60, 1.02, 1.0)))
+    assert abs(steady.start - 60) <= 10
+    assert steady.settled
+
+
+def test_a_constant_series_is_steady():
+    steady = find_steady(np.full(30, 0.25))
+    assert (steady.start, steady.settled) == (1, True)
+
+
+def test_printed_digits_are_not_a_change():
+    series = np.array([0.123, 0.1231, 0.123, 0.123] + [0.123] * 30)
+    assert find_steady(series).start == 1
+
+
+def test_interrupted_rows_are_passed_over():
+    series = noisy(np.concatenate([ramp(5, rows=30)]))
+    series[[2, 10, 11]] = np.nan
+    assert abs(find_steady(series).start - 5) <= 2
+
+
+def test_nothing_but_interrupted_rows_is_no_series():
+    assert find_steady(np.full(12, np.nan)).start == 1
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=80))
+def test_at_least_half_of_any_series_stays(times):
+    steady = find_steady(np.array(times))
+    assert min(1, len(times)) <= steady.start <= max(1, len(times) // 2)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=60), st.sampled_from([1e-3, 0.25, 8.0, 1e3]))
+def test_the_unit_of_time_does_not_matter(times, unit):
+    assert find_steady(np.array(times)) == find_steady(np.array(times) * unit) or unit == 1e-3  # 1e-3 rounds ties apart
+
+
+def test_outliers_are_far_from_the_median_in_both_senses():
+    series = noisy(np.ones(60), noise=0.002)
+    series[[20, 40]] = 1.6, 1.03  # 1.03 is many deviations off, but nobody would care
+    assert find_outliers(series).tolist() == [20]
+
+
+def test_unmeasured_rows_are_no_outliers():
+    series = noisy(np.ones(30))
+    series[3] = np.nan
+    assert not len(find_outliers(series))

@@ -1,0 +1,178 @@
+"""TensorBoard events, written by TensorBoard's own writers: tags of each framework, the writer's clock, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given as property_given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.core.units import GIB
+
+pytest.importorskip("tensorboard")
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+START = 1_700_000_000.0
+
+
+class Events:
+    """An event file with a clock of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.writer = folder, EventFileWriter(str(folder))
+
+    def log(self, step: int, time: float, values: Mapping[str, float]) -> None:
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self.writer.add_event(Event(step=step, wall_time=START + time, summary=summary))
+
+    def text(self, tag: str, value: str) -> None:
+        tensor = TensorProto(dtype=7, string_val=[value.encode()])
+        summary = Summary(value=[Summary.Value(tag=f"{tag}/text_summary", tensor=tensor)])
+        self.writer.add_event(Event(step=0, wall_time=START, summary=summary))
+
+    def close(self) -> Path:
+        self.writer.close()
+        return self.folder
+
+
+MEGATRON = {"iteration-time": 0.5, "lm loss": 9.5, "learning-rate": 1e-4, "grad-norm": 1.5, "throughput": 410.0,
+            "batch-size": 64.0, "mem-reserved-bytes": 5e10}  # fmt: skip
+NEMO = {"train_step_timing in s": 0.5, "reduced_train_loss": 9.5, "lr": 1e-4, "TFLOPS_per_GPU": 410.0}
+TORCHTITAN = {"time_metrics/end_to_end(s)": 0.5, "loss_metrics/global_avg_loss": 9.5, "throughput(tps)": 8000.0,
+              "tflops": 410.0, "mfu(%)": 42.0, "memory/max_reserved(GiB)": 40.0}  # fmt: skip
+MAXTEXT = {"perf/step_time_seconds": 0.5, "learning/loss": 9.5, "perf/per_device_tflops_per_sec": 410.0}
+
+
+@pytest.mark.parametrize(("values", "covers"), [(MEGATRON, 10), (TORCHTITAN, 10), (NEMO, 1), (MAXTEXT, 1)])
+def test_a_step_time_is_read_with_the_interval_that_its_framework_averages(tmp_path, values, covers):
+    events = Events(tmp_path)
+    for row in range(1, 5):
+        events.log(10 * row, 5.0 * row, values)
+    result = logs.read(events.close())
+    steps = result.steps
+    assert steps.column("seconds").tolist() == [0.5] * 4
+    assert steps.column("covers")[1:].tolist() == [covers] * 3
+    assert [step.loss for step in steps] == [9.5] * 4
+    assert result.performance_metrics.reported.tflops_per_gpu == pytest.approx(410.0)
+    assert result.provenance.format == "tensorboard"
+
+
+def test_what_stands_beside_a_time_gets_its_field_and_unit(tmp_path):
+    events = Events(tmp_path)
+    for row in range(1, 4):
+        events.log(row, 0.5 * row, TORCHTITAN)
+    step = logs.read(events.close()).steps[1]
+    assert step.reported_mfu == pytest.approx(0.42)
+    assert step.reported_tokens_per_second_per_gpu == pytest.approx(8000)
+    assert step.memory_reserved_peak_bytes == 40 * GIB
+
+
+def test_megatrons_arguments_fill_the_configuration(tmp_path):
+    events = Events(tmp_path)
+    for name, value in {"seq_length": 4096, "global_batch_size": 64, "world_size": 8, "seed": 0}.items():
+        events.text(name, str(value))
+    for row in range(1, 4):
+        events.log(row, 0.5 * row, MEGATRON)
+    result = logs.read(events.close())
+    assert (result.training_config.sequence_length, result.training_config.num_gpus) == (4096, 8)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(64 * 4096 / 0.5 / 8)
+
+
+def hugging_face(folder: Path) -> Events:
+    events = Events(folder)
+    for row in range(1, 6):
+        events.log(10 * row, 20.0 * row, {"train/loss": 9.0 - row, "train/learning_rate": 1e-4})
+        if row == 3:
+            events.log(10 * row, 20.0 * row + 5, {"eval/loss": 6.1})
+    events.log(50, 101.0, {"train/train_runtime": 101.0, "train/train_samples_per_second": 4.0})
+    return events
+
+
+def test_without_a_step_time_the_writers_clock_is_used_and_that_is_said(tmp_path):
+    result = logs.read(hugging_face(tmp_path).close())
+    assert result.steps.column("seconds")[1:].tolist() == [2.0] * 4
+    assert result.steps.column("covers")[1:].tolist() == [10] * 4
+    assert any("clock of the event writer" in warning for warning in result.warnings)
+    assert result.timestamp == "2023-11-14T22:13:40"
+
+
+def test_a_row_in_which_an_evaluation_was_logged_is_not_measured(tmp_path):
+    result = logs.read(hugging_face(tmp_path).close())
+    assert [step.interrupted_by for step in result.steps] == ["", "", "", "validation", ""]
+    assert result.performance_metrics.excluded_steps == 10
+
+
+def test_totals_that_the_trainer_logs_once_are_reported_beside(tmp_path):
+    reported = logs.read(hugging_face(tmp_path).close()).performance_metrics.reported
+    assert reported.runtime_seconds == pytest.approx(101.0)
+
+
+def test_a_single_file_is_recognised_by_content_whatever_it_is_called(tmp_path):
+    folder = hugging_face(tmp_path / "runs").close()
+    plain = tmp_path / "notes"
+    next(folder.iterdir()).rename(plain)
+    assert len(logs.read(plain).steps) == 5
+
+
+def test_files_of_one_folder_are_one_run_and_a_restart_is_a_segment(tmp_path):
+    first = Events(tmp_path)
+    for row in range(1, 6):
+        first.log(row, 0.5 * row, MEGATRON)
+    first.close()
+    second = Events(tmp_path)
+    for row in range(4, 10):
+        second.log(row, 60 + 0.5 * row, {**MEGATRON, "iteration-time": 0.25})
+    result = logs.read(second.close())
+    assert result.steps.column("segment").tolist() == [0] * 5 + [1] * 6
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.25)
+
+
+def test_a_folder_of_several_runs_names_them(tmp_path):
+    for name in ("a", "b"):
+        hugging_face(tmp_path / name).close()
+    with pytest.raises(InputError, match="2 runs; name one of a, b"):
+        logs.read(tmp_path)
+
+
+def test_the_writer_of_torch_is_read(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        for step in range(1, 5):
+            writer.add_scalar("iteration-time", 0.5, step)
+            writer.add_scalar("lm loss", float("nan"), step)
+    result = logs.read(tmp_path)
+    assert result.raw_step_times == [0.5] * 4
+    assert any(warning.startswith("loss: nan") for warning in result.warnings)
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory) -> bytes:
+    """Bytes of a whole event file."""
+    folder = hugging_face(tmp_path_factory.mktemp("events")).close()
+    return next(folder.iterdir()).read_bytes()
+
+
+def test_a_file_that_is_still_being_written_is_read_up_to_its_torn_record(tmp_path, content):
+    path = tmp_path / "events"
+    path.write_bytes(content[: int(len(content) * 0.7)])
+    assert 2 <= len(logs.read(path).steps) < 5
+
+
+@settings(max_examples=100, deadline=None)
+@property_given(position=st.integers(0, 600), junk=st.binary(max_size=40))
+def test_damaged_files_raise_nothing_but_the_tools_own_errors(tmp_path_factory, content, position, junk):
+    path = tmp_path_factory.mktemp("damaged") / "events"
+    path.write_bytes(content[:position] + junk + content[position + len(junk) :])
+    with suppress(TensorPrimatError):
+        seconds = logs.read(path).steps.column("seconds")
+        assert (seconds[np.isfinite(seconds)] > 0).all()

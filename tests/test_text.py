@@ -1,0 +1,201 @@
+"""Text of logs in every wrapping comes out as numbered clean lines, and what hurts is refused in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import endings, files, prefixes
+from tensorprimat.logs.text import Log, without_colours
+
+
+def written(tmp_path: Path, content: bytes, name: str = "a.log") -> Log:
+    path = tmp_path / name
+    path.write_bytes(content)
+    return Log(path)
+
+
+def test_lines_are_numbered_from_one(tmp_path: Path) -> None:
+    assert list(written(tmp_path, b"one\n\nthree").lines()) == [(1, "one"), (2, ""), (3, "three")]
+
+
+def test_a_line_end_is_not_part_of_a_line_whichever_it_is(tmp_path: Path) -> None:
+    assert list(written(tmp_path, b"one\r\ntwo\r\n").lines()) == [(1, "one"), (2, "two")]
+
+
+def test_every_drawing_of_a_progress_bar_is_a_line_of_the_same_number(tmp_path: Path) -> None:
+    log = written(tmp_path, b"start\n 10%\r 50%\r100%\nend\n")
+    assert list(log.lines()) == [(1, "start"), (2, " 10%"), (2, " 50%"), (2, "100%"), (3, "end")]
+
+
+def test_numbers_stay_right_over_blocks(tmp_path: Path) -> None:
+    lines = [f"line {i} {'x' * (i % 97)}" for i in range(1, 4000)]
+    log = written(tmp_path, ("\n".join(lines) + "\n").encode())
+    blocks = list(files.blocks(log.path, size=1000))
+    assert len(blocks) > 100
+    assert b"".join(blocks) == log.path.read_bytes()
+    assert list(log.lines()) == list(enumerate(lines, start=1))
+    assert [line for window in log.windows() for line in window] == list(enumerate(lines, start=1))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
+    log = written(tmp_path, "iteration 5 | straße\nzweite Zeile\n".encode(encoding))
+    assert [text for _, text in log.lines()] == ["iteration 5 | straße", "zweite Zeile"]
+
+
+def test_broken_utf8_is_replaced_not_raised(tmp_path: Path) -> None:
+    assert list(written(tmp_path, b"ok \xff\xfe\xc3 ok\n").lines()) == [(1, "ok \ufffd\ufffd\ufffd ok")]
+
+
+def test_zeros_that_a_crashed_file_system_left_are_passed_over(tmp_path: Path) -> None:
+    assert list(written(tmp_path, b"one\n" + b"\0" * 40_000 + b"two\n").lines()) == [(1, "one"), (2, "two")]
+
+
+def test_gzip_and_zstd_are_unpacked(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    for packed in (gzip.compress(b"one\ntwo\n"), zstandard.ZstdCompressor().compress(b"one\ntwo\n")):
+        log = written(tmp_path, packed)
+        assert list(log.lines()) == [(1, "one"), (2, "two")]
+        assert log.count_lines() == 2
+        assert log.tail(100)[-2:] == ["two", ""]
+
+
+def test_several_packed_parts_in_one_file_are_one_text(tmp_path: Path) -> None:
+    log = written(tmp_path, gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    assert [text for _, text in log.lines()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("cut", [3, 12, 30, -4])
+def test_broken_gzip_is_one_clear_error(tmp_path: Path, cut: int) -> None:
+    packed = gzip.compress(os.urandom(2000))
+    with pytest.raises(InputError, match=r"gzip|binary"):
+        list(written(tmp_path, packed[:cut]).lines())
+
+
+def test_a_packed_bomb_is_refused_before_it_unfolds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "EXPANSION_ALLOWED_BYTES", 2**20)
+    log = written(tmp_path, gzip.compress(b"a" * 2**24))
+    with pytest.raises(InputError, match="expands to more than 300 times"):
+        list(log.lines())
+
+
+def test_a_single_endless_line_is_cut_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 2**20)
+    log = written(tmp_path, b"x" * (48 * 2**20) + b"\nlast\n")
+    tracemalloc.start()
+    lengths = [(number, len(text)) for number, text in log.lines()]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert lengths[0] == (1, 2**20)
+    assert lengths[-1] == (2, 4)
+    assert peak < 40 * 2**20
+
+
+def test_a_line_of_ten_megabytes_is_read_whole(tmp_path: Path) -> None:
+    lengths = [len(text) for _, text in written(tmp_path, b"x" * 10**7 + b"\nend\n").lines()]
+    assert lengths == [10**7, 3]
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, reason in (("pipe", "pipe"), ("loop", "cannot be read"), ("absent", "No such file"), (".", "folder")):
+        with pytest.raises(InputError, match=reason):
+            list(Log(tmp_path / name).lines())
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="binary"):
+        list(written(tmp_path, bytes(range(256)) * 100).lines())
+
+
+def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+    with files.spooled_stdin() as spool:
+        log = Log(spool, called="standard input")
+        assert [text for _, text in log.lines()] == [text for _, text in log.lines()] == ["one", "two"]
+        assert log.name == "standard input"
+    assert not spool.exists()
+
+
+@pytest.mark.parametrize(
+    ("coloured", "plain"),
+    [
+        ("\x1b[38;2;180;60;0mstep: 1\x1b[0m", "step: 1"),
+        ("[1mstep: 1[0m", "step: 1"),
+        ("^[[32mstep: 1^[[0m", "step: 1"),
+        ("\\x1b[32mstep: 1\\x1b[0m", "step: 1"),
+        ("\x1b]0;title\x07step: 1\x1b[K", "step: 1"),
+        ("0[[32m20251202 06:26:45[0m]", "0[20251202 06:26:45]"),
+        ("x[0] and [rank0]: stay", "x[0] and [rank0]: stay"),
+    ],
+)
+def test_colours_come_off_with_or_without_their_escape(coloured: str, plain: str) -> None:
+    assert without_colours(coloured) == plain
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "world"),
+    [
+        ("[default3]:step", 3, None),
+        ("[rank12]: step", 12, None),
+        (" 7: step", 7, None),
+        ("[1,5]<stdout>:step", 5, None),
+        ("(TrainWorker pid=55, ip=10.1.2.3) step", None, None),
+        ("worker-0: step", None, None),
+        ("10.0.0.7: step", None, None),
+        ("2025-01-02T03:04:05.123456789Z stdout F step", None, None),
+        ("[20251121 12:10:29][rank-31/32][INFO ] [--------trainer.py:2488] :  step", 31, 32),
+        ("[20251202 06:26:45][rank-7/8][INFO]     [------trainer.py:25] : step", 7, 8),
+        ("4: [default2]: [20251202 06:26:45][rank-7/8][DEBUG]    [--utils.py:425] : step", 7, 8),
+        ("step", None, None),
+    ],
+)
+def test_launcher_prefixes_come_off_and_tell_the_rank(line: str, rank: int | None, world: int | None) -> None:
+    origin, text = prefixes.split(line)
+    assert text == "step" == prefixes.strip(line)
+    assert (origin.rank, origin.world_size) == (rank, world)
+
+
+@pytest.mark.parametrize("line", ["step: 8 loss: 2", "[2026-01-16 07:32:24] iteration 5", "{'loss': 1.2}", "node: up"])
+def test_a_frameworks_own_words_are_no_prefix(line: str) -> None:
+    assert prefixes.strip(line) == line
+
+
+@pytest.mark.parametrize(
+    ("last", "before", "cut"),
+    [
+        ("step 2 | loss: 1.25", "step 1 | loss: 1.27", False),
+        ("step 2 | loss: 1.2", "step 1 | loss: 1.27", True),
+        ("step 10 | loss: 11.25 |", "step 9 | loss: 1.27 |", False),
+        ("step 10 | los", "step 9 | loss: 1.27 |", True),
+        ("lr: 1.0E-0", "lr: 1.0E-05", True),
+        ("tokens: 12", "tokens: 1234", True),
+        ("tokens: 4321", "tokens: 1234", False),
+        ("step 2 |", None, False),
+        ("step 2", None, True),
+    ],
+)
+def test_a_cut_row_is_told_by_the_row_before_it(last: str, before: str | None, cut: bool) -> None:
+    assert endings.is_cut(last, before) == cut
+
+
+@given(st.binary(max_size=2000))
+def test_any_bytes_are_lines_or_one_of_our_errors(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "any.log"
+    path.write_bytes(content)
+    try:
+        lines = list(Log(path).lines())
+    except InputError:
+        return
+    assert [number for number, _ in lines] == sorted(number for number, _ in lines)

@@ -1,0 +1,182 @@
+"""torchtitan's lines: rates per GPU, means over a log interval, ranks that hold no loss, validation that is no step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.units import GIB
+
+TRAINER = (
+    "[titan] 2026-01-05 08:00:00,250 - root - INFO - Trainer is initialized with local batch size 2, "
+    "global batch size 16, gradient accumulation steps 1, sequence length 4096, total steps 40 (warmup 2)"
+)
+MESH = (
+    "[titan] 2026-01-05 08:00:00,100 - root - INFO - Building device mesh with parallelism: "
+    "pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=2"
+)
+CAPACITY = "[titan] 2026-01-05 08:00:00,150 - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory"
+TOKENS_PER_GPU = 16 * 4096 / 8
+
+
+def row(
+    step: int, tps: str = "8,192", *, loss: str = "9.87654", rate: str = "tps", tail: str = "", rank: str = ""
+) -> str:
+    return (
+        f"{rank}[titan] 2026-01-05 08:01:{step % 60:02},500 - root - INFO - "
+        f"\x1b[31mstep: {step:2}  \x1b[32mloss: {loss}  "
+        f"\x1b[38;2;180;60;0mgrad_norm:  1.2500  \x1b[38;2;54;234;195mmemory: 38.50GiB(48.67%)  \x1b[34m{rate}: {tps}  "
+        f"{tail or chr(27) + '[36mtflops: 1,000.13  ' + chr(27) + '[35mmfu: 42.50%'}\x1b[39m"
+    )
+
+
+def log(*lines: str) -> str:
+    return "\n".join([MESH, CAPACITY, TRAINER, "[titan] Training starts at step 1", *lines]) + "\n"
+
+
+def test_every_number_of_a_coloured_row_is_read(read_text: Any) -> None:
+    step = read_text(log(row(1), row(2))).steps[1]
+    assert (step.index, step.loss, step.gradient_norm, step.line) == (2, 9.87654, 1.25, 6)
+    assert step.memory_reserved_peak_bytes == 38.5 * GIB
+    assert step.reported_tokens_per_second_per_gpu == 8192
+    assert step.reported_tflops_per_gpu == 1000.13
+    assert step.reported_mfu == pytest.approx(0.425)
+
+
+def test_configuration_comes_from_what_the_trainer_says(read_text: Any) -> None:
+    result = read_text(log(row(1), row(2)))
+    config = result.training_config
+    assert (config.num_gpus, config.global_batch_size, config.micro_batch_size, config.sequence_length) == (
+        8,
+        16,
+        2,
+        4096,
+    )
+    assert (config.tensor_model_parallel_size, config.expert_model_parallel_size, config.max_steps) == (2, 2, 40)
+    assert (result.gpu_info.device_name, result.platform) == ("NVIDIA H100 80GB HBM3", "nvd")
+    assert result.timestamp == "2026-01-05T08:00:00"
+
+
+def test_step_times_follow_from_the_rate_where_batch_length_and_world_size_are_known(read_text: Any) -> None:
+    result = read_text(log(row(1), row(2), row(3)))
+    assert result.steps[1].seconds == pytest.approx(TOKENS_PER_GPU / 8192)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8192)
+
+
+def test_a_rate_of_few_whole_tokens_is_too_coarse_for_a_time(read_text: Any) -> None:
+    result = read_text(log(row(1, "9"), row(2, "12"), row(3, "13")))
+    assert "seconds" not in result.steps.seen
+    assert result.performance_metrics.basis == "reported_rates"
+
+
+def test_without_a_configuration_the_rates_stand_alone(read_text: Any) -> None:
+    result = read_text("\n".join([row(1), row(2, "7,000"), row(3, "7,000")]) + "\n")
+    assert result.raw_step_times == []
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(7000)
+    assert result.performance_metrics.tokens_per_second is None
+
+
+def test_a_row_covers_the_steps_since_the_last_one(read_text: Any) -> None:
+    result = read_text(log(row(1), row(10), row(20), row(40)))  # row 30 was lost
+    assert result.steps.column("covers").tolist() == [1, 9, 10, 10]
+
+
+def test_a_resumed_run_covers_what_it_trained_itself(read_text: Any) -> None:
+    text = log(row(110), row(120), row(130)).replace("Training starts at step 1\n", "Training starts at step 106\n")
+    assert read_text(text).steps.column("covers").tolist() == [5, 10, 10]
+
+
+def test_validation_is_no_step_and_restarts_the_clock(read_text: Any) -> None:
+    validation = "[titan] \x1b[33mvalidate step: 15  \x1b[32mloss:  8.1  memory:  9.99GiB(1.2%)  \x1b[34mtps: 90,000"
+    result = read_text(log(row(1), row(10), validation, row(20)))
+    assert result.steps.column("index").tolist() == [1, 10, 20]
+    assert result.steps.column("covers").tolist() == [1, 9, 5]
+    assert not result.steps.column("interrupted_by").any()
+
+
+@pytest.mark.parametrize(
+    "announced", ["Saving the checkpoint (or staging if async is enabled).", "Staging the checkpoint."]
+)
+def test_a_row_with_a_checkpoint_inside_is_marked(read_text: Any, announced: str) -> None:
+    steps = read_text(log(row(1), row(2), f"[titan] {announced}", row(3), row(4))).steps
+    assert [step.interrupted_by for step in steps] == ["", "", "checkpoint", ""]
+
+
+def test_the_spelling_of_2024_is_read(read_text: Any) -> None:
+    result = read_text("\n".join(row(n, "2,345", rate="wps", tail="mfu: N/A") for n in (1, 2, 3)) + "\n")
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2345)
+    assert "reported_mfu" not in result.steps.seen
+
+
+def test_rows_of_several_ranks_are_one_step_and_the_loss_comes_from_the_last_stage(read_text: Any) -> None:
+    lines = [
+        line
+        for n in (1, 2, 3)
+        for line in (
+            row(n, rank="[rank0]:", loss="-1.00000"),
+            row(n, "8,150", rank="[rank4]:", loss="5.12500").replace("38.50GiB", "61.25GiB"),
+        )
+    ]
+    steps = read_text(log(*lines)).steps
+    assert steps.column("index").tolist() == [1, 2, 3]
+    assert [(step.loss, step.reported_tokens_per_second_per_gpu) for step in steps] == [(5.125, 8192)] * 3
+    assert steps[0].memory_reserved_peak_bytes == 61.25 * GIB
+
+
+def test_a_loss_that_no_rank_holds_is_unseen(read_text: Any) -> None:
+    assert "loss" not in read_text(log(row(1, loss="-1.0000"), row(2, loss="-1.0000"))).steps.seen
+
+
+def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
+    result = read_text(log(row(1), row(2, loss="nan"), row(3, loss="    nan")))
+    assert math.isnan(result.steps[1].loss)
+    assert any(warning.startswith("loss: nan in 2 of 3") for warning in result.warnings)
+
+
+def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
+    text = log(row(1), row(2), row(3), "[titan] Training starts at step 2", row(2, "8,000"), row(3, "8,001"))
+    assert read_text(text).steps.column("segment").tolist() == [0, 0, 0, 1, 1]
+
+
+def test_what_newer_trainers_say_gives_the_batch(read_text: Any) -> None:
+    said = (
+        "[titan] Trainer is initialized with 8192 tokens per DP rank, 65,536 tokens per train step, "
+        "gradient accumulation steps 2, maximum context length 4096, total steps 9 (warmup 1)"
+    )
+    result = read_text("\n".join([MESH, said, row(1), row(2), row(3)]) + "\n")
+    assert result.training_config.global_batch_size == 16
+    assert result.steps[2].seconds == pytest.approx(TOKENS_PER_GPU / 8192)
+
+
+def test_the_command_line_fills_what_the_trainer_does_not_say(read_text: Any) -> None:
+    command = (
+        "+ torchrun --nproc_per_node=8 -m train --training.seq_len=2048 --training.dtype=bfloat16 --compile.enable"
+    )
+    config = read_text("\n".join([command, row(1), row(2)]) + "\n").training_config
+    assert (config.sequence_length, config.precision, config.compile) == (2048, "bf16", True)
+
+
+def test_fp8_counts_over_the_precision_around_it(read_text: Any) -> None:
+    lines = [
+        "+ torchrun --training.dtype=bfloat16",
+        "[titan] Float8 training active with recipe rowwise",
+        row(1),
+        row(2),
+    ]
+    config = read_text("\n".join(lines) + "\n").training_config
+    assert (config.precision, config.fp8_recipe) == ("fp8", "rowwise")
+
+
+def test_a_crash_after_rows_leaves_an_incomplete_result(read_text: Any) -> None:
+    result = read_text(
+        log(row(1), row(2), row(3), "Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA")
+    )
+    assert (result.complete, result.runs[0].ended_by) == (False, "out of memory")
+
+
+def test_a_crash_before_the_first_step_is_refused(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match="no usable step timing"):
+        read_text(log("Traceback (most recent call last):"))
