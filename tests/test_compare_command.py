@@ -109,6 +109,13 @@ def test_declared_warm_up_leaves_out_that_many_steps(results, tmp_path):
     assert [side["measured_steps"] for side in sides] == [3 * 35, 3 * 35]
 
 
+def test_published_results_are_shown_only_when_asked_for(results, tmp_path, capsys):
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
+    assert "ublished" not in capsys.readouterr().out
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--published") == 0
+    assert "Published, not measured here" in capsys.readouterr().out
+
+
 def test_one_result_alone_is_reported(tmp_path, capsys):
     path = store.save(plausible.result("cpu", preset="tiny", seconds=0.2), tmp_path / "results", stamp="1")
     assert compare(path, "--output-dir", tmp_path / "out") == 0

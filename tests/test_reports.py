@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.published import beside
 from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
@@ -312,7 +313,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
     document = json_module.loads(json.render(two))
     assert list(document) == [
         "kind", "schema_version", "tool_version", "generated_at", "by", "models", "verdict", "headline", "fairness",
-        "ratio", "sides", "pairs", "mean_ratio", "warnings",
+        "ratio", "sides", "pairs", "mean_ratio", "published", "warnings",
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
@@ -449,3 +450,24 @@ def test_a_side_that_does_not_learn_is_said_beside_its_speed():
 def test_what_two_sides_do_not_state_is_not_called_the_same_work():
     comparison = comparison_of(plausible.result("h100", precision=None), plausible.result("mi300x"))
     assert words.fairness_title(comparison.pairs[0]) == "not all stated"
+
+
+# What others published
+
+
+def test_published_results_stand_beside_marked_and_without_a_verdict():
+    comparison = comparison_of(plausible.result("h100", runs=2))
+    comparison = replace(comparison, published=beside(comparison.sides))
+    for name, text in every_text(comparison).items():
+        if name != "csv":
+            assert "Published, not measured here" in text or '"published"' in text, name
+        assert not re.search("faster|slower", text), name
+    rows = json.document(comparison)["published"]
+    assert all(row["model"] == "llama" and row["source"] for row in rows)
+    alike = [row for row in rows if row["measured_here"][0]["ratio"] is not None]
+    assert 0 < len(alike) < len(rows)
+    assert {(row["sequence_length"], row["global_batch_size"]) for row in alike} == {(8192, 128)}
+
+
+def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one(tiny):
+    assert all(against.ratio is None for row in beside(tiny.sides) for against in row.against)

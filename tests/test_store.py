@@ -79,7 +79,7 @@ def test_a_very_long_series_moves_to_a_sidecar_and_comes_back(tmp_path, monkeypa
     assert json.loads(path.read_text())["series_file"] == "benchmark_cpu_llama.npz"
     assert store.load(path).steps == result(rows=5).steps
     path.with_suffix(".npz").unlink()
-    with pytest.raises(InputError, match="its step series .* is missing"):
+    with pytest.raises(InputError, match=r"its step series .* is missing"):
         store.load(path)
 
 

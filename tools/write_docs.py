@@ -14,11 +14,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+DOORS = {
+    "run": "benchmark.py",
+    "extract": "extract_primus_metrics.py",
+    "compare": "compare_results.py",
+    "enhance": "compare_with_enhanced_metrics.py",
+    "metrics": "enhanced_metrics.py",
+    "analyze": "analyze_existing_logs.py",
+    "convert": "convert_checkpoint.py",
+}
+"""Command → the script at the top that leads to it."""
 
 
 def commands_page() -> str:
     """The manual of every command, as --help prints it at 100 columns."""
-    from tensorprimat.cli import COMMANDS, OVERVIEW_DOORS
+    from tensorprimat.cli import COMMANDS
 
     parts = ["# Commands\n\nEvery command with its manual, as `--help` prints it. Written by `tools/write_docs.py`.\n"]
     for name, says in COMMANDS.items():
@@ -26,7 +36,7 @@ def commands_page() -> str:
             [sys.executable, "-m", "tensorprimat", name, "--help"],
             cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
         ).stdout  # fmt: skip
-        door = f" (`{OVERVIEW_DOORS[name]}`)" if name in OVERVIEW_DOORS else ""
+        door = f" (`{DOORS[name]}`)" if name in DOORS else ""
         parts.append(f"## tprimat {name}{door}\n\n{says[0].upper()}{says[1:]}.\n\n```text\n{shown.rstrip()}\n```\n")
     return "\n".join(parts)
 

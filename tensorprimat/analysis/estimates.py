@@ -34,6 +34,9 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
     if value is None:
         return Estimate(value=None, confidence=confidence, rests_on="nothing", no_interval_because="not measured")
     over_runs = log_estimate(group, metric)
+    if over_runs is None and len(group.runs) > 1:
+        few = "not every run has this figure"
+        return Estimate(value=value, confidence=confidence, rests_on=f"{len(group.runs)} runs", no_interval_because=few)
     if over_runs is None:
         return _of_one_run(group.runs[0], metric, value, assume_run_cv, confidence)
     low, high = over_runs.interval(confidence)

@@ -103,6 +103,7 @@ def _watts(result: Result) -> str | None:
 
 FIELDS: tuple[Field, ...] = (
     Field(key="model", label="model", weight="work", decisive=True, read=_model),
+    Field(key="methodology", label="methodology", weight="work", read=lambda result: _text(result.methodology)),
     Field(key="preset", label="preset", weight="work", read=lambda result: _text(result.model.preset)),
     Field(key="shape", label="model shape", weight="work", decisive=True, read=_shape),
     *(
@@ -149,7 +150,6 @@ FIELDS: tuple[Field, ...] = (
         read=_lower("optimizer", {"adam": "adamw"}),  # Megatron's "adam" decays weights apart from gradients: AdamW
     ),
     Field(key="data", label="data", weight="configuration", read=_lower("data", {"synthetic": "mock"})),
-    Field(key="methodology", label="methodology", weight="context", read=lambda result: _text(result.methodology)),
     Field(key="engine", label="engine", weight="context", read=lambda result: _text(result.provenance.engine)),
     Field(key="framework", label="framework", weight="context", read=_config("framework")),
     Field(key="framework_version", label="framework version", weight="context", read=_config("framework_version")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tensorprimat.core.catalogue import Published
 from tensorprimat.core.records import Result
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "not_comparable"]
@@ -112,6 +113,24 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Against:
+    """One side measured here against a published result."""
+
+    label: str
+    fairness: Fairness
+    ratio: float | None
+    """tokens/s/GPU measured here over published; None where the work was another or a rate is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A published result, not measured here, and every side of its model against it."""
+
+    published: Published
+    against: tuple[Against, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Everything that reports show."""
 
@@ -125,3 +144,5 @@ class Comparison:
     """Geometric mean over the models of the comparable pairs, where there are at least two and one pairing."""
     warnings: tuple[str, ...]
     generated_at: str
+    published: tuple[Beside, ...] = ()
+    """What others published for the same models, where that was asked for."""

@@ -8,9 +8,9 @@ Where several hosts took part the means of the hosts are the sample. Percentile 
 
 One run: consecutive steps resemble each other, so n steps are worth fewer. `of_one_run` takes the rows as an AR(1)
 process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
-of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). Plugging in one
-estimate of φ instead covers 85–92 % at 30–50 rows, batch means 80–93 %: docs/calibration.md, which perf/calibration.py
-writes. Such an interval speaks of that run only; another run may lie elsewhere.
+of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one estimate
+of φ plugged in, or with batch means, short and correlated series cover less: docs/calibration.md, which
+perf/calibration.py writes. Such an interval speaks of that run only; another run may lie elsewhere.
 """
 
 from __future__ import annotations

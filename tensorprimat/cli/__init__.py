@@ -13,13 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
 from tensorprimat import __version__
 from tensorprimat.core.errors import TensorPrimatError
-
-_PARSE_ERRORS: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside)."""
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
@@ -64,11 +59,28 @@ def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> in
     if name not in COMMANDS:
         print(f"tprimat: no command {name!r}; commands: {', '.join(COMMANDS)}. Try --help.", file=sys.stderr)
         return 2
-    return _call(name, rest, program or f"tprimat {name}")
+    program = program or f"tprimat {name}"
+    try:
+        return _call(name, rest, program)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tensorprimat"):
+            raise
+        print(
+            f"{program}: the package {error.name} is not installed for {sys.executable}; pip install -r "
+            "requirements.txt, or `make env` and .venv/bin/python",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _call(name: str, arguments: list[str], program: str) -> int:
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
+    import typer
+
+    # What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside).
+    parse_errors: Any = next(
+        kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+    )
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, context_settings={"help_option_names": ["-h", "--help"]})(
         importlib.import_module(f"tensorprimat.cli.{name}").command
@@ -77,7 +89,7 @@ def _call(name: str, arguments: list[str], program: str) -> int:
         outcome = app(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:
             raise KeyboardInterrupt
-    except _PARSE_ERRORS as error:
+    except parse_errors as error:
         print(f"{program}: {error.format_message().rstrip('.')}; try --help", file=sys.stderr)
         return 2
     except TensorPrimatError as error:

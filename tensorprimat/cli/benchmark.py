@@ -20,7 +20,19 @@ from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import Engine, choose, default_engine, launch, looks_for_logs, prepare
+from tensorprimat.engines import (
+    PRIMUS_TRAINING,
+    Engine,
+    choose,
+    default_engine,
+    launch,
+    looks_for_logs,
+    methodology,
+    prepare,
+    primus,
+    primus_checkout,
+    primus_spec,
+)
 from tensorprimat.engines.prepare import Wanted
 from tensorprimat.logs import discover
 from tensorprimat.logs import read as read_log
@@ -30,7 +42,7 @@ from tensorprimat.machine.platform import Machine, detect
 GPU_COOLDOWN_SECONDS = 30.0
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script beside benchmark.py."""
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +101,26 @@ def benchmark(request: Request) -> int:
     for warning in machine.warnings:
         screen.warn(warning)
     chosen = MODELS if request.model == "all" else (request.model,)
-    searches = discover.find(chosen) if looks_for_logs(request.engine, machine.platform) else {}
-    with_log = [model for model, search in searches.items() if search.path]
-    plan = choose(request.engine, platform=machine.platform, models=chosen, with_log=with_log)
+    primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
+    from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
+    searches = discover.find(chosen) if from_logs else {}
+    plan = choose(
+        request.engine,
+        platform=machine.platform,
+        models=chosen,
+        with_log=[model for model, search in searches.items() if search.path],
+        primus_models=primus_models,
+    )
     screen.say(f"Engine: {plan.because}")
     jobs = [_job(model, engine, searches.get(model), request, machine) for model, engine in plan.engines.items()]
     for job in jobs:
         if job.search is not None:
             _say_log(job.model, job.search, screen)
+        elif job.engine is None:
+            screen.say(f"{job.model}: {primus_checkout.NO_CONFIG}", style="bold yellow")
+        elif job.spec is not None and job.engine == PRIMUS_TRAINING:
+            for advice in primus_spec.advice(job.spec):
+                screen.warn(advice)
     if request.runs > 1 and any(job.engine and job.engine.reads_logs for job in jobs):
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
@@ -116,10 +140,14 @@ def _check(request: Request) -> None:
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
     wanted = request.wanted
-    for name in ("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus"):
+    for name in (
+        *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus"),
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    ):
         value = getattr(wanted, name)
         if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+            flag = name.replace("_model", "").replace("_", "-")
+            raise UsageError(f"--{flag} {value}: must be at least 1")
     if wanted.precision is not None and wanted.precision not in PRECISIONS:
         raise UsageError(f"--precision {wanted.precision}: no such precision; choose {', '.join(PRECISIONS)}")
     prepare.check_folder(request.output)
@@ -133,11 +161,12 @@ def _job(model: str, engine: Engine | None, search: discover.Search | None, requ
         return Job(model=model, engine=engine, search=search)
     prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.wanted, engine=engine, machine=machine)
+    spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
     prepare.check_spec(engine, spec, machine)
     earlier = None
     if request.append:
         planned = appending.planned_result(spec, machine)
-        earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
+        earlier = appending.latest(planned, request.output, default_engine=default_engine(spec.platform))
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)
 
 
@@ -166,6 +195,8 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
         if job.spec is not None:
             rows = _start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
+            if job.engine == PRIMUS_TRAINING:
+                primus.show_command(job.spec, screen.say)
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):
@@ -234,14 +265,14 @@ def _read(job: Job, request: Request, stamp: str) -> Outcome:
         sequence_length=wanted.sequence_length,
         precision=wanted.precision,
     )
-    result = _with_command(read_log(job.search.path, given=given))
+    result = methodology.label(_with_command(read_log(job.search.path, given=given)), wanted.methodology)
     return Outcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
 
 
 def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> Outcome:
     """Every run of one model, saved as it ends."""
     planned = appending.planned_result(spec, machine)
-    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
+    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(spec.platform))
     screen.block(f"BENCHMARK START - {_title(spec)} on {machine.label}", _start_rows(spec, request, machine))
     outcome = Outcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]

@@ -29,8 +29,21 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
             f"micro-batches × {processes}, of {spec.sequence_length:,} tokens",
         ),
         ("Precision", spec.precision),
+        *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
+        *([("Methodology", spec.methodology)] if spec.methodology else []),
         ("Steps", f"{spec.warmup_steps} warm-up + {spec.steps} measured{repeated}"),
     ]
+
+
+def parallel(spec: RunSpec) -> str:
+    """How the GPUs share the model, in the field's abbreviations."""
+    sizes = (
+        ("TP", spec.tensor_model_parallel_size),
+        ("PP", spec.pipeline_model_parallel_size),
+        ("CP", spec.context_parallel_size),
+        ("DP", spec.data_parallel_size),
+    )
+    return ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
 
 
 def device(machine: Machine) -> str:

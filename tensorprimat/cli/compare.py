@@ -26,9 +26,7 @@ ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and l
 
 
 def command(
-    results: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RESULT]...", help=RESULTS, show_default="output")
-    ] = None,
+    results: Annotated[list[Path] | None, typer.Argument(metavar="RESULT", help=RESULTS, show_default="output")] = None,
     output_dir: Annotated[Path, typer.Option(metavar="DIR", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
     by: Annotated[str, typer.Option(metavar="WHAT", help=BY)] = "platform",
     baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
@@ -40,6 +38,9 @@ def command(
     model_name: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
     ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Set what others published beside it, marked as such.")
+    ] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
@@ -74,6 +75,10 @@ def command(
         confidence=fraction("--confidence", confidence),
         baseline=baseline,
     )
+    if published:
+        from tensorprimat.analysis.published import beside
+
+        comparison = replace(comparison, published=beside(comparison.sides))
     written = write(comparison, writable_folder("--output-dir", output_dir), plot=not no_plot)
     if json:
         print((output_dir / "comparison.json").read_text(encoding="ascii"), end="")

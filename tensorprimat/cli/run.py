@@ -10,6 +10,10 @@ import typer
 MODEL = "Which model: llama, qwen, mistral or all."
 ENGINE = "What measures: auto, torch (train here), logs or primus (read logs of earlier training)."
 OUTPUT = "Folder for results."
+PRECISION = "fp32, tf32, bf16, fp16 or fp8."
+METHODOLOGY = "Configuration to compare with: max (the vendor's best), identical on both, or classic."
+CONFIGURED = "the methodology's or the preset's"
+PARALLEL = "the methodology's, or 1"
 
 
 def command(
@@ -24,17 +28,30 @@ def command(
         typer.Option(metavar="S", help="Seconds between runs.", show_default="30 on a GPU, 0 on a CPU"),
     ] = None,
     micro_batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences of one forward pass.", show_default="the preset's")
+        int | None, typer.Option(metavar="N", help="Sequences of one forward pass.", show_default=CONFIGURED)
     ] = None,
     global_batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences of one step.", show_default="the preset's")
+        int | None, typer.Option(metavar="N", help="Sequences of one step.", show_default=CONFIGURED)
     ] = None,
     sequence_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="the preset's")
+        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default=CONFIGURED)
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="fp32, tf32, bf16 or fp16.", show_default="bf16 on a GPU, fp32 on a CPU"),
+        typer.Option(metavar="FORMAT", help=PRECISION, show_default="the methodology's; bf16 on a GPU, fp32 on a CPU"),
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs that share each layer (NeMo).", show_default=PARALLEL)
+    ] = None,
+    pipeline_parallel_size: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs that share the layers (NeMo).", show_default=PARALLEL)
+    ] = None,
+    context_parallel_size: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs that share a sequence (NeMo).", show_default=PARALLEL)
+    ] = None,
+    methodology: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=METHODOLOGY, show_default="max with NeMo, else none"),
     ] = None,
     num_gpus: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs, or processes on a CPU.", show_default="all, or 1 on a CPU")
@@ -101,6 +118,10 @@ def command(
                 global_batch_size=global_batch_size,
                 sequence_length=sequence_length,
                 precision=precision,
+                tensor_model_parallel_size=tensor_parallel_size,
+                pipeline_model_parallel_size=pipeline_parallel_size,
+                context_parallel_size=context_parallel_size,
+                methodology=methodology,
                 num_gpus=num_gpus,
                 strategy=strategy,
                 recompute=recompute,

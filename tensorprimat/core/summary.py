@@ -85,6 +85,8 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
 
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
+    if not len(runs):
+        return []
     numbers, place = np.unique(runs, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place))[:-1]
@@ -292,7 +294,7 @@ def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
 
 
 def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
-    """Figures that repetitions say once for a run: mean of averages, highest of peaks. Steps that know it replace it."""
+    """Figures that files say once for a run: mean of averages, highest of peaks. Steps that know replace them."""
     pooled = {}
     for name in MemoryMetrics.model_fields:
         said = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]

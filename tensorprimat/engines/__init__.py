@@ -57,6 +57,10 @@ ENGINES = {
 }
 
 
+PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.engines.primus", packages=("yaml",))
+"""What --engine primus means where there is a Primus checkout; elsewhere it reads logs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What happens with each model, and why."""
@@ -83,13 +87,23 @@ def looks_for_logs(requested: str, platform: str) -> bool:
     return requested in ("logs", "primus") or (requested == "auto" and platform != "nvd")
 
 
-def choose(requested: str, *, platform: Platform, models: Sequence[str], with_log: Sequence[str]) -> Plan:
+def choose(
+    requested: str,
+    *,
+    platform: Platform,
+    models: Sequence[str],
+    with_log: Sequence[str],
+    primus_models: Sequence[str] | None = None,
+) -> Plan:
     """Engine by model.
 
-    requested: --engine; with_log: models of which a log was found. Raises UsageError for an engine that does not exist.
+    requested: --engine; with_log: models of which a log was found; primus_models: those that a Primus checkout here has
+    a configuration of, None where there is no checkout. Raises UsageError for an engine that does not exist.
     """
     if requested != "auto" and requested not in ENGINES:
         raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
+    if requested == "primus" and primus_models is not None:
+        return _plan(PRIMUS_TRAINING, models, primus_models, "Primus trains on this machine, as asked")
     if requested != "auto":
         engine = ENGINES[requested]
         return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as asked")

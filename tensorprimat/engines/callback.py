@@ -220,7 +220,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             return
         for step in self._recorder.finish() if self._recorder else ():
             self._show(step)
-        memory, lost = ranks.largest(self._memory.read_last(), device=trainer.strategy.root_device)
+        memory, lost = ranks.largest(self._memory.read_last())
         self._write(trainer, memory=memory, ended_by=None, warnings=[lost] if lost else [])
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

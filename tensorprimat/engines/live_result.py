@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tensorprimat import __version__
-from tensorprimat.core import store
-from tensorprimat.core.errors import RunError
+from tensorprimat.core import models, store
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.records import (
     STACK_OF_PLATFORM,
     Model,
@@ -58,6 +58,8 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     if built:
         model, odd = facts.model(module, sharded=facts.is_sharded(trainer))
         warnings += odd
+    preset, contradicted = _preset(declared, model)
+    warnings += contradicted
     found = facts.training_config(trainer, module)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     config = TrainingConfig.model_validate(
@@ -80,7 +82,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         methodology=declared.methodology,
         complete=False,
         gpu_info=machine.gpu_info,
-        model=model.model_copy(update={"name": declared.model_name or model.name, "preset": declared.preset}),
+        model=model.model_copy(update={"name": declared.model_name or model.name, "preset": preset}),
         training_config=config,
         performance_metrics=PerformanceMetrics(),
         runs=(Run(index=0, started_at=now, host=machine.host, seed=config.seed, complete=False),),
@@ -94,6 +96,22 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         ),
         warnings=tuple(warnings),
     )
+
+
+def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
+    """The declared name of the model's shape, unless the model at hand contradicts it: then none, and why."""
+    try:
+        preset = models.find(declared.model_name or "", declared.preset or "")
+    except UsageError:  # a model or a name of the user's own: nothing to hold it against
+        return declared.preset, []
+    expected = models.parameters(preset.shape)
+    if model.parameters in (None, expected):
+        return declared.preset, []
+    warning = (
+        f"model: preset {declared.preset} was given, but {preset.title} has {expected:,} parameters and this model "
+        f"{model.parameters:,}; the result names no preset"
+    )
+    return None, [warning]
 
 
 def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int) -> Result:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models
+from tensorprimat.core import catalogue, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
-from tensorprimat.engines import Engine
+from tensorprimat.engines import Engine, methodology, primus_spec
 
 if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
@@ -35,30 +35,47 @@ class Wanted:
     global_batch_size: int | None = None
     sequence_length: int | None = None
     precision: str | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    methodology: str | None = None
     num_gpus: int | None = None
     strategy: str = "auto"
     recompute: bool = False
 
 
 def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> RunSpec:
-    """One run of a model on this machine, checked: the preset's batch sizes where nothing was said, the real shape in
-    bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the flag."""
+    """One run of a model on this machine, checked: the methodology's, else the preset's values where nothing was said,
+    the real shape in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the
+    flag."""
+    if engine.name == "primus":
+        return primus_spec.spec_of(model, wanted, machine=machine)
     platform = machine.platform
     preset = models.find(model, wanted.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
     num_gpus = _said(wanted.num_gpus, 1 if platform == "cpu" else devices)
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
+    configured = methodology.values(
+        wanted.methodology,
+        vars(wanted),
+        model=model,
+        preset=preset.name,
+        engine=engine.name,
+        platform=platform,
+        gpu=machine.gpu_info,
+    )
     fields = {
+        "micro_batch_size": preset.micro_batch_size,
+        "global_batch_size": preset.global_batch_size,
+        "sequence_length": preset.sequence_length,
+        "precision": "fp32" if platform == "cpu" else "bf16",
+        **configured,
         "model": model,
         "preset": preset.name,
         "engine": engine.name,
         "steps": wanted.steps,
         "warmup_steps": wanted.warmup_steps,
-        "micro_batch_size": _said(wanted.micro_batch_size, preset.micro_batch_size),
-        "global_batch_size": _said(wanted.global_batch_size, preset.global_batch_size),
-        "sequence_length": _said(wanted.sequence_length, preset.sequence_length),
-        "precision": wanted.precision or ("fp32" if platform == "cpu" else "bf16"),
         "num_gpus": num_gpus,
         "strategy": wanted.strategy,
         "recompute": wanted.recompute,
@@ -97,11 +114,27 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where the engine, by its own `check`, or the device's memory cannot run the spec."""
     if engine.module is not None:
         importlib.import_module(engine.module).check(spec, machine)
+    check_precision(spec, machine)
     check_memory(spec, machine)
+
+
+def check_precision(spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where the GPU is known to have no matrix units for the precision."""
+    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    if gpu is None or spec.precision not in gpu.lacks:
+        return
+    instead = next(precision for precision in ("bf16", "fp16", "fp32") if precision not in gpu.lacks)
+    because = f" (--methodology {spec.methodology})" if spec.methodology else ""
+    raise UsageError(
+        f"--precision {spec.precision}{because}: {gpu.name} has no such matrix units; use --precision {instead}"
+        + (" without --methodology" if spec.methodology else "")
+    )
 
 
 def check_memory(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where the model cannot fit whatever the batch is."""
+    if spec.platform != machine.platform:  # a dry run for another machine
+        return
     memory = machine.gpu_info.total_memory_gb
     needed = least_memory_bytes(spec) / GB
     if memory is not None and needed > memory:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
+from datetime import timedelta
 
 PATIENCE_SECONDS = 30.0  # a rank that finished its last step is here within a fraction of this; a dead one never
-POLL_SECONDS = 0.01
 
 
-def largest(own: dict[str, float], *, device: torch.device) -> tuple[dict[str, float], str | None]:
+def largest(
+    own: dict[str, float], *, patience_seconds: float = PATIENCE_SECONDS
+) -> tuple[dict[str, float], str | None]:
     """The maximum of each figure over all ranks, and a warning where one did not answer (then the own figures stay).
 
-    Every rank calls it with the same keys. device: where the default process group's collectives live.
+    Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: the default group cannot be
+    relied on to be in step (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective that
+    times out takes its process with it.
     """
     import torch
     import torch.distributed as distributed
 
     if not own or not distributed.is_available() or not distributed.is_initialized():
         return own, None
-    figures = torch.tensor(list(own.values()), dtype=torch.float64, device=device)
+    figures = torch.tensor(list(own.values()), dtype=torch.float64, device="cpu")
     try:
-        work = distributed.all_reduce(figures, op=distributed.ReduceOp.MAX, async_op=True)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not work.is_completed():
-            if time.monotonic() > deadline:
-                return own, f"memory: not every rank answered within {PATIENCE_SECONDS:.0f} s; peaks are those of rank 0"
-            time.sleep(POLL_SECONDS)
-        work.wait()
-    except RuntimeError as error:  # torch.distributed's errors derive from it: a peer closed its connection
-        reason = str(error).splitlines()[0]
-        return own, f"memory: a rank was lost at the end ({reason}); peaks are those of rank 0"
+        group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=patience_seconds))
+        distributed.all_reduce(figures, op=distributed.ReduceOp.MAX, group=group)
+        distributed.destroy_process_group(group)
+    except RuntimeError as error:  # torch.distributed's errors derive from it: a time-out, a peer that is gone, no gloo
+        lines = str(error).splitlines() or [type(error).__name__]
+        return own, f"memory: not every rank answered at the end ({lines[0]}); peaks are those of rank 0"
     return dict(zip(own, figures.tolist(), strict=True)), None

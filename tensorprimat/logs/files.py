@@ -21,7 +21,7 @@ from typing import IO
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, zstd's far beyond
 EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio

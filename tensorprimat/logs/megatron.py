@@ -20,8 +20,9 @@ from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.megatron_config import Facts
+from tensorprimat.logs.megatron_layout import NEEDLE
 from tensorprimat.logs.megatron_order import covers_of, interrupted_rows, segments_of
-from tensorprimat.logs.megatron_rows import NEEDLE, Table
+from tensorprimat.logs.megatron_rows import Table
 from tensorprimat.logs.text import Log
 
 FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration, if nowhere in so much text then nowhere
@@ -31,7 +32,7 @@ _ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time p
 _EVENT = b" at iteration "
 _VALIDATION = re.compile(rb"validation loss at iteration ")
 _CHECKPOINT = re.compile(rb"(?i:sav(?:ing|ed)\b[^\n]{0,60}checkpoint|checkpoint save)[^\n]{0,60} at iteration ")
-_CONTENT = ("seconds", "loss", "learning_rate", "consumed_samples", "gradient_norm")
+_CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 
 
 def _detect(log: Log) -> int:
@@ -47,8 +48,9 @@ def _read(log: Log) -> Reading:
             first_row = block.find(NEEDLE)
             facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
         seen_bytes += len(block)
-        events += _events(table.next_line, block)
-        table.add(block)
+        first_line = table.next_line
+        if not table.add(block):
+            events += _events(first_line, block)
     return _reading(table, facts, events)
 
 

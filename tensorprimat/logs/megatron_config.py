@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorprimat.core.records import ModelShape
 from tensorprimat.logs import devices, names
-from tensorprimat.logs.megatron_rows import NEEDLE
+from tensorprimat.logs.megatron_layout import NEEDLE
 from tensorprimat.logs.text import without_colours
 
 CONFIGURATION = {

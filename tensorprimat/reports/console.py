@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ STYLES = {
 }
 LOUD_LOSSES = ("diverge", "failed")  # what changes the meaning of a speed; agreement is in the reports
 NARROW = 100  # columns of a terminal below which figures take two lines
+NARROW_HEADING = 8  # characters of a line of a heading there
 TOO_NARROW = 76  # and below which a table's columns do not fit at all
 MOST_WARNINGS = 8  # of a screen; the report has them all
 
@@ -38,25 +40,20 @@ def safe(content: str, style: str = "") -> Text:
 def table(content: Table, *, narrow: bool = False) -> RichTable:
     """A table of any report for the terminal. narrow: figures break before their kind, headings between their words."""
     rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-
-    def broken(text: str, after: re.Pattern[str], numeric: bool) -> Text:
-        line = one_line(text)
-        return Text(after.sub(r"\1\n", line) if narrow and numeric else line)
-
     for column in content.columns:
+        title = one_line(column.title)
+        if narrow and column.numeric:
+            title = textwrap.fill(title, NARROW_HEADING, break_long_words=False, break_on_hyphens=False)
         rendered.add_column(
-            broken(column.title, _IN_HEADING, column.numeric),
-            justify="right" if column.numeric else "left",
-            no_wrap=column.numeric,
-            overflow="fold",
+            Text(title), justify="right" if column.numeric else "left", no_wrap=column.numeric, overflow="fold"
         )
     for row in content.rows:
-        columns = zip(content.columns, row, strict=True)
-        rendered.add_row(*(broken(one.text, _IN_FIGURE, column.numeric) for column, one in columns))
+        cells = zip((one_line(cell.text) for cell in row), content.columns, strict=True)
+        rendered.add_row(*(Text(_FIGURE.sub("\n", cell) if narrow and of.numeric else cell) for cell, of in cells))
     return rendered
 
 
-_IN_HEADING, _IN_FIGURE = re.compile(r"(×|Step|Peak) "), re.compile(r"( GB) ")
+_FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
 
 
 def listed(content: Table) -> RenderableType:
@@ -101,7 +98,24 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
         parts += [Text(), *_several(pairs)]
     else:
         parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
+    parts += _published(comparison, model)
     return [*parts, Text()]
+
+
+def _published(comparison: Comparison, model: str) -> list[RenderableType]:
+    """Published results that did the same work; how many others the report has."""
+    rows = sections.published_of(comparison, model)
+    alike = [row for row in rows if any(against.ratio is not None for against in row.against)]
+    if not rows:
+        return []
+    content = sections.published(alike or rows)
+    parts: list[RenderableType] = [
+        Text(),
+        safe(f"{content.title} ({len(alike)} of {len(rows)} did the same work)", "bold"),
+    ]
+    if alike:
+        parts.append(table(without(content, "Source", "Sequence", "Global batch"), narrow=True))
+    return [Padding(part, (0, 0, 0, 2)) for part in parts]
 
 
 def without(content: Table, *titles: str) -> Table:

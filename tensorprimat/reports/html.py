@@ -118,7 +118,10 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
         ],
         "results": sections.results(sides),
         "panels": [_scaled(panel) for panel in panels(sides, looks, comparable=comparable)],
-        "tables": [build(sides) for build in TABLES],
+        "tables": [
+            *(build(sides) for build in TABLES),
+            sections.published(sections.published_of(comparison, model)),
+        ],
         "provenance": facts.provenance(sides),
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorprimat import __version__
 from tensorprimat.analysis.metrics import measure
-from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, Ratio, Side
+from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.reports import sections, words
 
@@ -40,6 +40,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "sides": [_side(side) for side in comparison.sides],
         "pairs": pairs,
         "mean_ratio": mean,
+        "published": [_beside(row) for row in comparison.published],
         "warnings": list(sections.warnings(comparison, comparison.sides)),
     }
 
@@ -90,6 +91,17 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
     return {key: _finite(value) for key, value in asdict(estimate).items()}
+
+
+def _beside(row: Beside) -> dict[str, Any]:
+    return {
+        **asdict(row.published),
+        "measured_here": [
+            {"label": one.label, "fairness": one.fairness.verdict, "sentence": one.fairness.sentence,
+             "ratio": _finite(one.ratio)}
+            for one in row.against
+        ],
+    }  # fmt: skip
 
 
 def _finite(value: Any) -> Any:

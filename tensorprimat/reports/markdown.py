@@ -58,6 +58,11 @@ def render(comparison: Comparison, *, plot: str | None = None) -> str:
         parts.append("## Fairness")
         for pair in comparison.pairs:
             parts += _fairness(pair)
+    for model in comparison.models:
+        if rows := sections.published_of(comparison, model):
+            content = sections.published(rows)
+            parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
+            parts.append(table(content))
     parts += ["## Warnings", bullets(sections.warnings(comparison, comparison.sides)) or "None."]
     parts += ["## Provenance", *_per_model(comparison, facts.provenance)]
     return "\n\n".join(parts) + "\n"

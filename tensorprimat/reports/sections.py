@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.derived import Metric
 from tensorprimat.analysis.metrics import measure
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Pair, Side
 from tensorprimat.reports import words
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
@@ -23,6 +23,11 @@ def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
     return tuple(
         side for side in comparison.sides if (side.result.model.name or "unknown model").lower() == model.lower()
     )
+
+
+def published_of(comparison: Comparison, model: str) -> list[Beside]:
+    """What others published of one model."""
+    return [row for row in comparison.published if row.published.model == model.lower()]
 
 
 def model_heading(sides: Sequence[Side]) -> str:
@@ -305,6 +310,46 @@ _BASES = {
     "reported_rates": "rates that the framework printed",
     "reported_means": "means of the file, without steps",
 }
+
+
+def published(rows: Sequence[Beside]) -> Table:
+    """Published results of one model, and what was measured here as a multiple of each."""
+    labels = [against.label for against in rows[0].against] if rows else []
+    return Table(
+        key="published",
+        title="Published, not measured here",
+        columns=(
+            Column(title="GPU"),
+            *(
+                Column(title=title, numeric=True)
+                for title in ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
+            ),
+            *(Column(title=f"{label} over it", numeric=True) for label in labels),
+            Column(title="Source"),
+        ),
+        rows=tuple(_published_row(row) for row in rows),
+        note="Read in public documents, with the source's own timing and without an interval. A multiple is what was "
+        "measured here over what was published; “other work” means another shape, sequence length or global batch.",
+    )
+
+
+def _published_row(row: Beside) -> tuple[Cell, ...]:
+    one = row.published
+    return (
+        text(one.gpu),
+        figure(one.num_gpus, words.count),
+        text(one.precision.upper() if one.precision else None),
+        figure(one.sequence_length, words.count),
+        figure(one.global_batch_size, words.count),
+        figure(one.tokens_per_second_per_gpu, words.rate, f"{one.source}, {one.date or 'undated'}"),
+        *(_against(against) for against in row.against),
+        text(one.source),
+    )
+
+
+def _against(against: Against) -> Cell:
+    said = words.times(against.ratio) if against.ratio is not None else "other work"
+    return Cell(text=said, value=against.ratio, source=against.fairness.sentence)
 
 
 def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:

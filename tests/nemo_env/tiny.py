@@ -1,6 +1,6 @@
 """Shrinks the project's own NeMo recipe so far that it trains on a CPU; run as a script it is one training.
 
-    PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo/tiny.py llama result.json [steps]
+    PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo_env/tiny.py llama result.json [steps]
 
 `cpu_shim` (from the shared folder) stands in for the CUDA calls that Megatron makes unconditionally.
 """

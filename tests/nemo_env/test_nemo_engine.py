@@ -76,7 +76,7 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(model, tmp_path):
     from tensorprimat import logs
     from tensorprimat.core import store
 
-    shown = python(ROOT / "tests" / "nemo" / "tiny.py", model, tmp_path / "result.json", STEPS)
+    shown = python(ROOT / "tests" / "nemo_env" / "tiny.py", model, tmp_path / "result.json", STEPS)
     assert shown.returncode == 0, shown.stderr[-2000:]
     (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
     result = store.load(tmp_path / "result.json")
@@ -92,7 +92,7 @@ def test_two_ranks_write_one_result(tmp_path):
 
     shown = python(
         "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", 0,
-        ROOT / "tests" / "nemo" / "tiny.py", "llama", tmp_path / "result.json", STEPS, 2,
+        ROOT / "tests" / "nemo_env" / "tiny.py", "llama", tmp_path / "result.json", STEPS, 2,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr[-2000:]
     result = store.load(tmp_path / "result.json")
@@ -114,7 +114,7 @@ def test_a_live_callback_works_when_the_recipe_runs_directly(tmp_path):
     from tensorprimat.core import store
 
     shown = python(
-        "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo')!r})" + LIVE.format(folder=str(tmp_path))
+        "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo_env')!r})" + LIVE.format(folder=str(tmp_path))
     )
     assert shown.returncode == 0, shown.stderr[-2000:]
     (file,) = tmp_path.glob("benchmark_cpu_llama*.json")

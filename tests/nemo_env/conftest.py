@@ -18,5 +18,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(item.path).is_relative_to(Path(__file__).parent):
             item.add_marker("nemo")
+            item.add_marker(pytest.mark.filterwarnings("default"))  # NeMo's imports warn, of things in other houses
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))

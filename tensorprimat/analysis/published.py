@@ -1,0 +1,52 @@
+"""What others published, beside what was measured here: never pooled, never a verdict, always with its fairness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.records import Against, Beside, Side
+from tensorprimat.core import models
+from tensorprimat.core.catalogue import Published, published
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+
+ENGINE = "published"
+
+
+def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
+    """Every published result of a model that a side trained, with each of its sides against it.
+
+    A ratio (measured here over published) is given only where fairness does not forbid it. It has no interval: nobody
+    published how much the runs behind those numbers varied.
+    """
+    rows = []
+    for row in published():
+        own = [side for side in sides if (side.result.model.name or "").lower() == row.model]
+        if own and row.tokens_per_second_per_gpu is not None:
+            rows.append(Beside(published=row, against=tuple(_against(side, row) for side in own)))
+    return tuple(rows)
+
+
+def _against(side: Side, row: Published) -> Against:
+    fairness = judge(as_result(row), side.result)
+    measured, theirs = side.tokens_per_second_per_gpu.value, row.tokens_per_second_per_gpu
+    comparable = fairness.verdict != "not_comparable" and measured is not None and theirs is not None and theirs > 0
+    return Against(label=side.label, fairness=fairness, ratio=measured / theirs if comparable else None)  # type: ignore[operator]
+
+
+def as_result(row: Published) -> Result:
+    """A published result in the shape of one of ours, so that the same fairness table reads both."""
+    try:
+        shape = models.find(row.model).shape
+    except UsageError:  # a model that this project does not train
+        shape = None
+    config = {field: getattr(row, field) for field in TrainingConfig.model_fields if hasattr(row, field)}
+    return Result(
+        platform=None,
+        gpu_info=GpuInfo(device_name=row.gpu),
+        model=Model(name=row.model, preset="full" if shape else None, shape=shape),
+        training_config=TrainingConfig(**config),
+        performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=row.tokens_per_second_per_gpu),
+        provenance=Provenance(engine=ENGINE, timing="reported"),
+    )

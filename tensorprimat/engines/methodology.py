@@ -1,0 +1,106 @@
+"""`--methodology`: a configuration from the catalogue becomes the values of a run, and the result carries its name.
+
+A name stands for every one of its values: a flag that says otherwise beside `--methodology` is refused, and without it
+makes the run the user's own, with no methodology in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tensorprimat.core import catalogue
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo, Result
+from tensorprimat.core.store import DEFAULT_METHODOLOGY
+
+if TYPE_CHECKING:
+    from tensorprimat.core.catalogue import Configuration
+
+VALUES = {
+    "precision": "--precision",
+    "tensor_model_parallel_size": "--tensor-parallel-size",
+    "pipeline_model_parallel_size": "--pipeline-parallel-size",
+    "context_parallel_size": "--context-parallel-size",
+    "micro_batch_size": "--micro-batch-size",
+    "global_batch_size": "--global-batch-size",
+    "sequence_length": "--sequence-length",
+}
+"""What a methodology sets, in RunSpec's and TrainingConfig's names, and the flag that sets it by hand."""
+
+APPLIED_UNASKED = ("nemo", "bridge")
+"""Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
+
+
+def values(
+    name: str | None, said: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
+) -> dict[str, Any]:
+    """The values of VALUES that hold, and `methodology`: the name under which they stand together, or None.
+
+    name: asked for with --methodology; said: what flags set, None where they are silent. Values that neither a flag nor
+    a methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this GPU, or
+    contradicts a flag.
+    """
+    mine = {key: value for key in VALUES if (value := said.get(key)) is not None}
+    if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
+        return {**mine, "methodology": None}
+    if name is not None and preset != "full":
+        raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
+    row = _row(name or DEFAULT_METHODOLOGY, model=model, platform=platform, gpu=gpu, precision=mine.get("precision"))
+    if row is None:
+        if name is not None:
+            raise UsageError(_says_nothing(name, model, gpu, mine.get("precision")))
+        return {**mine, "methodology": None}
+    theirs = {key: getattr(row, key) for key in VALUES}
+    clash = next((key for key in mine if mine[key] != theirs[key]), None)
+    if name is not None and clash is not None:
+        raise UsageError(
+            f"{VALUES[clash]} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
+            "leave one of the two out"
+        )
+    return {**theirs, **mine, "methodology": None if clash else row.methodology}
+
+
+def label(result: Result, name: str | None) -> Result:
+    """The result of a log with its methodology, where nothing that the log states contradicts it; else with a warning.
+
+    name: as the user says; None leaves the result as it is. Raises UsageError for a name that does not exist.
+    """
+    if name is None:
+        return result
+    config = result.training_config
+    row = _row(name, model=result.model.name, platform=result.platform, gpu=result.gpu_info, precision=config.precision)
+    if row is None:
+        warning = f"methodology: {_says_nothing(name, result.model.name, result.gpu_info, config.precision)}"
+        return result.model_copy(update={"warnings": (*result.warnings, warning)})
+    differing = [
+        f"{key} {stated} instead of {getattr(row, key)}"
+        for key in VALUES
+        if (stated := getattr(config, key)) is not None and stated != getattr(row, key)
+    ]
+    if differing:
+        warning = f"methodology: not {name}, which the log contradicts ({', '.join(differing)})"
+        return result.model_copy(update={"warnings": (*result.warnings, warning)})
+    return result.model_copy(update={"methodology": name})
+
+
+def _row(
+    name: str, *, model: str | None, platform: str | None, gpu: GpuInfo, precision: str | None
+) -> Configuration | None:
+    names = dict.fromkeys(row.methodology for row in catalogue.methodologies())
+    if name not in names:
+        raise UsageError(f"--methodology {name}: no such methodology; choose {', '.join(names)}")
+    known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
+    return catalogue.find_configuration(
+        name, model=model or "", platform=platform or "", gpu=known.name if known else None, precision=precision
+    )
+
+
+def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
+    rows = [row for row in catalogue.methodologies() if (row.methodology, row.model) == (name, model)]
+    known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {row.platform} GPU",))
+    wanted = f" in {precision}" if precision else ""
+    return (
+        f"--methodology {name} says nothing about {model or 'this model'}{wanted} on "
+        f"{gpu.device_name or 'an unknown device'}; it knows {', '.join(known) or 'other models'}"
+    )

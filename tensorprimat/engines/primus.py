@@ -1,0 +1,300 @@
+"""The Primus engine: AMD's own training of llama and qwen, timed by the lines that it prints.
+
+    python -m tensorprimat.engines.primus --spec spec.json --result result.json
+
+Starts Primus in its checkout (`primus-cli direct -- train pretrain --config …`, before v0.4 examples/run_pretrain.sh)
+with a configuration of its own beside the log, never in the checkout; keeps the whole output as a log, shows each
+iteration, then reads the log as any other. Exit codes: 0 done, 1 the training failed or was interrupted (the log stays,
+and what it measured is written), 2 a spec that cannot work here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprimat import logs
+from tensorprimat.core import store
+from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.steps import Step
+from tensorprimat.core.units import GIB
+from tensorprimat.engines import console, endings, primus_checkout, primus_config
+from tensorprimat.engines.primus_spec import CONFIG, GPU, GPU_SOURCE, ROOT, changes, check
+from tensorprimat.logs.format import Given
+from tensorprimat.logs.text import without_colours
+
+__all__ = ["check", "main", "show_command", "train"]
+
+GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectives
+TAIL_LINES = 15  # what is shown again of a training that failed
+RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
+"""What the configuration says where the log leaves it out."""
+
+_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
+_MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
+_LOSS = re.compile(r"lm loss: *(\S+)")
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
+_COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
+_EPILOGUE = re.compile(r"exited with code|exit ?code|ChildFailedError|torch\.distributed\.elastic|^[\s=#*-]*$")
+"""How launchers comment on a failure: true, but not the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where one training's log and configuration go."""
+
+    log: Path
+    config: Path
+    latest: Path | None
+    """training_{model}.log, the name that is looked for first; None for a methodology that is not the default: a log
+    does not say its methodology, so that one must not be found by itself."""
+
+
+def files_of(spec: RunSpec) -> Files:
+    """New names beside the results, for one training."""
+    folder, stamp = Path(spec.output_dir), store.new_stamp()
+    if spec.methodology in (None, store.DEFAULT_METHODOLOGY):
+        stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
+    else:
+        stem, latest = f"primus_{spec.methodology}_{spec.model}_{stamp}", None
+    return Files(log=folder / f"{stem}.log", config=folder / f"{stem}.yaml", latest=latest)
+
+
+def train(spec: RunSpec, result_file: Path) -> None:
+    """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
+    files = files_of(spec)
+    _write_config(spec, files.config)
+    print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
+    failure: TensorPrimatError | None = None
+    try:
+        _run(spec, files)
+    except TensorPrimatError as error:
+        failure = error
+    try:
+        result = _read(spec, files.log)
+    except TensorPrimatError as error:
+        raise failure or RunError(f"Primus ended well, but {error}") from error
+    if failure is not None:
+        result = result.model_copy(update={"complete": False})
+    store.write(result, result_file)
+    if failure is not None:
+        raise failure
+
+
+def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
+    """What `train` would start; asks Primus for its own dry run where it has one. Raises RunError where that fails."""
+    root = Path(spec.options[ROOT])
+    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+        config = Path(scratch, Path(spec.options[CONFIG]).name)
+        _write_config(spec, config)
+        say(f"Primus configuration: {spec.options[CONFIG]}, with {_described(changes(spec)) or 'no change'}")
+        dry = primus_checkout.can_dry_run(root)
+        command, extra = primus_checkout.start_command(root, config, dry_run=dry)
+        say(f"In {root}: {' '.join([*(f'{name}={value}' for name, value in extra.items()), *command])}")
+        if not dry:
+            return
+        shown = subprocess.run(
+            command, cwd=root, env=_environment(spec, extra), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        lines = [_plain(line) for line in shown.stdout.splitlines()]
+        for line in lines:
+            say(line)
+        if shown.returncode:
+            raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {_last_complaint(lines)}")
+
+
+def _described(changed: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in changed.items())
+
+
+def _write_config(spec: RunSpec, path: Path) -> None:
+    text = primus_config.derived(Path(spec.options[CONFIG]), changes(spec))
+    store.write_atomically(path, f"# {spec.options[CONFIG]}, with: {_described(changes(spec))}\n{text}")
+
+
+def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
+    """Of Primus: ours, without what Python was told for our sake."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
+
+
+def _run(spec: RunSpec, files: Files) -> None:
+    """Start Primus and follow it to its end. Raises RunError or OutOfMemoryError."""
+    root = Path(spec.options[ROOT])
+    with _opened(files) as log, _without_spaces(files.config) as config:
+        command, extra = primus_checkout.start_command(root, config)
+        child = subprocess.Popen(
+            command, cwd=root, env=_environment(spec, extra), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert child.stdout is not None
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        show = _Shown()
+        try:
+            for raw in child.stdout:
+                log.write(raw)
+                line = _plain(raw)
+                if line.strip():
+                    tail.append(line)
+                print(show(line), flush=True)
+            child.wait()
+        except KeyboardInterrupt:
+            _stop(child)
+            raise RunError(f"interrupted; its log: {files.log}") from None
+    if child.returncode:
+        raise _failure(spec, child.returncode, list(tail), files.log)
+
+
+@contextlib.contextmanager
+def _opened(files: Files) -> Iterator[Any]:
+    """The log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
+    files.log.parent.mkdir(parents=True, exist_ok=True)
+    with files.log.open("xb", buffering=0) as log:
+        if files.latest is not None:
+            _link(files.log, files.latest)
+        yield log
+
+
+def _link(log: Path, latest: Path) -> None:
+    """Give the log a second name; a log of that name which is not such a second name already is moved aside."""
+    if latest.is_symlink() or (latest.exists() and latest.stat().st_nlink > 1):
+        latest.unlink()
+    elif latest.exists():
+        latest.rename(latest.with_name(f"{latest.stem}_before_{store.new_stamp()}.log"))
+    try:
+        os.link(log, latest)
+    except OSError:  # a file system without hard links
+        latest.symlink_to(log.name)
+
+
+@contextlib.contextmanager
+def _without_spaces(config: Path) -> Iterator[Path]:
+    """The configuration under a path that Primus's older launchers, which do not quote it, can take."""
+    if not re.search(r"\s", str(config.resolve())):
+        yield config.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+        yield Path(shutil.copy2(config, scratch))
+
+
+def _plain(raw: bytes) -> str:
+    """A line as text, without colours; of a progress bar that redraws itself the last state."""
+    text = raw.decode(errors="replace").rstrip("\r\n")
+    return without_colours(text.rpartition("\r")[2])
+
+
+class _Shown:
+    """Turns the lines of iterations into ours; lets every other line through."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+
+    def __call__(self, line: str) -> str:
+        match = _ITERATION.search(line)
+        if match is None:
+            return line
+        seconds, memory, loss = float(match[2]) / 1000, _MEMORY.search(line), _LOSS.search(line)
+        self._seconds.append(seconds)
+        since_first = self._seconds[1:]
+        return console.step_line(
+            Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
+            label="ROCM",
+            mean_seconds=sum(since_first) / len(since_first) if since_first else None,
+            memory_bytes=float(memory[1]) * GIB if memory else None,  # GiB whatever its label says
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """Ask Primus to end, then insist."""
+    for request in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        child.send_signal(request)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.wait(timeout=GRACE_SECONDS)
+            return
+
+
+def _failure(spec: RunSpec, code: int, tail: list[str], log: Path) -> RunError:
+    """Why Primus failed, in one line, after its last lines."""
+    print(f"Primus failed; the last lines of {log}:", file=sys.stderr)
+    for line in tail:
+        print(f"  {line}", file=sys.stderr)
+    if any(_OUT_OF_MEMORY.search(line) for line in tail):
+        remedies = f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}, a smaller --sequence-length, --recompute"
+        return OutOfMemoryError(
+            f"out of memory: {endings.configuration(spec)}; try {remedies} or a larger tensor parallel size; "
+            f"its log: {log}"
+        )
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    return RunError(f"Primus {how}: {_last_complaint(tail)}; its log: {log}")
+
+
+def _last_complaint(lines: list[str]) -> str:
+    """The last line that says what went wrong, else the last that says anything."""
+    said = [line.strip() for line in lines if not _EPILOGUE.search(line)] or [line.strip() for line in lines]
+    complaints = [line for line in said if _COMPLAINT.search(line)]
+    return (complaints or said or ["it said nothing"])[-1]
+
+
+def _read(spec: RunSpec, log: Path) -> Result:
+    """The log as the result of this run. Raises InputError where it holds no usable step."""
+    given = Given(model_name=spec.model, gpu=spec.options[GPU])
+    known = logs.read(log, given=given).training_config
+    missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
+    result = logs.read(log, given=Given(model_name=spec.model, gpu=spec.options[GPU], **missing))
+    assumed = dict.fromkeys((*missing, "model.name"), "the configuration that ran")
+    return result.model_copy(
+        update={
+            "platform": "amd",
+            "methodology": spec.methodology,
+            "provenance": result.provenance.model_copy(
+                update={"engine": "primus", "assumed": {**assumed, "device_name": spec.options[GPU_SOURCE]}}
+            ),
+        }
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what a spec file says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorprimat.engines.primus",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
+    parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
+    arguments = parser.parse_args(argv)
+    try:
+        train(RunSpec.model_validate_json(arguments.spec.read_bytes()), arguments.result)
+    except TensorPrimatError as error:
+        print(f"primus engine: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except OSError as error:
+        print(f"primus engine: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""What a Primus experiment file really sets: presets merged, `extends` followed, `${VAR:default}` filled in.
+
+Primus merges the trainer's preset (`config:`), the model's preset (`model:`) and the experiment's own `overrides:`,
+later ones winning, after replacing placeholders from the environment (primus/core/config/yaml_loader.py; until v0.5
+presets named their base by `bases:` and `includes:` instead of `extends:`). The same rules, with safe YAML, are here.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tensorprimat.core.errors import InputError
+
+PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
+NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+PRESETS = Path("primus", "configs")
+PARENTS = ("extends", "bases", "includes")
+"""How a file names those that it builds on, by Primus version."""
+TRAINERS = ("pre_trainer", "post_trainer")
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effective:
+    """What Megatron is told, whichever of the files said it."""
+
+    path: Path
+    settings: Settings
+    missing_presets: tuple[str, ...] = ()
+    """Files that the experiment builds on and that are not here: what they set is unknown."""
+
+    def whole(self, name: str) -> int | None:
+        """A whole number; None where no file sets it. Raises InputError where it is set to something else."""
+        value = self.settings.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"{name}: {value!r} is not a whole number", path=self.path, remedy="correct it there")
+        return value
+
+    @property
+    def precision(self) -> str | None:
+        """fp4, fp8, bf16, fp16 or fp32; None where no file says any of it."""
+        for name in ("fp4", "fp8", "bf16", "fp16"):
+            if self.settings.get(name):
+                return name
+        return "fp32" if "bf16" in self.settings else None
+
+
+def effective(path: Path, *, root: Path | None = None, environment: Mapping[str, str] | None = None) -> Effective:
+    """Read an experiment file as Primus would.
+
+    root: the checkout whose presets it builds on (default: the one that the file lies in, else $PRIMUS_PATH).
+    Raises InputError for a file that is missing, is not YAML, is no experiment, or has a placeholder without value.
+    """
+    environment = os.environ if environment is None else environment
+    experiment = _load(path, environment)
+    trainer = _trainer(experiment, path)
+    presets = _presets(path, root, environment)
+    framework = str(trainer.get("framework", "megatron"))
+    settings: dict[str, Any] = {}
+    missing = []
+    for kind, name in (("modules", trainer.get("config")), ("models", trainer.get("model"))):
+        if not name:
+            continue
+        preset = None if presets is None else presets / kind / framework / _with_ending(str(name))
+        if preset is None or not preset.is_file():
+            missing.append(str(name))
+            continue
+        settings = _merged(settings, _load(preset, environment))
+    settings = _merged(settings, trainer.get("overrides") or {})
+    return Effective(path=path, settings=settings, missing_presets=tuple(missing))
+
+
+def derived(path: Path, changes: Settings) -> str:
+    """The experiment file with some settings changed, as YAML; its placeholders stay placeholders.
+
+    Raises InputError as `effective` does.
+    """
+    experiment = _parse(path)
+    trainer = _trainer(experiment, path)
+    trainer["overrides"] = {**(trainer.get("overrides") or {}), **changes}
+    for key in PARENTS:
+        if key in experiment:  # relative to the file that names them, which is another one now
+            experiment[key] = [str((path.parent / parent).resolve()) for parent in _listed(experiment[key])]
+    return yaml.safe_dump(experiment, sort_keys=False)
+
+
+def checkout_of(path: Path) -> Path | None:
+    """The Primus checkout that a file lies in."""
+    return next((folder for folder in path.resolve().parents if (folder / PRESETS).is_dir()), None)
+
+
+def _presets(path: Path, root: Path | None, environment: Mapping[str, str]) -> Path | None:
+    named = environment.get("PRIMUS_PATH")
+    candidates = (root, checkout_of(path), Path(named) if named else None)
+    return next((found / PRESETS for found in candidates if found and (found / PRESETS).is_dir()), None)
+
+
+def _with_ending(name: str) -> str:
+    return name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+
+
+def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
+    modules = experiment.get("modules")
+    found = next((modules[name] for name in TRAINERS if name in modules), None) if isinstance(modules, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("overrides") or {}, dict):
+        raise InputError(
+            "is no Primus experiment: it has no modules: pre_trainer:",
+            path=path,
+            remedy="name a file of examples/megatron/configs",
+        )
+    return found
+
+
+def _load(path: Path, environment: Mapping[str, str], below: Sequence[Path] = ()) -> dict[str, Any]:
+    """One file with its placeholders filled in and everything that it builds on merged under it."""
+    if path.resolve() in below:
+        raise InputError("extends itself", path=path, remedy="correct its extends:")
+    document: dict[str, Any] = _filled(_parse(path), path, environment)
+    merged: dict[str, Any] = {}
+    for key in PARENTS:
+        for parent in _listed(document.pop(key, ())):
+            merged = _merged(merged, _load(path.parent / parent, environment, (*below, path.resolve())))
+    return _merged(merged, document)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", path=path, remedy="name a Primus experiment file") from None
+    except IsADirectoryError:
+        raise InputError("is a folder", path=path, remedy="name a file in it") from None
+    except UnicodeDecodeError:
+        raise InputError("is not text", path=path, remedy="name a Primus experiment file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise InputError(f"is not YAML: {problem}", path=path, line=None if mark is None else mark.line + 1) from None
+    if not isinstance(document, dict):
+        raise InputError("is no Primus configuration: it holds no settings", path=path)
+    return document
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value or ()]
+
+
+def _filled(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
+    """Placeholders replaced, and what comes of them read as the number or truth value that it spells."""
+    if isinstance(value, dict):
+        return {key: _filled(item, path, environment) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, path, environment) for item in value]
+    if not isinstance(value, str) or not PLACEHOLDER.search(value):
+        return value
+
+    def fill(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        filled = environment.get(name, default)
+        if filled is None:
+            raise InputError(
+                f"${{{name}}} has no default and {name} is not set", path=path, remedy=f"export {name}=VALUE"
+            )
+        return filled
+
+    return _scalar(PLACEHOLDER.sub(fill, value))
+
+
+def _scalar(text: str) -> Any:
+    """
+    >>> [_scalar(text) for text in ("8192", "1e-5", "true", "llama")]
+    [8192, 1e-05, True, 'llama']
+    """
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    return float(text) if NUMBER.fullmatch(text) else text
+
+
+def _merged(base: Settings, over: Settings) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if nested else value
+    return merged

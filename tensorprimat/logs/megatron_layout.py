@@ -1,0 +1,279 @@
+"""Where the figures stand in an iteration line of the Megatron family, and how many lines alike are read at once.
+
+Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first such line.
+A `Template` is a layout together with the figures that hardly ever change (the planned iterations, the batch, the rank,
+the hour): lines that fit it are compared as a byte matrix, and only what moves is read, one column of numbers per field.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core.steps import FloatArray
+from tensorprimat.core.units import GIB
+
+NEEDLE = b"elapsed time per iteration"
+"""What every iteration line holds, of every spelling since 2019."""
+EXACT_DIGITS = 15  # integers of so many digits are exact in a double
+EXACT_POWER = 22  # and so are powers of ten up to here
+STEADY = frozenset(
+    ("planned", "samples", "rank", "world_size", "memory_total_bytes", "skipped_iterations", "nan_iterations")
+    + ("sequence_length", "year", "month", "day", "hour")
+)
+"""Fields whose value is part of a template."""
+
+_POWERS = 10.0 ** np.arange(EXACT_POWER + 1)
+_DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
+_NUMBER = rb"([+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
+_END = rb"(?=[ \t]*(?:[|/(\r]|$|\x1b|\[\d*m))"  # a number that another process wrote into is no number
+_LABELS: tuple[tuple[str, bytes, float], ...] = (
+    ("samples", rb"global batch size:\s*", 1.0),
+    ("consumed_samples", rb"consumed samples:\s*", 1.0),
+    ("loss", rb"\blm[ -]loss:\s*", 1.0),
+    ("learning_rate", rb"\blearning rate:\s*", 1.0),
+    ("gradient_norm", rb"\bgrad norm:\s*", 1.0),
+    ("reported_tflops_per_gpu", rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bTFLOPs):\s*", 1.0),
+    (
+        "reported_tokens_per_second_per_gpu",
+        rb"(?:tokens per GPU \(tokens/s/GPU\)|tokens/s/GPU inst/harmonic mean|tokens/sec/gpu"
+        rb"|tokens per gpu per second \(tgs\)):\s*",
+        1.0,
+    ),
+    ("samples_per_second_per_gpu", rb"images per GPU \(images/s/GPU\):\s*", 1.0),
+    ("reported_samples_per_second", rb"\bsamples(?: per second|/sec):\s*", 1.0),
+    ("energy_joules_per_gpu", rb"energy per GPU \(J/iter/GPU\):\s*", 1.0),
+    ("power_watts_per_gpu", rb"power per GPU \(W/GPU\):\s*", 1.0),
+    ("sequence_length", rb"\bseq_length:\s*", 1.0),
+    ("skipped_iterations", rb"number of skipped iterations:\s*", 1.0),
+    ("nan_iterations", rb"number of nan iterations:\s*", 1.0),
+)
+_PATTERNS = tuple((name, re.compile(label + _NUMBER + _END), scale) for name, label, scale in _LABELS)
+_LOSS_OF_ANY_NAME = re.compile(rb"\|\s*(?:[\w-]+ )?loss:\s*" + _NUMBER + _END)
+_ITERATION = re.compile(rb"\biteration[ :]\s*(\d+)\s*/\s*(\d+)\s*\|")
+_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\)\s*:\s*" + _NUMBER + _END)
+# GB or GiB: Primus divides by 2**30 under either label.
+_USED = re.compile(
+    rb"(?:hip|rocm) mem usage/free/total/usage_ratio:\s*" + _NUMBER + rb"\s*Gi?B/[\d.]+\s*Gi?B/" + _NUMBER
+)
+_USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
+_DATE = re.compile(rb"\[(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\]")
+_DATE_PARTS = ("year", "month", "day", "hour", "minute", "second", "fraction")
+_PRIMUS_RANK = re.compile(rb"\brank-(\d+)/(\d+)")
+_LAUNCHER_RANK = re.compile(rb"^\[(?:default|rank|trainer|worker)(\d+)\]:|^\s{0,5}(\d+):\s")
+
+_DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
+
+Rows = NDArray[np.uint8]
+"""Bytes of equally long lines: shape (lines, length)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Whole:
+    """Digits in some columns, other signs among them passed over: `12,345.6` spells 123456."""
+
+    columns: slice
+    weights: FloatArray
+    """Of every column: a power of ten for a digit, 0 for another sign."""
+
+    @classmethod
+    def of(cls, text: str, start: int) -> _Whole:
+        weights = np.zeros(len(text))
+        digits = [position for position, sign in enumerate(text) if sign.isdigit()]
+        weights[digits] = 10.0 ** np.arange(len(digits) - 1, -1, -1)
+        return cls(columns=slice(start, start + len(text)), weights=weights)
+
+    @property
+    def digits(self) -> int:
+        return int(np.count_nonzero(self.weights))
+
+    def read(self, rows: Rows) -> FloatArray:
+        return np.asarray((rows[:, self.columns] - 48).astype(np.float64) @ self.weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Number:
+    """Where one number stands in lines of one layout, and how to read it."""
+
+    text: slice
+    mantissa: _Whole
+    decimals: int
+    exponent: _Whole | None
+    exponent_sign: int
+    sign: int
+    shift: int
+    """Decimal places by which the value is smaller than its text: 3 makes seconds of milliseconds."""
+    scale: float
+
+    @classmethod
+    def of(cls, line: bytes, span: tuple[int, int], *, scale: float = 1.0, shift: int = 0) -> _Number:
+        start, end = span
+        text = line[start:end].decode().lower()
+        mantissa, _, exponent = text.partition("e")
+        point = mantissa.find(".")
+        return cls(
+            text=slice(start, end),
+            mantissa=_Whole.of(mantissa, start),
+            decimals=0 if point < 0 else len(mantissa) - point - 1,
+            exponent=_Whole.of(exponent, start + len(mantissa) + 1) if exponent else None,
+            exponent_sign=-1 if exponent.startswith("-") else 1,
+            sign=-1 if mantissa.startswith("-") else 1,
+            shift=shift,
+            scale=scale,
+        )
+
+    @property
+    def is_nan(self) -> bool:
+        """nan and inf: no figure."""
+        return self.mantissa.digits == 0
+
+    def read(self, rows: Rows) -> FloatArray:
+        """The number of every line, exactly as float() reads its text; shape (lines,)."""
+        if self.is_nan:
+            return np.full(len(rows), np.nan)
+        if self.mantissa.digits > EXACT_DIGITS:
+            return np.array([self._read_one(row) for row in rows])
+        value = self.mantissa.read(rows) * self.sign
+        places = self.decimals + self.shift
+        if self.exponent is None:
+            value /= 10.0**places
+        else:
+            power = (self.exponent.read(rows) * self.exponent_sign - places).astype(np.int64)
+            size = _POWERS[np.minimum(np.abs(power), EXACT_POWER)]
+            value = np.where(power < 0, value / size, value * size)
+            for far in np.flatnonzero(np.abs(power) > EXACT_POWER):
+                value[far] = self._read_one(rows[far]) / self.scale
+        return value if self.scale == 1.0 else value * self.scale
+
+    def _read_one(self, row: Rows) -> float:
+        return float(row[self.text].tobytes().replace(b",", b"")) / 10.0**self.shift * self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the fields stand in lines that agree in everything but their digits."""
+
+    numbers: dict[str, _Number]
+    date: tuple[_Number, ...]
+    """Year, month, day, hour, minute, second, and the fraction where printed; empty for a line without a date."""
+    primus: bool
+    """Whether only Primus writes such a line."""
+
+    @classmethod
+    def of(cls, line: bytes) -> Layout | None:
+        """The layout of one line; None if it is not a whole iteration line."""
+        iteration, elapsed = _ITERATION.search(line), _ELAPSED.search(line)
+        if iteration is None or elapsed is None or elapsed.start() < iteration.end() or line.count(NEEDLE) > 1:
+            return None
+        numbers = {
+            "index": _Number.of(line, iteration.span(1)),
+            "planned": _Number.of(line, iteration.span(2)),
+            "seconds": _Number.of(line, elapsed.span(2), shift=3 if elapsed[1] == b"ms" else 0),
+        }
+        for name, pattern, scale in _PATTERNS:
+            if match := pattern.search(line, iteration.end()):
+                numbers[name] = _Number.of(line, match.span(1), scale=scale)
+        if "samples" in numbers:
+            numbers.pop("consumed_samples", None)  # it tells the batch where nothing else does
+        if "loss" not in numbers and (match := _LOSS_OF_ANY_NAME.search(line, iteration.end())):
+            numbers["loss"] = _Number.of(line, match.span(1))
+        if match := _USED.search(line, iteration.end()):
+            numbers["memory_device_used_bytes"] = _Number.of(line, match.span(1), scale=GIB)
+            numbers["memory_total_bytes"] = _Number.of(line, match.span(2), scale=GIB)
+        if match := _USED_MAX.search(line, iteration.end()):
+            numbers["memory_device_used_peak_bytes"] = _Number.of(line, match.span(1), scale=GIB)
+        prefix = line[: iteration.start()]
+        rank = _PRIMUS_RANK.search(prefix)
+        if rank:
+            numbers["rank"] = _Number.of(line, rank.span(1))
+            numbers["world_size"] = _Number.of(line, rank.span(2))
+        elif launcher := _LAUNCHER_RANK.search(prefix):
+            numbers["rank"] = _Number.of(line, launcher.span(1 if launcher[1] else 2))
+        dates = list(_DATE.finditer(prefix))
+        date = dates[-1] if dates else None
+        return cls(
+            numbers=numbers,
+            date=tuple(_Number.of(line, date.span(group)) for group in range(1, 8) if date[group]) if date else (),
+            primus=rank is not None
+            or line[elapsed.end() : elapsed.end() + 1] == b"/"
+            or any(name in line for name in (b"hip mem usage", b"mem usages:", b"inst/harmonic mean")),
+        )
+
+    def steady(self) -> dict[str, _Number]:
+        """The fields whose digits are part of a template."""
+        return {name: number for name, number in self._all().items() if name in STEADY and number.mantissa.digits}
+
+    def moving(self) -> dict[str, _Number]:
+        """The other fields."""
+        steady = self.steady()
+        return {name: number for name, number in self._all().items() if name not in steady}
+
+    def _all(self) -> dict[str, _Number]:
+        return self.numbers | dict(zip(_DATE_PARTS, self.date, strict=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """Lines of one layout with one value of every steady field (or, made `free`, with any)."""
+
+    line: NDArray[np.uint8]
+    """A line, with 0 for every digit that may differ; (length,)."""
+    freedom: NDArray[np.uint8]
+    """How far each byte may differ, as exclusive or: 9 where a digit may differ, else 0; (length,)."""
+    moving: dict[str, _Number]
+    constants: dict[str, float]
+    fraction_digits: int
+    """Decimal places of the seconds of the date."""
+
+    @classmethod
+    def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:
+        shape = np.frombuffer(shape_of(line), np.uint8).copy()
+        freedom = np.where(shape == ord("0"), 9, 0).astype(np.uint8)
+        row = np.frombuffer(line, np.uint8).reshape(1, -1)
+        steady = {} if free else layout.steady()
+        for number in steady.values():
+            shape[number.text], freedom[number.text] = row[0, number.text], 0
+        moving = layout.moving() | (layout.steady() if free else {})
+        constants = {name: float(number.read(row)[0]) for name, number in steady.items()}
+        if "loss" in moving and moving["loss"].is_nan:
+            constants["printed_nan"] = 1.0
+        fraction = moving["fraction"].mantissa.digits if "fraction" in moving else 0
+        return cls(line=shape, freedom=freedom, moving=moving, constants=constants, fraction_digits=fraction)
+
+    def fits(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which lines have this layout and these constants; (lines,)."""
+        differs = (rows ^ self.line) > self.freedom
+        return ~differs.any(axis=1) if differs.any() else np.ones(len(rows), np.bool_)
+
+    def read(self, rows: Rows) -> dict[str, FloatArray]:
+        """Every field of lines that fit, by name; each of shape (lines,)."""
+        fields = {name: number.read(rows) for name, number in self.moving.items()}
+        date = [fields.pop(name, self.constants.get(name)) for name in _DATE_PARTS]
+        year, month, day, hour, minute, second, fraction = date
+        if minute is not None and second is not None:
+            seconds = _days(year, month, day) * 86400.0 + hour * 3600 + minute * 60 + second
+            if fraction is not None:
+                seconds = seconds + fraction / 10.0**self.fraction_digits
+            fields["ended_at"] = seconds
+        for name, value in self.constants.items():
+            if name not in _DATE_PARTS:
+                fields[name] = np.broadcast_to(np.float64(value), len(rows))
+        return fields
+
+
+def shape_of(line: bytes) -> bytes:
+    """The line with 0 for every digit: equal for lines of one layout."""
+    return line.translate(_DIGITS_TO_ZERO)
+
+
+def _days(year: FloatArray, month: FloatArray, day: FloatArray) -> FloatArray:
+    """Days since 1970 of dates in the Gregorian calendar; days_from_civil of H. Hinnant's date algorithms."""
+    shifted = year - (month <= 2)
+    era = np.floor(shifted / 400)
+    year_of_era = shifted - era * 400
+    day_of_year = np.floor((153 * (month + np.where(month > 2, -3, 9)) + 2) / 5) + day - 1
+    day_of_era = year_of_era * 365 + np.floor(year_of_era / 4) - np.floor(year_of_era / 100) + day_of_year
+    return np.asarray(era * 146097 + day_of_era - 719468)

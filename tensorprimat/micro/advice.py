@@ -1,0 +1,110 @@
+"""What the data advise: each said once, with its number and the flag that changes it. Never printed from here."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+from tensorprimat.core import catalogue
+from tensorprimat.core.cells import Cell
+from tensorprimat.machine import telemetry
+from tensorprimat.machine.platform import Machine
+
+SCATTER_PERCENT = 10.0  # a CV beyond it: the mean of a few trials says little
+WANTED_PERCENT = 2.0  # standard error of the mean that the advice aims at
+MOST_TRIALS = 200  # more of them will not mend a machine that is never quiet
+STILL_WARMING = 1.25  # first trial over the median of the later ones
+HALF_EMPTY = 0.5
+SPILLING = 3.0  # times longer than the cell with the best rate would need for the same FLOPs
+FULL = 0.9  # of the device's memory
+
+
+class Watch:
+    """Looks at the device before and after a cell."""
+
+    def __init__(self, machine: Machine, device: str) -> None:
+        number = int(device.partition(":")[2] or 0)
+        ids = machine.gpu_ids[number : number + 1]
+        self._devices = telemetry.open_devices(ids) if ids else []
+        self._sampler = telemetry.Sampler(self._devices)
+        self._sampler.start()
+
+    def end(self) -> tuple[str, ...]:
+        """What was odd about the device while the cell ran."""
+        self._sampler.stop()
+        found = list(self._sampler.warnings())
+        for device in self._devices:
+            others = telemetry.strangers(device.read(), ours=(os.getpid(),))
+            if others:
+                pids = ", ".join(str(process.pid) for process in others)
+                found.append(f"device: another process uses this GPU (pid {pids}); stop it, or choose another --device")
+        return tuple(dict.fromkeys(found))
+
+
+def advise(cell: Cell, seen: Sequence[str] = ()) -> tuple[str, ...]:
+    """Sentences about one cell. seen: what `Watch` found."""
+    return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
+
+
+def _scatter(cell: Cell) -> list[str]:
+    """More warm-up or more trials, in numbers."""
+    if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
+        return []
+    said = f"scatter: CV {cell.cv_percent:.1f} % over {len(cell.trial_times_ms)} trials"
+    first, *later = cell.trial_times_ms
+    if later and first > STILL_WARMING * sorted(later)[len(later) // 2]:
+        return [f"{said}, the first of them slowest: it was still warming up; --warmup-steps {cell.num_warmups + 5}"]
+    trials = min(MOST_TRIALS, math.ceil((cell.cv_percent / WANTED_PERCENT) ** 2))
+    if trials > cell.num_trials:
+        return [f"{said}; --trials {trials} would bring the mean to about ±{WANTED_PERCENT:g} %"]
+    return [f"{said}; longer trials even it out: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
+
+
+def _precision(cell: Cell) -> list[str]:
+    if cell.precision != "fp32" or cell.platform in (None, "cpu"):
+        return []
+    gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb)
+    fact = gpu.peak_tflops.get("tf32") if gpu and "tf32" not in gpu.lacks else None
+    if fact is None or not fact.value:
+        return []
+    return [f"precision: TF32 is off, and this GPU multiplies at {fact.value:g} TFLOP/s with it; --precision tf32"]
+
+
+def _memory(cell: Cell) -> list[str]:
+    peak, total = cell.peak_memory_gb, cell.total_memory_gb
+    if cell.memory_kind != "allocated" or not peak or not total or peak > HALF_EMPTY * total or cell.status != "ok":
+        return []
+    return [
+        f"memory: {100 * (1 - peak / total):.0f} % of the device's {total:.0f} GB stay empty; a larger batch uses it, "
+        f"such as --batch-size {2 * cell.batch_size}"
+    ]
+
+
+def _loss(cell: Cell) -> list[str]:
+    if cell.loss is None or "gradients in forward" not in cell.loss or cell.forward_only:
+        return []
+    return [
+        "loss: the logits would not fit, so head and loss are computed in pieces with their gradients: part of "
+        "backward counts as forward here (a smaller --batch-size or --context-length keeps them apart)"
+    ]
+
+
+def spilling(cells: Sequence[Cell]) -> dict[int, str]:
+    """Cells whose time grows far beyond their FLOPs while memory is full, by position."""
+    found = {}
+    for place, cell in enumerate(cells):
+        alike = [
+            other.flops_per_second
+            for other in cells
+            if other.flops_per_second
+            and (other.precision, other.pass_name, other.device_name, other.tokens <= cell.tokens)
+            == (cell.precision, cell.pass_name, cell.device_name, True)
+        ]
+        rate, peak, total = cell.flops_per_second, cell.peak_memory_gb, cell.total_memory_gb
+        if rate and peak and total and max(alike) > SPILLING * rate and peak > FULL * total:
+            found[place] = (
+                f"memory: {max(alike) / rate:.1f} times slower than its FLOPs explain, with {100 * peak / total:.0f} % "
+                f"of the memory in use: it is spilling; --batch-size {max(1, cell.batch_size // 2)}, or --fit"
+            )
+    return found

@@ -1,0 +1,101 @@
+"""One cell in a fresh process: `python -m tensorprimat.micro.fresh --spec FILE --result FILE`.
+
+Fresh, so that no cell inherits another's allocator, caches or compiled kernels, and so that a process which the system
+kills for its memory is one row of a table and not the end of a sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorprimat
+from tensorprimat.core import cells
+from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core.errors import TensorPrimatError, UsageError
+
+MODULE = "tensorprimat.micro.fresh"
+STOP_SECONDS = 5.0  # patience with a process that was asked to end
+KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else -9
+
+
+def measure(spec: CellSpec) -> Cell:
+    """Time a cell in a process of its own; whatever becomes of it is a cell.
+
+    Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and passes through.
+    """
+    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+        spec_file, result_file = Path(scratch, "spec.json"), Path(scratch, "cell.json")
+        spec_file.write_text(spec.model_dump_json(by_alias=True))
+        command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
+        code, said = _run(command)
+        if code == 0:
+            return cells.load(result_file)
+    last = said[-1] if said else "it said nothing"
+    if code == UsageError.exit_code:
+        raise UsageError(last.removeprefix("cell: "))
+    values = {name: getattr(spec, name) for name in CellSpec.model_fields}
+    if code == KILLED:
+        why = f"out of memory: {spec.title}; the system killed the process"
+        return Cell(**values, status="oom", reason=why)
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return Cell(**values, status="failed", reason=f"the process {how}: {last}")
+
+
+def _run(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Exit code, and the lines of stderr. In a session of its own: Ctrl-C reaches us alone, and we end it."""
+    package_parent = str(Path(tensorprimat.__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": search_path},
+    )
+    try:
+        _, text = child.communicate()
+    finally:
+        _end(child)
+    return child.returncode, [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Leave nothing running: after Ctrl-C, or where the process left workers of a compiler behind."""
+    for request in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, request)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=STOP_SECONDS)
+            return
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time the cell of a spec file; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True, help="what to time: a CellSpec as JSON")
+    parser.add_argument("--result", type=Path, required=True, help="where the cell is written")
+    arguments = parser.parse_args(argv)
+    from tensorprimat.micro import passes
+
+    try:
+        cell = passes.measure(CellSpec.model_validate_json(arguments.spec.read_text()))
+    except TensorPrimatError as error:
+        print(f"cell: {error}", file=sys.stderr)
+        return error.exit_code
+    cells.save(cell, arguments.result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""From flags to cells: the sizes, shapes and axes that `tprimat passes`, `warmup` and `sweep` have in common."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorprimat.core import models
+from tensorprimat.core.cells import ATTENTIONS, COURSE, PASSES, PRECISIONS, CellSpec
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.models import Preset
+
+DEFAULT_TRIALS = 10
+FFN_FACTOR = 4  # d_ff over d_model where only the width is given, as in every size of the ladder
+_SHAPE = re.compile(r"(?P<name>[^=/]+)=(?P<numbers>\d+/\d+/\d+/\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """One shape with its label."""
+
+    label: str
+    architecture: str
+    preset: str | None
+    """None for numbers."""
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab: int
+    context_length: int
+    """Where --context-length does not say it."""
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The flags, as typed; None where a flag was not given. Lists are separated by commas."""
+
+    model_size: str | None = None
+    shapes: Sequence[str] = ()
+    """--shape name=d_model/d_ff/layers/heads."""
+    label: str | None = None
+    d_model: int | None = None
+    d_ff: int | None = None
+    num_layers: int | None = None
+    num_heads: int | None = None
+    vocab_size: int | None = None
+    context_length: str | None = None
+    batch_size: str | None = None
+    pass_name: str = "all"
+    precision: str | None = None
+    attention: str = "sdpa"
+    autocast: bool | None = None
+    """None: on for fp16, which cannot train without it; off else."""
+    compile: bool = False
+    data: str | None = None
+    seed: int = 1234
+    device: str = "cpu"
+    warmup_steps: int = 5
+    measure_steps: int | None = None
+    trials: int | None = None
+    steps_per_trial: int | None = None
+    memory_limit_gb: float | None = None
+
+
+def cells(asked: Asked) -> list[CellSpec]:
+    """Every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
+    trials, steps = trials_of(asked)
+    precisions = _words("--precision", asked.precision or ("fp32" if asked.device == "cpu" else "bf16"), PRECISIONS)
+    contexts = None if asked.context_length is None else _numbers("--context-length", asked.context_length)
+    batches = None if asked.batch_size is None else _numbers("--batch-size", asked.batch_size)
+    return [
+        CellSpec(
+            model_size=size.label,
+            architecture=size.architecture,
+            preset=size.preset,
+            d_model=size.d_model,
+            d_ff=size.d_ff,
+            num_layers=size.num_layers,
+            num_heads=size.num_heads,
+            vocab=size.vocab if asked.vocab_size is None else asked.vocab_size,
+            context_length=context,
+            batch_size=batch,
+            pass_name=pass_name,  # type: ignore[arg-type]  # one of PASSES: _passes has looked
+            precision=precision,
+            autocast=precision == "fp16" if asked.autocast is None else asked.autocast,
+            compile=asked.compile,
+            attention=attention,
+            data=asked.data,
+            seed=asked.seed,
+            device=asked.device,
+            num_warmups=asked.warmup_steps,
+            num_trials=trials,
+            num_steps=steps,
+            memory_limit_gb=asked.memory_limit_gb,
+        ).check()
+        for size in sizes(asked)
+        for context, batch, precision, attention, pass_name in itertools.product(
+            contexts or [size.context_length],
+            batches or [size.batch_size],
+            precisions,
+            _words("--attention", asked.attention, ATTENTIONS),
+            _passes(asked.pass_name),
+        )
+    ]
+
+
+def trials_of(asked: Asked) -> tuple[int, int]:
+    """Trials, and steps of each: --measure-steps is their product."""
+    total, trials, steps = asked.measure_steps, asked.trials, asked.steps_per_trial
+    for flag, value in (("--measure-steps", total), ("--trials", trials), ("--steps-per-trial", steps)):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} {value}: must be at least 1")
+    if total is None:
+        return trials or DEFAULT_TRIALS, steps or 1
+    divisor = trials or steps or 1
+    if total % divisor or (trials and steps and trials * steps != total):
+        given = [f"--{name} {value}" for name, value in (("trials", trials), ("steps-per-trial", steps)) if value]
+        raise UsageError(
+            f"--measure-steps {total} contradicts {' × '.join(given)}: it is the number of trials times the steps of "
+            "each; leave one of them out"
+        )
+    return (trials, total // trials) if trials else (total // (steps or 1), steps or 1)
+
+
+def sizes(asked: Asked) -> list[Size]:
+    """The shapes asked for, by name, by --shape or by numbers; the small one where nothing is said."""
+    numbers = {
+        name: getattr(asked, name)
+        for name in ("d_model", "d_ff", "num_layers", "num_heads")
+        if getattr(asked, name) is not None
+    }
+    if numbers and (asked.model_size or asked.shapes):
+        name, value = next(iter(numbers.items()))
+        other = f"--model-size {asked.model_size}" if asked.model_size else f"--shape {asked.shapes[0]}"
+        raise UsageError(
+            f"{other} and --{name.replace('_', '-')} {value} contradict: a size has its shape; leave one out"
+        )
+    for name, value in numbers.items():
+        if value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    small = _named("small")
+    if numbers:
+        width = numbers.get("d_model", small.d_model)
+        found = [replace(small, label="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
+    else:
+        named = [_named(word) for word in _split("--model-size", asked.model_size)] if asked.model_size else []
+        found = [*named, *(_own(text, small) for text in asked.shapes)] or [small]
+    if asked.label is not None:
+        if len(found) > 1:
+            raise UsageError(f"--label {asked.label}: there are {len(found)} sizes, and a label names one")
+        found = [replace(found[0], label=asked.label)]
+    labels = [size.label for size in found]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise UsageError(f"two sizes are called {twice}; give one of them another name")
+    return found
+
+
+def _named(word: str) -> Size:
+    """A size of the ladder, or a model: llama, qwen-tiny, mistral-v0.3."""
+    for preset in models.PRESETS:
+        names = [preset.name] if preset.model == COURSE else [f"{preset.model}-{preset.name}"]
+        if preset.name == "full":
+            names.append(preset.model)
+        if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
+            return _of_preset(preset, names[-1])
+    ladder = ", ".join(preset.name for preset in models.PRESETS if preset.model == COURSE)
+    raise UsageError(
+        f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, or llama-tiny and so on"
+    )
+
+
+def _of_preset(preset: Preset, label: str) -> Size:
+    shape = preset.shape
+    return Size(
+        label=label,
+        architecture=preset.model,
+        preset=None if preset.model == COURSE else preset.name,
+        d_model=shape.hidden_size,
+        d_ff=shape.ffn_hidden_size,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_attention_heads,
+        vocab=shape.vocab_size,
+        context_length=preset.sequence_length,
+        batch_size=preset.micro_batch_size,
+    )
+
+
+def _own(text: str, small: Size) -> Size:
+    """--shape custom=384/1536/6/6."""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--shape {text}: write it as name=d_model/d_ff/layers/heads, such as custom=384/1536/6/6")
+    width, ffn, layers, heads = map(int, match["numbers"].split("/"))
+    if min(width, ffn, layers, heads) < 1:
+        raise UsageError(f"--shape {text}: every number must be at least 1")
+    if width % heads or (width // heads) % 2:
+        raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into even widths")
+    return replace(small, label=match["name"], d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
+
+
+def _passes(text: str) -> list[str]:
+    words = _words("--pass", text, (*PASSES, "all"))
+    return list(PASSES) if "all" in words else words
+
+
+def _split(flag: str, text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"{flag} {text!r}: an empty name between commas")
+    return list(dict.fromkeys(words))
+
+
+def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    for word in (words := _split(flag, text)):
+        if word not in known:
+            raise UsageError(f"{flag} {word}: must be {', '.join(known[:-1])} or {known[-1]}")
+    return words
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(word) for word in _split(flag, text)]
+    except ValueError:
+        raise UsageError(f"{flag} {text}: write whole numbers separated by commas, such as 128,256") from None

@@ -1,0 +1,102 @@
+"""Memory of one cell: what it needed, what the process may use, and whether an error means that it was not enough."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorprimat.core.units import GB
+from tensorprimat.engines import endings
+from tensorprimat.engines.memory import host_peak_bytes
+
+_CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
+_STATUS = Path("/proc/self/status")
+_CGROUP = Path("/sys/fs/cgroup")
+HEADROOM = 0.95  # of what is free on a CPU: the system must not start to swap or kill before the allocator says no
+
+_ALLOCATORS = ("bad_alloc", "could not create a primitive", "could not create a memory", "unable to allocate")
+"""How libraries below torch say on a CPU that memory was refused: C++, oneDNN (twice), numpy."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host refused memory."""
+    if endings.is_out_of_memory(error):
+        return True
+    said = str(error).lower()
+    return isinstance(error, RuntimeError) and any(sign in said for sign in (*_ALLOCATORS, "out of memory"))
+
+
+def restart_peak(device_type: str) -> bool:
+    """Forget the peak so far; False where the system cannot."""
+    if device_type == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    try:
+        _CLEAR_PEAK.write_text("5")
+    except OSError:  # not Linux, or a container that forbids it
+        return False
+    return True
+
+
+def peak_gb(device_type: str) -> float | None:
+    """Peak since `restart_peak`: allocated on a GPU, resident on a CPU."""
+    if device_type == "cuda":
+        import torch
+
+        return float(torch.cuda.max_memory_allocated()) / GB
+    resident = _status_bytes("VmHWM") or host_peak_bytes()
+    return None if resident is None else resident / GB
+
+
+def free_bytes() -> float:
+    """Host memory that this process could still get, its control group's limit included."""
+    import psutil
+
+    free = float(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # no control groups of version 2, or no limit ("max")
+        limit = float((_CGROUP / "memory.max").read_text())
+        free = min(free, limit - float((_CGROUP / "memory.current").read_text()))
+    return free
+
+
+@contextlib.contextmanager
+def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
+    """Let the process use no more than this; on a CPU without a limit, no more than is free.
+
+    A CPU's memory ends in a kill by the system otherwise, which takes what was measured, and maybe others, with it.
+    """
+    if device_type == "cuda":
+        import torch
+
+        if limit_gb is not None:
+            total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gb * GB / total))
+        yield
+        if limit_gb is not None:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        return
+    try:
+        import resource
+    except ImportError:  # Windows
+        yield
+        return
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = free_bytes() * HEADROOM if limit_gb is None else limit_gb * GB
+    in_use = (_status_bytes("VmData") or 0.0) if limit_gb is None else 0.0
+    allowed = int(wanted + in_use)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def _status_bytes(name: str) -> float | None:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)

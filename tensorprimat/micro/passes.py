@@ -1,0 +1,181 @@
+"""Time the passes of one model: forward, backward and optimizer step, apart and together.
+
+A trial is a synchronised wall-clock interval around its steps, garbage collection off, as torch.utils.benchmark takes
+it (perf/passes_agreement.py shows the two agree). The parts of a step are marked inside the same trials, by device
+events on a GPU: nothing waits between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from tensorprimat import __version__
+from tensorprimat.core.cells import Cell, CellSpec, with_figures
+from tensorprimat.core.errors import UsageError
+from tensorprimat.engines import clock as clocks
+from tensorprimat.engines import endings
+from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.micro import advice, memory
+
+if TYPE_CHECKING:
+    from tensorprimat.micro.workload import Workload
+
+OnStep = Callable[[str, int, float], None]
+"""Gets "warm-up" or "trial", its number from 1, and milliseconds of one step."""
+
+
+def check(spec: CellSpec, machine: Machine) -> None:
+    """Raise UsageError naming the flag where the cell cannot run here."""
+    spec.check()
+    on_gpu = spec.device.startswith("cuda")
+    if not on_gpu and spec.device != "cpu":
+        raise UsageError(f"--device {spec.device}: must be cpu, cuda or cuda:N (cuda is also ROCm's name)")
+    if on_gpu and machine.platform == "cpu":
+        why = f" ({machine.warnings[0].partition(': ')[2]})" if machine.warnings else ""
+        raise UsageError(f"--device {spec.device}: torch sees no GPU here{why}; use --device cpu")
+    number = spec.device.partition(":")[2] or "0"
+    if on_gpu and (not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0)):
+        raise UsageError(f"--device {spec.device}: {machine.gpu_info.device_count} GPUs here, numbered from 0")
+    if not on_gpu and spec.precision in ("tf32", "fp16"):
+        raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
+    if spec.attention == "flash":
+        if not on_gpu:
+            raise UsageError("--attention flash: not on a CPU; use sdpa")
+        if importlib.util.find_spec("flash_attn") is None:
+            raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa, which has its own")
+        if spec.precision not in ("bf16", "fp16"):
+            raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16 or fp16")
+
+
+def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
+    """Time one cell in this process. Memory that is not enough, or a step that fails, is a cell too.
+
+    Raises UsageError where the cell cannot run here and InputError for its token file. Ctrl-C passes through.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    machine = detect(cpu=spec.device == "cpu")
+    check(spec, machine)
+    import torch
+
+    kind = torch.device(spec.device).type
+    if kind == "cuda":
+        torch.cuda.set_device(torch.device(spec.device))
+    watch = advice.Watch(machine, spec.device)
+    peak_known = memory.restart_peak(kind)
+    with memory.limited(kind, spec.memory_limit_gb), _unused_memory_given_back(kind):
+        times = Times()
+        try:
+            _run(spec, times, on_step)
+            cell = with_figures(_cell(spec, machine, times), times.parts)
+        except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
+            short = memory.is_out_of_memory(error)
+            reason = f"out of memory: {spec.title}" if short else endings.reason(error)
+            kept = times if not short else Times()  # trials before the refusal are not the cell that was asked for
+            cell = with_figures(_cell(spec, machine, kept), kept.parts)
+            cell = cell.model_copy(update={"status": "oom" if short else "failed", "reason": reason})
+        peak = memory.peak_gb(kind) if peak_known else None
+    cell = cell.model_copy(
+        update={
+            "peak_memory_gb": peak,
+            "memory_kind": None if peak is None else "allocated" if kind == "cuda" else "resident",
+        }
+    )
+    return cell.model_copy(update={"warnings": advice.advise(cell, watch.end())})
+
+
+class Times:
+    """What the clocks said, in milliseconds of one step."""
+
+    def __init__(self) -> None:
+        self.warmups: list[float] = []
+        self.trials: list[float] = []
+        self.parts: dict[str, list[float]] = {}
+        self.loss: str | None = None
+
+
+def _run(spec: CellSpec, times: Times, on_step: OnStep) -> None:
+    from tensorprimat.micro.workload import Workload
+
+    workload = Workload(spec)
+    times.loss = workload.loss
+    times.parts = {part: [] for part in workload.parts}
+    clock = clocks.choose(workload.device.type, sync=False)
+    with _no_collection():
+        for number in range(1, spec.num_warmups + 1):
+            times.warmups.append(_trial(workload, clock, 1)[0])
+            on_step("warm-up", number, times.warmups[-1])
+        for number in range(1, spec.num_trials + 1):
+            milliseconds, parts = _trial(workload, clock, spec.num_steps)
+            times.trials.append(milliseconds)
+            for part, value in parts.items():
+                times.parts[part].append(value)
+            on_step("trial", number, milliseconds)
+
+
+def _trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
+    """Milliseconds of one step, and of each of its parts, over this many steps."""
+    marks: list[list[Any]] = []
+    clock.synchronise()
+    start = time.perf_counter()
+    for _ in range(steps):
+        of_step: list[Any] = []
+        workload.step(lambda: of_step.append(clock.mark()))  # noqa: B023  called within this turn of the loop
+        marks.append(of_step)
+    clock.synchronise()
+    seconds = time.perf_counter() - start
+    parts = {
+        name: sum(clock.seconds(of_step[place], of_step[place + 1]) for of_step in marks) * 1e3 / steps
+        for place, name in enumerate(workload.parts)
+    }
+    return seconds * 1e3 / steps, parts
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage collection would fall into one trial of many."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _unused_memory_given_back(device_type: str) -> Iterator[None]:
+    """So that the next cell of this process finds what this one found."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        if device_type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def _cell(spec: CellSpec, machine: Machine, times: Times) -> Cell:
+    gpu = machine.gpu_info
+    return Cell(
+        **{name: getattr(spec, name) for name in CellSpec.model_fields},
+        trial_times_ms=tuple(times.trials),
+        warmup_times_ms=tuple(times.warmups),
+        platform=machine.platform,
+        device_name=gpu.device_name,
+        total_memory_gb=gpu.total_memory_gb,
+        host=machine.host,
+        gpu_ids=machine.gpu_ids,
+        torch_version=gpu.pytorch_version,
+        tool_version=__version__,
+        timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        loss=times.loss,
+    )

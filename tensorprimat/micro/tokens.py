@@ -1,0 +1,80 @@
+"""Batches of tokens for timing one step: synthetic, or windows of a memory-mapped token file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tensorprimat.core.cells import CellSpec
+from tensorprimat.core.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+DTYPES = (np.dtype(np.uint16), np.dtype(np.int32))
+CHUNK = 2**24  # tokens looked at in one go: a file larger than memory is read through, never held
+DISTINCT_BATCHES = 2  # taken in turn: enough that no step repeats the one before it
+
+
+def batches(spec: CellSpec) -> list[torch.Tensor]:
+    """Batches of shape (batch size, context + 1) on the host: the last token is only predicted.
+
+    Raises InputError for a token file that does not suit the cell.
+    """
+    import torch
+
+    size, length = spec.batch_size, spec.context_length + 1
+    if spec.data is None:
+        from tensorprimat.engines.torch_data import TokenStream
+
+        stream = TokenStream(vocabulary_size=spec.vocab, seed=spec.seed)
+        made = (
+            np.stack([stream.sequence(batch * size + row, length) for row in range(size)])
+            for batch in range(DISTINCT_BATCHES)
+        )
+        return [torch.from_numpy(batch) for batch in made]
+    tokens = open_tokens(Path(spec.data), vocabulary_size=spec.vocab, least=length)
+    random = np.random.default_rng(spec.seed)
+    starts = random.integers(0, len(tokens) - length + 1, (DISTINCT_BATCHES, size))
+    return [
+        torch.from_numpy(np.stack([tokens[start : start + length] for start in row]).astype(np.int64)) for row in starts
+    ]
+
+
+def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.uint16] | NDArray[np.int32]:
+    """A token file (.npy of uint16 or int32, one dimension), memory-mapped and checked to its last token.
+
+    least: tokens that it must have. Raises InputError that says what does not suit.
+    """
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError("no such token file", path=path, remedy="give another --data") from None
+    except IsADirectoryError:
+        raise InputError("a folder, not a token file", path=path, remedy="give another --data") from None
+    except (ValueError, EOFError) as error:
+        remedy = "--data takes a .npy file of uint16 or int32, as numpy.save writes it"
+        raise InputError(f"not a token file: {str(error).splitlines()[0]}", path=path, remedy=remedy) from error
+    if not isinstance(tokens, np.ndarray):
+        raise InputError("an archive of arrays, not one", path=path, remedy="--data takes a .npy file")
+    if tokens.dtype not in DTYPES:
+        raise InputError(f"tokens of type {tokens.dtype}", path=path, remedy="--data takes uint16 or int32")
+    if tokens.ndim != 1:
+        raise InputError(f"an array of shape {tokens.shape}", path=path, remedy="--data takes one dimension of tokens")
+    if len(tokens) < least:
+        raise InputError(
+            f"{len(tokens)} tokens, but a sequence needs {least}", path=path, remedy="lower --context-length"
+        )
+    for start in range(0, len(tokens), CHUNK):
+        part = tokens[start : start + CHUNK]
+        wrong = np.flatnonzero((part < 0) | (part >= vocabulary_size))
+        if len(wrong):
+            raise InputError(
+                f"token {start + wrong[0]} has id {part[wrong[0]]}, and the vocabulary ends at {vocabulary_size - 1}",
+                path=path,
+                remedy="raise --vocab-size, or give another --data",
+            )
+    return tokens

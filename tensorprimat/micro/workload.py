@@ -1,0 +1,125 @@
+"""The work that is timed: one model, one optimizer, a few batches on the device, and the step that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tensorprimat.core.cells import CellSpec
+from tensorprimat.engines.cross_entropy import linear_cross_entropy
+from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.micro import tokens
+from tensorprimat.micro.limits import LARGEST_LOGITS
+
+LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+Mark = Callable[[], None]
+
+
+class Network(LanguageModel):
+    """The torch engine's model with a loss whose forward pass is nothing but a forward pass, where memory allows it."""
+
+    forward_only = False
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """batch: (sequences, length + 1); returns the mean loss."""
+        hidden = self.decoder(input_ids=batch[:, :-1], use_cache=False).last_hidden_state.flatten(0, 1)
+        targets = batch[:, 1:].flatten()
+        if not pieces(len(targets), self.causal.lm_head.weight.shape[0]):
+            return functional.cross_entropy(self.causal.lm_head(hidden).float(), targets)
+        if not self.forward_only:
+            return linear_cross_entropy(hidden, self.causal.lm_head.weight, targets)
+        return self._loss_in_pieces(hidden, targets)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _loss_in_pieces(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        rows = max(1, LARGEST_LOGITS // int(self.causal.lm_head.weight.shape[0]))
+        losses = [
+            functional.cross_entropy(self.causal.lm_head(part).float(), wanted, reduction="sum")
+            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+        ]
+        return torch.stack(losses).sum() / len(targets)
+
+
+def pieces(rows: int, vocabulary_size: int) -> bool:
+    """Whether the logits of a batch are too many to be held at once."""
+    return rows * vocabulary_size > LARGEST_LOGITS
+
+
+class Workload:
+    """One cell's model on its device; `step` runs the pass that the cell names."""
+
+    def __init__(self, spec: CellSpec) -> None:
+        """Builds everything. Raises InputError for the token file, and whatever a device says that lacks memory."""
+        self.spec, self.device = spec, torch.device(spec.device)
+        torch.set_float32_matmul_precision("high" if spec.precision == "tf32" else "highest")
+        torch.manual_seed(spec.seed)
+        on_host = tokens.batches(spec)
+        with self.device:  # built where it runs: no copy of the weights on the host
+            self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
+        self.network.forward_only = spec.forward_only
+        if not spec.autocast:
+            self.network.to(DTYPES[spec.precision])
+            self.network.restore_rotary()
+        self._batches = cycle([batch.to(self.device) for batch in on_host])
+        if spec.compile:
+            self.network.compile_decoder()
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=spec.autocast and spec.precision == "fp16")
+        if spec.pass_name == "train":
+            self._optimizer = _adamw(self.network, fused=not self._scaler.is_enabled())
+
+    def step(self, mark: Mark = lambda: None) -> None:
+        """Run the pass once; mark is called at the start and after each part."""
+        batch = next(self._batches)
+        mark()
+        with self._autocast():
+            loss = self.network(batch)
+        mark()
+        if self.spec.forward_only:
+            return
+        self._scaler.scale(loss).backward()
+        mark()
+        if self._optimizer is None:
+            self.network.zero_grad(set_to_none=True)
+            return
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        mark()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What lies between the marks of one step."""
+        every = ("forward", "backward", "optimizer")
+        return every[: {"forward": 1, "forward-backward": 2, "train": 3}[self.spec.pass_name]]
+
+    @property
+    def loss(self) -> str:
+        """How the loss is computed."""
+        in_pieces = pieces(self.spec.tokens, self.spec.vocab)
+        return "linear cross-entropy in pieces, gradients in forward" if in_pieces else "cross-entropy of all logits"
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if not self.spec.autocast:
+            return nullcontext()
+        context: AbstractContextManager[Any] = torch.autocast(self.device.type, DTYPES[self.spec.precision])
+        return context
+
+
+def _adamw(network: Network, *, fused: bool) -> torch.optim.Optimizer:
+    """AdamW without decay of vectors, as the torch engine has it."""
+    decayed = [parameter for parameter in network.parameters() if parameter.ndim >= 2]
+    others = [parameter for parameter in network.parameters() if parameter.ndim < 2]
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        betas=BETAS,
+        fused=fused,
+    )

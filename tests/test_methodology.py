@@ -1,0 +1,135 @@
+"""Configurations to compare with: from the catalogue into a run, onto its result, and never mixed in a comparison."""
+
+from pathlib import Path
+
+import pytest
+from plausible import result as plausible_result
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.store import Loaded
+from tensorprimat.engines import ENGINES, methodology, prepare
+from tensorprimat.machine.platform import Machine
+
+
+def machine(name, platform="nvd", count=8, memory_gb=85.0):
+    gpu = GpuInfo(device_name=name, device_count=count, total_memory_gb=memory_gb)
+    return Machine(platform=platform, gpu_info=gpu, host="here")
+
+
+H100 = machine("NVIDIA H100 80GB HBM3")
+A100 = machine("NVIDIA A100-SXM4-80GB")
+MI300X = machine("AMD Instinct MI300X", "amd", memory_gb=206.0)
+
+
+def spec(on, model="llama", engine="nemo", **said):
+    wanted = prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+    made = prepare.spec_of(model, wanted, engine=ENGINES[engine], machine=on)
+    prepare.check_precision(made, on)
+    return made
+
+
+def configuration(made):
+    return (
+        made.precision, made.tensor_model_parallel_size, made.context_parallel_size, made.micro_batch_size,
+        made.global_batch_size, made.sequence_length,
+    )  # fmt: skip
+
+
+def test_nemo_starts_from_the_vendors_best_configuration():
+    made = spec(H100)
+    assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192)
+    assert made.methodology == "max"
+
+
+def test_asking_for_a_precision_takes_the_row_of_that_precision():
+    made = spec(H100, precision="bf16")
+    assert configuration(made) == ("bf16", 1, 2, 1, 128, 8192)
+    assert made.methodology == "max"
+
+
+@pytest.mark.parametrize("on", [H100, MI300X], ids=["nvd", "amd"])
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+def test_identical_is_identical_on_both_platforms(on, model):
+    made = spec(on, model, methodology="identical")
+    assert configuration(made) == ("bf16", 4, 1, 1, 128, 2048)
+    assert (made.methodology, made.data_parallel_size, made.gradient_accumulation_steps) == ("identical", 2, 64)
+
+
+def test_the_torch_engine_takes_a_methodology_only_when_asked():
+    assert spec(H100, engine="torch").methodology is None
+    assert spec(H100, "mistral", engine="torch", methodology="max").methodology == "max"
+
+
+def test_a_flag_that_says_otherwise_makes_the_run_the_users_own():
+    made = spec(H100, global_batch_size=256)
+    assert configuration(made) == ("fp8", 1, 1, 1, 256, 8192)
+    assert made.methodology is None
+    assert spec(H100, global_batch_size=128).methodology == "max"
+
+
+def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
+    with pytest.raises(
+        UsageError, match="--global-batch-size 64: --methodology identical sets 128 for llama here; leave one"
+    ):
+        spec(H100, methodology="identical", global_batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("on", "said", "complaint"),
+    [
+        (H100, {"methodology": "best"}, "--methodology best: no such methodology; choose max, identical, classic"),
+        (
+            A100, {"methodology": "classic"},
+            r"--precision fp8 \(--methodology classic\): A100 .*has no such matrix units; use --precision bf16",
+        ),
+        (A100, {"precision": "fp8"}, "--precision fp8: A100 .*has no such matrix units; use --precision bf16"),
+        (A100, {"methodology": "max"}, "says nothing about llama on NVIDIA A100-SXM4-80GB; it knows H100 SXM"),
+        (
+            H100, {"methodology": "max", "precision": "fp16"},
+            "says nothing about llama in fp16 on NVIDIA H100 80GB HBM3",
+        ),
+        (machine("NVIDIA H100 80GB HBM3", count=2), {"methodology": "identical"}, "2 devices .* change --num-gpus"),
+        (H100, {"methodology": "identical", "preset": "tiny"}, "leave it out with --preset tiny"),
+        (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "says nothing about llama on some CPU"),
+    ],
+)  # fmt: skip
+def test_what_a_methodology_cannot_do_here_is_refused_in_one_line(on, said, complaint):
+    with pytest.raises(UsageError, match=complaint) as refused:
+        spec(on, **said)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_gpu_without_a_row_starts_from_the_presets_values():
+    assert configuration(spec(A100)) == ("bf16", 1, 1, 1, 128, 8192)
+    assert spec(A100).methodology is None
+
+
+def test_a_log_gets_the_name_only_where_nothing_in_it_says_otherwise():
+    log = plausible_result("mi300x", micro_batch_size=1, global_batch_size=128, sequence_length=2048)
+    assert methodology.label(log, "classic").methodology == "classic"
+    config = log.training_config.model_copy(update={"sequence_length": 8192})
+    contradicted = methodology.label(log.model_copy(update={"training_config": config}), "classic")
+    assert contradicted.methodology is None
+    assert contradicted.warnings[-1] == (
+        "methodology: not classic, which the log contradicts (sequence_length 8192 instead of 2048)"
+    )
+
+
+def side(machine, methodology):
+    result = plausible_result(machine, seed=len(methodology)).model_copy(update={"methodology": methodology})
+    return Loaded(path=Path(f"{machine}_{methodology}.json"), result=result)
+
+
+def test_sides_of_different_methodologies_never_meet():
+    files = [side("h100", "max"), side("h100", "identical"), side("mi300x", "identical")]
+    (pair,) = compare(files).pairs
+    assert pair.baseline.result.methodology == "identical"
+    assert "methodology identical" in pair.baseline.label
+
+
+def test_two_methodologies_alone_are_not_comparable():
+    (pair,) = compare([side("h100", "max"), side("mi300x", "classic")]).pairs
+    assert pair.fairness.verdict == "not_comparable"
+    assert "methodology max against classic" in pair.fairness.sentence
