@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+NEMO   := .venv-nemo
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test env lint help clean
+.PHONY: benchmark test test-nemo test-browser env nemo-env lint help clean
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -18,6 +19,9 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 test: $(READY)        ## run the whole test suite
 	$(PY) -m pytest -n 2
 
+test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
+	$(PY) -m pytest -m browser tests/test_browser.py
+
 lint: $(READY)        ## ruff, mypy and shellcheck
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -26,9 +30,18 @@ lint: $(READY)        ## ruff, mypy and shellcheck
 
 env: $(READY)         ## only build .venv
 
+test-nemo: $(NEMO)/.ready   ## test against the real NeMo, in .venv-nemo
+	$(NEMO)/bin/python -m pytest tests/nemo_env
+
+nemo-env: $(NEMO)/.ready    ## only build .venv-nemo (NeMo pins what .venv cannot have)
+
+$(NEMO)/.ready: requirements-nemo.txt constraints-nemo.txt tools/make_env.py
+	$(PYTHON) tools/make_env.py --nemo --venv $(NEMO)
+	@touch $@
+
 $(READY): requirements.txt requirements-dev.txt constraints.txt tools/make_env.py
 	$(PYTHON) tools/make_env.py --venv $(VENV)
 	@touch $@
 
-clean:          ## remove .venv and caches; output/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:          ## remove both environments and caches; output/ stays
+	rm -rf $(VENV) $(NEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis

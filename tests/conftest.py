@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from tensorprimat import logs
 from tensorprimat.core.records import Result
 from tensorprimat.logs.format import Given
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -20,6 +22,16 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no real logs here: {SHARED} is absent")
     return SHARED
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run in which tests were collected but every one was skipped proves nothing, so it fails."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or session.config.option.collectonly:
+        return
+    counts = {outcome: len(reporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "error", "skipped")}
+    if counts["skipped"] and not counts["passed"] + counts["failed"] + counts["error"]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 class TextReader(Protocol):

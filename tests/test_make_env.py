@@ -61,3 +61,9 @@ def test_a_dry_run_names_the_commands_and_makes_nothing(tmp_path):
 
 def test_the_pins_hold_the_torch_that_is_installed(make_env):
     assert f"torch=={make_env.TORCH}\n" in (TOOL.parents[1] / "constraints.txt").read_text()
+
+
+def test_nemo_gets_an_environment_and_pins_of_its_own(make_env, tmp_path):
+    install = make_env.commands("python3", tmp_path / "venv", [], nemo=True)[-1]
+    assert [Path(word).name for word in install if word.endswith(".txt")][-1:] == ["requirements-nemo.txt"]
+    assert not any(Path(word).name in ("constraints.txt", "requirements.txt") for word in install)

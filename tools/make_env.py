@@ -2,6 +2,7 @@
 """Build .venv: everything that benchmark.py, compare_results.py and the tests need.
 
     python3 tools/make_env.py            .venv beside this folder
+    python3 tools/make_env.py --nemo     .venv-nemo: NeMo and its pins, which cannot share one environment with the rest
     python3 tools/make_env.py --dry-run  only say what would be done
 
 Three kinds of machine:
@@ -29,6 +30,9 @@ STACK = (
     "apex", "flash", "nvidia", "cuda", "aiter", "primus",
 )  # fmt: skip
 """How the names of packages begin that a vendor's image was built around."""
+REQUIREMENTS = {False: ("requirements.txt", "requirements-dev.txt"), True: ("requirements-nemo.txt",)}
+CONSTRAINTS = {False: "constraints.txt", True: "constraints-nemo.txt"}
+"""By --nemo."""
 NO_ROCM_TORCH = """make_env: an AMD GPU (/dev/kfd) but no torch for ROCm in this python3. Install it first, for example
   python3 -m pip install torch --index-url https://download.pytorch.org/whl/rocm6.4
 (PyTorch's own index; take the rocm version of your driver), or use a ROCm or Primus image."""
@@ -53,16 +57,16 @@ def torch_source() -> list[str]:
     return [f"torch=={TORCH}"]
 
 
-def commands(python: str, venv: Path, stack: list[str]) -> list[list[str]]:
+def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -> list[list[str]]:
     """What builds the environment, in order; stack: pins that nothing may be installed over."""
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    requirements = ["-r", str(ROOT / "requirements.txt"), "-r", str(ROOT / "requirements-dev.txt")]
+    requirements = [word for name in REQUIREMENTS[nemo] for word in ("-r", str(ROOT / name))]
     if stack:
         return [
             [python, "-m", "venv", "--system-site-packages", str(venv)],
             [*pip, "-c", str(stack_file(venv)), *requirements],
         ]
-    pins = ["-c", str(ROOT / "constraints.txt")] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
+    pins = ["-c", str(ROOT / CONSTRAINTS[nemo])] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
     return [
         [python, "-m", "venv", str(venv)],
         [*pip, *pins, *torch_source()],
@@ -77,10 +81,11 @@ def stack_file(venv: Path) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--venv", type=Path, help="where it goes (default: .venv, or .venv-nemo with --nemo)")
+    parser.add_argument("--nemo", action="store_true", help="the environment of requirements-nemo.txt")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(argv)
-    venv = options.venv.absolute()
+    venv = (options.venv or ROOT / (".venv-nemo" if options.nemo else ".venv")).absolute()
     stack = vendor_stack(sys.executable)
     if not stack and Path("/dev/kfd").exists():
         print(NO_ROCM_TORCH, file=sys.stderr)
@@ -88,10 +93,13 @@ def main(argv: list[str] | None = None) -> int:
     if stack and not options.dry_run:
         venv.mkdir(parents=True, exist_ok=True)
         stack_file(venv).write_text("\n".join(stack) + "\n")
-    for command in commands(sys.executable, venv, stack):
+    for command in commands(sys.executable, venv, stack, nemo=options.nemo):
         print("+", *command, flush=True)
         if not options.dry_run and subprocess.run(command, check=False).returncode:
-            print("make_env: the command above failed; run `make env` again to go on", file=sys.stderr)
+            print(
+                f"make_env: the command above failed; run `make {'nemo-env' if options.nemo else 'env'}` again to go on",
+                file=sys.stderr,
+            )
             return 1
     return 0
 

@@ -25,6 +25,11 @@ COMMANDS = {
     "analyze": "look through folders of old logs, events, profiles and results",
     "gate": "fail a build only when a slowdown is shown",
     "history": "a figure over time per machine and model, with changes detected",
+    "passes": "what forward, backward and optimizer cost on one device",
+    "warmup": "how many warm-up steps are enough",
+    "sweep": "time and memory over sizes, contexts, batches and precisions",
+    "aggregate": "tables and plots of a folder of cells",
+    "preflight": "what this machine can do at best",
 }
 """Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
 

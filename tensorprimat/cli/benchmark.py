@@ -102,6 +102,8 @@ def benchmark(request: Request) -> int:
         screen.warn(warning)
     chosen = MODELS if request.model == "all" else (request.model,)
     primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
+    if primus_models is not None:
+        machine = primus_checkout.machine_of(machine)
     from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
     searches = discover.find(chosen) if from_logs else {}
     plan = choose(
@@ -166,7 +168,7 @@ def _job(model: str, engine: Engine | None, search: discover.Search | None, requ
     earlier = None
     if request.append:
         planned = appending.planned_result(spec, machine)
-        earlier = appending.latest(planned, request.output, default_engine=default_engine(spec.platform))
+        earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)
 
 
@@ -272,7 +274,7 @@ def _read(job: Job, request: Request, stamp: str) -> Outcome:
 def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> Outcome:
     """Every run of one model, saved as it ends."""
     planned = appending.planned_result(spec, machine)
-    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(spec.platform))
+    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
     screen.block(f"BENCHMARK START - {_title(spec)} on {machine.label}", _start_rows(spec, request, machine))
     outcome = Outcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]

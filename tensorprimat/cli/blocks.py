@@ -31,8 +31,14 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
-        ("Steps", f"{spec.warmup_steps} warm-up + {spec.steps} measured{repeated}"),
+        ("Steps", f"{_steps(spec)}{repeated}"),
     ]
+
+
+def _steps(spec: RunSpec) -> str:
+    if spec.engine == "primus":
+        return f"{spec.max_steps} iterations, the warm-up found from their times"
+    return f"{spec.warmup_steps} warm-up + {spec.steps} measured"
 
 
 def parallel(spec: RunSpec) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -252,7 +252,7 @@ class Cell(CellSpec, RoundedRecord):
         return CellSpec.model_validate({name: getattr(self, name) for name in CellSpec.model_fields})
 
 
-def with_figures(cell: Cell, parts_ms: dict[str, Sequence[float]] | None = None) -> Cell:
+def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = None) -> Cell:
     """The cell with every figure that follows from its trial times.
 
     parts_ms: times of forward, backward and optimizer by trial, where they were marked.

@@ -35,7 +35,6 @@ from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, endings, primus_checkout, primus_config
 from tensorprimat.engines.primus_spec import CONFIG, GPU, GPU_SOURCE, ROOT, changes, check
 from tensorprimat.logs.format import Given
-from tensorprimat.logs.text import without_colours
 
 __all__ = ["check", "main", "show_command", "train"]
 
@@ -47,6 +46,7 @@ RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_len
 _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
 _LOSS = re.compile(r"lm loss: *(\S+)")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
 _EPILOGUE = re.compile(r"exited with code|exit ?code|ChildFailedError|torch\.distributed\.elastic|^[\s=#*-]*$")
@@ -195,7 +195,7 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 def _plain(raw: bytes) -> str:
     """A line as text, without colours; of a progress bar that redraws itself the last state."""
     text = raw.decode(errors="replace").rstrip("\r\n")
-    return without_colours(text.rpartition("\r")[2])
+    return _COLOUR.sub("", text.rpartition("\r")[2])
 
 
 class _Shown:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
 from tensorprimat.engines.primus_config import PRESETS
+from tensorprimat.machine.platform import Machine
 
 DEFAULT_PATH = Path("/workspace/Primus")  # where AMD's containers keep it
 CONFIGS = Path("examples", "megatron", "configs")
@@ -24,6 +26,7 @@ NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
 GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
 """Programs of ROCm that name the GPU, in the order in which they are asked."""
+GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
 
 
@@ -60,6 +63,23 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
             return match[0], question[0]
     asked = ", ".join(program for program, *_ in QUESTIONS)
     raise UsageError(f"no AMD Instinct GPU found ({asked} name none); set PRIMUS_GPU_MODEL=MI300X to say which it is")
+
+
+def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
+    """The machine that Primus will train on: this one, or, where our Python sees no AMD GPU (it need not have ROCm's
+    torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
+
+    Raises UsageError.
+    """
+    if machine.platform == "amd":
+        return machine
+    environment = os.environ if environment is None else environment
+    named = environment.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
+    if not named.isdigit() or not int(named):
+        raise UsageError(f"GPUS_PER_NODE={named}: must be a number of GPUs")
+    gpu, _ = gpu_model(environment)
+    info = GpuInfo(device_name=gpu, device_count=int(named), software_stack="rocm")
+    return Machine(platform="amd", gpu_info=info, host=machine.host, warnings=machine.warnings)
 
 
 def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
 """Options of a RunSpec that only this engine understands."""
-GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
 SHORT_RUN = 25
 """Iterations below which an interval over the measured ones is wide: a handful of steps is left after the warm-up."""
 
@@ -87,7 +86,7 @@ def spec_of(
         steps=wanted.steps,
         warmup_steps=wanted.warmup_steps,
         precision=_precision(precision or sets.precision, config),
-        num_gpus=_num_gpus(wanted, machine, environment),
+        num_gpus=wanted.num_gpus or machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE,
         recompute=wanted.recompute,
         seed=wanted.seed,
         platform="amd",
@@ -102,17 +101,6 @@ def _precision(name: str | None, config: Path) -> Any:
             f"{config}: trains in {name or 'no precision that it names'}; --precision bf16 or fp8 says which is meant"
         )
     return name
-
-
-def _num_gpus(wanted: Wanted, machine: Machine, environment: Mapping[str, str]) -> int:
-    if wanted.num_gpus is not None:
-        return wanted.num_gpus
-    if machine.platform == "amd" and machine.gpu_info.device_count:
-        return machine.gpu_info.device_count
-    named = environment.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
-    if not named.isdigit() or not int(named):
-        raise UsageError(f"GPUS_PER_NODE={named}: must be a number of GPUs")
-    return int(named)
 
 
 def changes(spec: RunSpec) -> dict[str, Any]:
@@ -143,9 +131,9 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if gpu is not None and spec.precision in gpu.lacks:
         raise UsageError(f"--precision {spec.precision}: {gpu.name} has none; use bf16")
     models.find(spec.model, spec.preset)
-    visible = machine.gpu_info.device_count or 0
-    if machine.platform == "amd" and spec.num_gpus > visible:
-        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
+    visible = machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE
+    if spec.num_gpus > visible:
+        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE says otherwise")
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     warm_up = sets.whole("lr_warmup_iters") or 0
     if sets.settings.get("lr_decay_iters") is None and spec.max_steps <= warm_up:

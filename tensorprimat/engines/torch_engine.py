@@ -107,7 +107,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     from tensorprimat.engines.torch_module import TrainingModule
 
     torch.set_float32_matmul_precision("high" if spec.precision == "tf32" else "highest")
-    if spec.platform == "cpu":
+    if spec.platform == "cpu" and spec.num_gpus > 1:  # one process has torch's own default, which OMP_NUM_THREADS sets
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
     callback = BenchmarkCallback(
@@ -163,7 +163,7 @@ def _strategy(spec: RunSpec) -> Any:
     backend = "gloo" if spec.platform == "cpu" else None  # Lightning's own choice on a GPU: nccl, which is RCCL on ROCm
     kind = strategy_of(spec)
     if kind == "ddp":
-        return DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True, broadcast_buffers=False)
+        return DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
     if kind == "fsdp":
         replicas = spec.data_parallel_size
         return ModelParallelStrategy(

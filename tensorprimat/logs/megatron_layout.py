@@ -1,8 +1,8 @@
 """Where the figures stand in an iteration line of the Megatron family, and how many lines alike are read at once.
 
-Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first such line.
-A `Template` is a layout together with the figures that hardly ever change (the planned iterations, the batch, the rank,
-the hour): lines that fit it are compared as a byte matrix, and only what moves is read, one column of numbers per field.
+Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first of them.
+A `Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour): lines
+are compared with it as a byte matrix, and of those that fit the digits that move become numbers by one matrix product.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ NEEDLE = b"elapsed time per iteration"
 EXACT_DIGITS = 15  # integers of so many digits are exact in a double
 EXACT_POWER = 22  # and so are powers of ten up to here
 STEADY = frozenset(
-    ("planned", "samples", "rank", "world_size", "memory_total_bytes", "skipped_iterations", "nan_iterations")
-    + ("sequence_length", "year", "month", "day", "hour")
+    (
+        *("planned", "samples", "rank", "world_size", "memory_total_bytes", "skipped_iterations", "nan_iterations"),
+        *("sequence_length", "year", "month", "day", "hour"),
+    )
 )
 """Fields whose value is part of a template."""
 
@@ -60,8 +62,8 @@ _USED = re.compile(
     rb"(?:hip|rocm) mem usage/free/total/usage_ratio:\s*" + _NUMBER + rb"\s*Gi?B/[\d.]+\s*Gi?B/" + _NUMBER
 )
 _USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
-_DATE = re.compile(rb"\[(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\]")
-_DATE_PARTS = ("year", "month", "day", "hour", "minute", "second", "fraction")
+_DATE = re.compile(rb"\[(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?\]")
+DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
 _PRIMUS_RANK = re.compile(rb"\brank-(\d+)/(\d+)")
 _LAUNCHER_RANK = re.compile(rb"^\[(?:default|rank|trainer|worker)(\d+)\]:|^\s{0,5}(\d+):\s")
 
@@ -75,23 +77,16 @@ Rows = NDArray[np.uint8]
 class _Whole:
     """Digits in some columns, other signs among them passed over: `12,345.6` spells 123456."""
 
-    columns: slice
-    weights: FloatArray
-    """Of every column: a power of ten for a digit, 0 for another sign."""
+    columns: NDArray[np.intp]
 
     @classmethod
     def of(cls, text: str, start: int) -> _Whole:
-        weights = np.zeros(len(text))
-        digits = [position for position, sign in enumerate(text) if sign.isdigit()]
-        weights[digits] = 10.0 ** np.arange(len(digits) - 1, -1, -1)
-        return cls(columns=slice(start, start + len(text)), weights=weights)
+        return cls(np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp))
 
     @property
-    def digits(self) -> int:
-        return int(np.count_nonzero(self.weights))
-
-    def read(self, rows: Rows) -> FloatArray:
-        return np.asarray((rows[:, self.columns] - 48).astype(np.float64) @ self.weights)
+    def weights(self) -> FloatArray:
+        """What each digit counts."""
+        return np.asarray(10.0 ** np.arange(len(self.columns) - 1, -1, -1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +96,8 @@ class _Number:
     text: slice
     mantissa: _Whole
     decimals: int
-    exponent: _Whole | None
+    exponent: _Whole
+    """Without columns where the number has none."""
     exponent_sign: int
     sign: int
     shift: int
@@ -118,7 +114,7 @@ class _Number:
             text=slice(start, end),
             mantissa=_Whole.of(mantissa, start),
             decimals=0 if point < 0 else len(mantissa) - point - 1,
-            exponent=_Whole.of(exponent, start + len(mantissa) + 1) if exponent else None,
+            exponent=_Whole.of(exponent, start + len(mantissa) + 1),
             exponent_sign=-1 if exponent.startswith("-") else 1,
             sign=-1 if mantissa.startswith("-") else 1,
             shift=shift,
@@ -128,27 +124,28 @@ class _Number:
     @property
     def is_nan(self) -> bool:
         """nan and inf: no figure."""
-        return self.mantissa.digits == 0
+        return not len(self.mantissa.columns)
 
-    def read(self, rows: Rows) -> FloatArray:
-        """The number of every line, exactly as float() reads its text; shape (lines,)."""
-        if self.is_nan:
-            return np.full(len(rows), np.nan)
-        if self.mantissa.digits > EXACT_DIGITS:
-            return np.array([self._read_one(row) for row in rows])
-        value = self.mantissa.read(rows) * self.sign
+    @property
+    def is_exact(self) -> bool:
+        """Whether arithmetic on the digits gives what float() reads, to the last bit."""
+        return 0 < len(self.mantissa.columns) <= EXACT_DIGITS
+
+    def value(self, mantissa: FloatArray, exponent: FloatArray | None, rows: Rows) -> FloatArray:
+        """The numbers of some lines from what their digits spell, exactly as float() reads the text; (lines,)."""
         places = self.decimals + self.shift
-        if self.exponent is None:
-            value /= 10.0**places
+        if exponent is None:
+            value = mantissa * self.sign / _POWERS[min(places, EXACT_POWER)]
         else:
-            power = (self.exponent.read(rows) * self.exponent_sign - places).astype(np.int64)
+            power = (exponent * self.exponent_sign - places).astype(np.int64)
             size = _POWERS[np.minimum(np.abs(power), EXACT_POWER)]
-            value = np.where(power < 0, value / size, value * size)
+            value = np.where(power < 0, mantissa / size, mantissa * size) * self.sign
             for far in np.flatnonzero(np.abs(power) > EXACT_POWER):
-                value[far] = self._read_one(rows[far]) / self.scale
-        return value if self.scale == 1.0 else value * self.scale
+                value[far] = self.read_text(rows[far]) / self.scale
+        return np.asarray(value * self.scale)
 
-    def _read_one(self, row: Rows) -> float:
+    def read_text(self, row: Rows) -> float:
+        """The number of one line by float()."""
         return float(row[self.text].tobytes().replace(b",", b"")) / 10.0**self.shift * self.scale
 
 
@@ -158,7 +155,7 @@ class Layout:
 
     numbers: dict[str, _Number]
     date: tuple[_Number, ...]
-    """Year, month, day, hour, minute, second, and the fraction where printed; empty for a line without a date."""
+    """In the order of DATE_PARTS; empty for a line without a date."""
     primus: bool
     """Whether only Primus writes such a line."""
 
@@ -196,7 +193,7 @@ class Layout:
         date = dates[-1] if dates else None
         return cls(
             numbers=numbers,
-            date=tuple(_Number.of(line, date.span(group)) for group in range(1, 8) if date[group]) if date else (),
+            date=tuple(_Number.of(line, date.span(group)) for group in range(1, 7)) if date else (),
             primus=rank is not None
             or line[elapsed.end() : elapsed.end() + 1] == b"/"
             or any(name in line for name in (b"hip mem usage", b"mem usages:", b"inst/harmonic mean")),
@@ -204,15 +201,11 @@ class Layout:
 
     def steady(self) -> dict[str, _Number]:
         """The fields whose digits are part of a template."""
-        return {name: number for name, number in self._all().items() if name in STEADY and number.mantissa.digits}
+        return {name: number for name, number in self.all().items() if name in STEADY and not number.is_nan}
 
-    def moving(self) -> dict[str, _Number]:
-        """The other fields."""
-        steady = self.steady()
-        return {name: number for name, number in self._all().items() if name not in steady}
-
-    def _all(self) -> dict[str, _Number]:
-        return self.numbers | dict(zip(_DATE_PARTS, self.date, strict=False))
+    def all(self) -> dict[str, _Number]:
+        """Every field."""
+        return self.numbers | dict(zip(DATE_PARTS, self.date, strict=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,23 +218,40 @@ class Template:
     """How far each byte may differ, as exclusive or: 9 where a digit may differ, else 0; (length,)."""
     moving: dict[str, _Number]
     constants: dict[str, float]
-    fraction_digits: int
-    """Decimal places of the seconds of the date."""
+    columns: NDArray[np.intp]
+    """Where the digits of the moving numbers stand."""
+    weights: FloatArray
+    """(columns, numbers): what each digit counts in each mantissa and exponent, in the order of `moving`."""
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:
+        """free: no field is steady."""
         shape = np.frombuffer(shape_of(line), np.uint8).copy()
         freedom = np.where(shape == ord("0"), 9, 0).astype(np.uint8)
-        row = np.frombuffer(line, np.uint8).reshape(1, -1)
+        row = np.frombuffer(line, np.uint8)
         steady = {} if free else layout.steady()
         for number in steady.values():
-            shape[number.text], freedom[number.text] = row[0, number.text], 0
-        moving = layout.moving() | (layout.steady() if free else {})
-        constants = {name: float(number.read(row)[0]) for name, number in steady.items()}
+            shape[number.text], freedom[number.text] = row[number.text], 0
+        moving = {name: number for name, number in layout.all().items() if name not in steady}
+        constants = {name: number.read_text(row) for name, number in steady.items()}
         if "loss" in moving and moving["loss"].is_nan:
             constants["printed_nan"] = 1.0
-        fraction = moving["fraction"].mantissa.digits if "fraction" in moving else 0
-        return cls(line=shape, freedom=freedom, moving=moving, constants=constants, fraction_digits=fraction)
+        wholes = [
+            whole for number in moving.values() if number.is_exact for whole in (number.mantissa, number.exponent)
+        ]
+        weights = np.zeros((sum(len(whole.columns) for whole in wholes), len(wholes)))
+        first = 0
+        for position, whole in enumerate(wholes):
+            weights[first : first + len(whole.columns), position] = whole.weights
+            first += len(whole.columns)
+        return cls(
+            line=shape,
+            freedom=freedom,
+            moving=moving,
+            constants=constants,
+            columns=np.concatenate([whole.columns for whole in wholes]),
+            weights=weights,
+        )
 
     def fits(self, rows: Rows) -> NDArray[np.bool_]:
         """Which lines have this layout and these constants; (lines,)."""
@@ -250,18 +260,28 @@ class Template:
 
     def read(self, rows: Rows) -> dict[str, FloatArray]:
         """Every field of lines that fit, by name; each of shape (lines,)."""
-        fields = {name: number.read(rows) for name, number in self.moving.items()}
-        date = [fields.pop(name, self.constants.get(name)) for name in _DATE_PARTS]
-        year, month, day, hour, minute, second, fraction = date
-        if minute is not None and second is not None:
-            seconds = _days(year, month, day) * 86400.0 + hour * 3600 + minute * 60 + second
-            if fraction is not None:
-                seconds = seconds + fraction / 10.0**self.fraction_digits
-            fields["ended_at"] = seconds
+        spelled = iter(((rows.take(self.columns, axis=1) - 48).astype(np.float64) @ self.weights).T)
+        fields: dict[str, FloatArray] = {}
+        for name, number in self.moving.items():
+            if number.is_exact:
+                mantissa, exponent = next(spelled), next(spelled)
+                fields[name] = number.value(mantissa, exponent if len(number.exponent.columns) else None, rows)
+            elif number.is_nan:
+                fields[name] = np.full(len(rows), np.nan)
+            else:
+                fields[name] = np.array([number.read_text(row) for row in rows])
         for name, value in self.constants.items():
-            if name not in _DATE_PARTS:
-                fields[name] = np.broadcast_to(np.float64(value), len(rows))
-        return fields
+            fields[name] = np.broadcast_to(np.float64(value), len(rows))
+        return _dated(fields)
+
+
+def _dated(fields: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """The fields with the parts of the date joined to seconds since 1970."""
+    parts = [fields.pop(name) for name in DATE_PARTS if name in fields]
+    if parts:
+        year, month, day, hour, minute, second = parts
+        fields["ended_at"] = _days(year, month, day) * 86400.0 + hour * 3600.0 + minute * 60.0 + second
+    return fields
 
 
 def shape_of(line: bytes) -> bytes:

@@ -63,7 +63,7 @@ def test_an_unmodified_recipe_in_fp8_survives_serialisation_with_our_callback(mo
 def agrees(result, log):
     """Same steps, same losses to the digits printed, same step times within what the hooks explain."""
     ours = {step.index: step for step in result.steps}
-    theirs = {step.index: step for step in log.steps}
+    theirs = {step.index + 1: step for step in log.steps}  # NeMo counts its iterations from 0
     assert list(ours) == list(theirs) == list(range(1, STEPS + 2))
     for index, step in theirs.items():
         assert ours[index].loss == pytest.approx(step.loss, rel=PRINTED_DIGITS)
@@ -80,6 +80,7 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(model, tmp_path):
     assert shown.returncode == 0, shown.stderr[-2000:]
     (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
     result = store.load(tmp_path / "result.json")
+    assert result.model.preset is None  # it was called full, and is not
     agrees(result, logs.read(tmp_path / "train.log"))
     assert (result.model.name, result.provenance.engine, result.platform) == (model, "nemo", "cpu")
     config = result.training_config

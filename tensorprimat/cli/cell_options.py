@@ -1,0 +1,123 @@
+"""Options that `tprimat passes`, `warmup` and `sweep` have in common, and what they share on the screen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tensorprimat.core.cells import Cell
+    from tensorprimat.reports.tables import Table
+
+ModelSize = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"),
+]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="What to call the shape (model_size).")]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=D_MODEL/D_FF/LAYERS/HEADS", help="A shape of your own; may be repeated."),
+]
+DModel = Annotated[int | None, typer.Option(metavar="N", help="Width of the model.")]
+DFf = Annotated[int | None, typer.Option(metavar="N", help="Width of the MLP.", show_default="4 × --d-model")]
+NumLayers = Annotated[int | None, typer.Option(metavar="N", help="Layers.", show_default="12")]
+NumHeads = Annotated[int | None, typer.Option(metavar="N", help="Attention heads.", show_default="12")]
+VocabSize = Annotated[int | None, typer.Option(metavar="N", help="Vocabulary.", show_default="10000, or the preset's")]
+Passes = Annotated[
+    str, typer.Option("--pass", metavar="NAMES", help="forward, forward-backward, train, or all of them.")
+]
+Precisions = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="fp32, tf32, bf16, fp16.", show_default="bf16 on a GPU, fp32 on a CPU"),
+]
+Autocast = Annotated[
+    bool | None,
+    typer.Option(
+        "--autocast/--pure",
+        help="fp32 weights and mixed precision, or everything in --precision.",
+        show_default="pure; autocast for fp16",
+    ),
+]
+Compile = Annotated[bool, typer.Option("--compile", help="torch.compile the model.")]
+Attention = Annotated[str, typer.Option(metavar="NAMES", help="sdpa, eager or flash (package flash-attn).")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Tokens: .npy of uint16 or int32, memory-mapped.", show_default="synthetic"),
+]
+WarmupSteps = Annotated[int, typer.Option(metavar="N", help="Steps before the measured ones.")]
+MeasureSteps = Annotated[
+    int | None, typer.Option(metavar="N", help="Measured steps in all.", show_default="trials × steps per trial")
+]
+Trials = Annotated[int | None, typer.Option(metavar="N", help="Timed intervals.", show_default="10")]
+StepsPerTrial = Annotated[int | None, typer.Option(metavar="K", help="Steps of each.", show_default="1")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights and tokens.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N (cuda is also ROCm's name).")]
+MemoryLimit = Annotated[
+    float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all there is")
+]
+
+WIDE, NARROW = 150, 96  # columns of a terminal: for every column of the table, and for those that matter most
+LEFT_OUT = (
+    "Parameters", "Median, ms", "Forward, ms", "Backward, ms", "Optimizer, ms", "Backward / forward", "Model TFLOP/s",
+)  # fmt: skip
+"""Columns that a narrow terminal does without; files have them."""
+
+
+def resolved_device(device: str) -> str:
+    """auto made concrete."""
+    if device != "auto":
+        return device
+    from tensorprimat.machine.platform import detect
+
+    return "cpu" if detect().platform == "cpu" else "cuda"
+
+
+def show(content: Table) -> None:
+    """A table on stdout, in Markdown where nobody looks at a terminal: ready for a write-up."""
+    from tensorprimat.reports import markdown
+
+    if not sys.stdout.isatty():
+        print(markdown.table(content))
+        return
+    from rich.console import Console
+
+    from tensorprimat.reports.console import listed, table, without
+
+    console = Console(highlight=False)
+    if console.width < NARROW:
+        console.print(listed(content))
+    else:
+        console.print(table(content if console.width >= WIDE else without(content, *LEFT_OUT)))
+    if content.note:
+        console.print(content.note, style="dim", markup=False)
+
+
+def say(text: str) -> None:
+    """Talk goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_warnings(cells: Sequence[Cell]) -> None:
+    """What the data advise."""
+    from tensorprimat.reports.cells import warnings
+
+    for sentence in warnings(cells):
+        say(f"note: {sentence}")
+
+
+def write_tables(cells: Sequence[Cell], folder: Path, stem: str, *, heading: str) -> list[Path]:
+    """Markdown and CSV of the cells in a folder."""
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import markdown
+    from tensorprimat.reports.cells import render_csv, table, warnings
+
+    notes = markdown.bullets(warnings(cells))
+    document = f"# {heading}\n\n{markdown.table(table(cells))}\n" + (f"\n{notes}\n" if notes else "")
+    paths = [folder / f"{stem}.md", folder / f"{stem}.csv"]
+    write_atomically(paths[0], document)
+    write_atomically(paths[1], render_csv(cells))
+    return paths

@@ -1,0 +1,119 @@
+"""`tprimat passes`: what forward, backward and the optimizer cost, apart and together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli import cell_options as options
+
+if TYPE_CHECKING:
+    from tensorprimat.core.cells import Cell
+
+
+def command(
+    model_size: options.ModelSize = None,
+    d_model: options.DModel = None,
+    d_ff: options.DFf = None,
+    num_layers: options.NumLayers = None,
+    num_heads: options.NumHeads = None,
+    vocab_size: options.VocabSize = None,
+    shape: options.Shape = None,
+    label: options.Label = None,
+    context_length: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.", show_default="256, or the preset's")
+    ] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Sequences of a step.", show_default="4, or the preset's")
+    ] = None,
+    pass_name: options.Passes = "all",
+    warmup_steps: options.WarmupSteps = 5,
+    measure_steps: options.MeasureSteps = None,
+    trials: options.Trials = None,
+    steps_per_trial: options.StepsPerTrial = None,
+    precision: options.Precisions = None,
+    autocast: options.Autocast = None,
+    compile: options.Compile = False,
+    attention: options.Attention = "sdpa",
+    data: options.Data = None,
+    seed: options.Seed = 1234,
+    device: options.Device = "auto",
+    memory_limit: options.MemoryLimit = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for JSON, CSV and Markdown.", show_default="none")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Cells as a JSON array on stdout instead of the table.")] = False,
+) -> int:
+    """Time forward, backward and optimizer step of a model on one device, apart and together.
+
+    Sizes are small, medium, large, xl and 2.7B (vocabulary 10,000), the real shapes llama, qwen and mistral, or any
+    shape by its numbers; everything that is a list takes several, separated by commas. A forward pass records what
+    backward needs, as in training. Each measured interval (trial) begins and ends with the device idle; the parts of a
+    step are marked inside it. Memory that is not enough is a row of the table, not an end.
+
+    On a terminal the table is coloured; anywhere else it is Markdown, ready for a write-up.
+
+    \b
+    Examples:
+      tprimat passes --model-size small,medium --context-length 256 --output passes
+      tprimat passes --d-model 384 --d-ff 1536 --num-layers 6 --num-heads 6 --label mine --pass train --trials 20
+
+    \b
+    Exit codes:
+      0  measured (out of memory is a result)
+      1  a cell failed, or was interrupted; what was finished is kept
+      2  a flag is wrong, flags contradict, or the token file does not suit
+    """
+    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.core import cells as cell_files
+    from tensorprimat.micro import grid, passes
+    from tensorprimat.reports.cells import table
+
+    specs = grid.cells(
+        grid.Asked(
+            model_size=model_size,
+            shapes=shape or (),
+            label=label,
+            d_model=d_model,
+            d_ff=d_ff,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            vocab_size=vocab_size,
+            context_length=context_length,
+            batch_size=batch_size,
+            pass_name=pass_name,
+            precision=precision,
+            attention=attention,
+            autocast=autocast,
+            compile=compile,
+            data=None if data is None else str(data),
+            seed=seed,
+            device=options.resolved_device(device),
+            warmup_steps=warmup_steps,
+            measure_steps=measure_steps,
+            trials=trials,
+            steps_per_trial=steps_per_trial,
+            memory_limit_gb=memory_limit,
+        )
+    )
+    folder = None if output is None else writable_folder("--output", output)
+    cells: list[Cell] = []
+    try:
+        for number, spec in enumerate(specs, start=1):
+            options.say(f"[{number}/{len(specs)}] {spec.title}")
+            cells.append(passes.measure(spec))
+            if folder is not None:
+                cell_files.save(cells[-1], folder / spec.file_name)
+    finally:  # after Ctrl-C too: what was measured is shown and written
+        if cells:
+            if json:
+                print("[" + ",".join(f"\n{cell_files.to_json(cell).rstrip()}" for cell in cells) + "\n]")
+            else:
+                options.show(table(cells))
+            options.say_warnings(cells)
+            if folder is not None:
+                written = options.write_tables(cells, folder, "passes", heading="Passes")
+                options.say(f"Files: {', '.join(map(str, written))} and {len(cells)} × bench_*.json")
+    return 1 if any(cell.status == "failed" for cell in cells) else 0

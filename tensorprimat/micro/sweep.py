@@ -1,0 +1,114 @@
+"""A grid of cells, each in a fresh process, one JSON per cell: a sweep that was killed goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprimat.core import cells
+from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core.errors import InputError, RunError
+from tensorprimat.core.store import new_stamp
+
+CONTEXT_PARTS = 64  # how finely the largest context is looked for
+
+Measure = Callable[[CellSpec], Cell]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One cell of the sweep and its file."""
+
+    cell: Cell
+    path: Path
+    resumed: bool
+    """Measured by an earlier call."""
+
+
+def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> Cell | None:
+    """The cell that an earlier call measured on this device; None where it has to be (or failed, and may work now).
+
+    fit: a cell that ran out of memory is finished only when it says what fits.
+    """
+    try:
+        cell = cells.load(folder / spec.file_name)
+    except InputError:  # absent, or not whole: measured again
+        return None
+    if cell.spec != spec or cell.status == "failed" or cell.device_name not in (None, device_name):
+        return None
+    searched = cell.fit_batch_size is not None or cell.fit_context_length is not None
+    return None if fit and cell.status == "oom" and not searched else cell
+
+
+def run(
+    specs: Sequence[CellSpec], folder: Path, *, measure: Measure, device_name: str | None, fit: bool = False
+) -> Iterator[Outcome]:
+    """Every cell in turn, saved before the next begins.
+
+    A file of another measurement that is in a cell's place goes to history/. Raises RunError where a cell cannot be
+    saved; what was saved before stays, and the same call goes on from there.
+    """
+    for spec in specs:
+        path = folder / spec.file_name
+        known = finished(spec, folder, device_name=device_name, fit=fit)
+        if known is not None:
+            yield Outcome(cell=known, path=path, resumed=True)
+            continue
+        cell = measure(spec)
+        if fit and cell.status == "oom":
+            cell = with_fit(cell, measure)
+        try:
+            _keep_other(path, spec)
+            cells.save(cell, path)
+        except OSError as error:
+            raise RunError(
+                f"{path}: {error.strerror or error}; cells before it are kept; the same command goes on from there"
+            ) from error
+        yield Outcome(cell=cell, path=path, resumed=False)
+
+
+def _keep_other(path: Path, spec: CellSpec) -> None:
+    """Move a file of another measurement out of the way; only a failed try of the same cell is replaced."""
+    if not path.exists():
+        return
+    try:
+        if cells.load(path).spec == spec:
+            return
+    except InputError:  # not ours, or broken: kept all the same
+        pass
+    history = path.parent / "history"
+    history.mkdir(exist_ok=True)
+    os.replace(path, history / f"{path.stem}_{new_stamp()}.json")
+
+
+def with_fit(cell: Cell, measure: Measure) -> Cell:
+    """A cell that ran out of memory, with the largest batch that fits, or else the largest context at a batch of 1."""
+    probe = cell.spec.model_copy(update={"num_warmups": 1, "num_trials": 1, "num_steps": 1})
+
+    def fits(**changed: int) -> bool:
+        return measure(probe.model_copy(update=changed)).status == "ok"
+
+    batch = largest(cell.batch_size - 1, lambda size: fits(batch_size=size))
+    if batch:
+        return cell.model_copy(update={"fit_batch_size": batch})
+    part = max(1, cell.context_length // CONTEXT_PARTS)
+    parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
+    if parts:
+        return cell.model_copy(update={"fit_context_length": parts * part})
+    said = "memory: nothing fits, not even one sequence of the shortest context tried; a smaller --model-size"
+    return cell.model_copy(update={"fit_batch_size": 0, "fit_context_length": 0, "warnings": (*cell.warnings, said)})
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from 1 to most that fits, if all below it do; 0 where none does.
+
+    >>> largest(100, lambda number: number <= 37)
+    37
+    """
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

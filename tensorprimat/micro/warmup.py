@@ -1,0 +1,69 @@
+"""The warm-up study: how many warm-up steps until what follows no longer depends on their number."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.micro.sweep import Measure
+
+COUNTS = (0, 1, 2, 5, 10)
+STABLE_PERCENT = 2.0  # points of CV above the lowest of all counts: within it a count is as good as any
+MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves both
+
+
+def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[Cell]:
+    """The same cell after each number of warm-up steps, each measured from nothing."""
+    for count in counts:
+        yield measure(spec.model_copy(update={"num_warmups": count}))
+
+
+def stable_from(cells: Sequence[Cell]) -> Cell | None:
+    """The cell of the lowest count from which on CV and mean no longer depend on it; None where none is."""
+    measured = [cell for cell in cells if cell.cv_percent is not None and cell.mean_time_ms is not None]
+    if not measured:
+        return None
+    lowest = min(cell.cv_percent or 0.0 for cell in measured)
+    settled = statistics.median([cell.median_time_ms or 0.0 for cell in measured])
+    stable = None
+    for cell in reversed(measured):
+        steady = (cell.cv_percent or 0.0) <= lowest + STABLE_PERCENT
+        if not steady or abs((cell.mean_time_ms or 0.0) / settled - 1) > MEAN_STABLE_PERCENT / 100:
+            break
+        stable = cell
+    return stable
+
+
+def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Two or three sentences that the data bear out."""
+    measured = [cell for cell in cells if cell.median_time_ms is not None]
+    if not measured:
+        return ("No count of warm-up steps could be measured.",)
+    settled = statistics.median([cell.median_time_ms or 0.0 for cell in measured])
+    firsts = [(cell.warmup_times_ms or cell.trial_times_ms)[0] for cell in measured]
+    first = statistics.median(firsts)
+    said = [
+        f"The first step took {first:,.1f} ms (median of {len(firsts)} fresh processes), {first / settled:.1f} times "
+        f"the {settled:,.1f} ms of a settled step."
+    ]
+    cold = next((cell for cell in measured if cell.num_warmups == 0), None)
+    if cold is not None and cold.mean_time_ms is not None and cold.cv_percent is not None:
+        said.append(
+            f"Without warm-up it raises the mean of {cold.num_trials} trials by "
+            f"{100 * (cold.mean_time_ms / settled - 1):.1f} % and the CV to {cold.cv_percent:.1f} %."
+        )
+    stable = stable_from(measured)
+    if stable is not None:
+        said.append(
+            f"From {stable.num_warmups} warm-up step{'s' * (stable.num_warmups != 1)} on the CV is stable "
+            f"({stable.cv_percent:.1f} %): --warmup-steps {stable.num_warmups} is enough here."
+        )
+    else:
+        most = max(measured, key=lambda cell: cell.num_warmups)
+        scatter = f"{most.cv_percent:.1f} %" if most.cv_percent is not None else "unknown from one trial"
+        said.append(
+            f"No count is stable: after {most.num_warmups} warm-up steps the CV is still {scatter}; more --trials, or "
+            "a machine with nothing else to do."
+        )
+    return tuple(said)

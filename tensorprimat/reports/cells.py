@@ -1,0 +1,177 @@
+"""Cells as tables: the rows of `tprimat passes`, `warmup` and `sweep`, for terminal, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprimat.core.cells import Cell, Row
+from tensorprimat.core.units import TERA
+from tensorprimat.reports import words
+from tensorprimat.reports.safe_text import csv_cell
+from tensorprimat.reports.tables import Cell as Place
+from tensorprimat.reports.tables import Column, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One column of the table of cells."""
+
+    title: str
+    read: Callable[[Cell], Any]
+    form: Callable[[Any], str] = str
+
+
+def milliseconds(value: float | None) -> str:
+    """A time, to about four digits.
+
+    >>> milliseconds(12.3456), milliseconds(0.01234), milliseconds(12345.6)
+    ('12.35', '0.01234', '12,346')
+    """
+    if value is None:
+        return words.UNMEASURED
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _spread(cell: Cell) -> str | None:
+    """ "12.3 ± 0.4", or OOM: what a reader looks for first."""
+    if cell.status != "ok":
+        return "OOM" if cell.status == "oom" else "failed"
+    if cell.mean_time_ms is None:
+        return None
+    around = "" if cell.std_time_ms is None else f" ± {milliseconds(cell.std_time_ms)}"
+    return milliseconds(cell.mean_time_ms) + around
+
+
+def fits(cell: Cell) -> str | None:
+    """What fits where the cell itself does not."""
+    if cell.fit_batch_size:
+        return f"batch {cell.fit_batch_size}"
+    if cell.fit_context_length:
+        return f"context {cell.fit_context_length} at batch 1"
+    return None if cell.fit_batch_size is None else "nothing"
+
+
+def _precision(cell: Cell) -> str:
+    return cell.precision + (" autocast" if cell.autocast else "") + (" compiled" if cell.compile else "")
+
+
+FIELDS = (
+    Field(title="Model", read=lambda cell: cell.model_size),
+    Field(title="Parameters", read=lambda cell: cell.num_parameters, form=words.count),
+    Field(title="Context", read=lambda cell: cell.context_length, form=words.count),
+    Field(title="Batch", read=lambda cell: cell.batch_size, form=words.count),
+    Field(title="Precision", read=_precision),
+    Field(title="Attention", read=lambda cell: cell.attention),
+    Field(title="Pass", read=lambda cell: cell.pass_name),
+    Field(title="Warm-up", read=lambda cell: cell.num_warmups, form=words.count),
+    Field(title="Step, ms", read=_spread),
+    Field(title="CV, %", read=lambda cell: cell.cv_percent, form=lambda value: f"{value:.1f}"),
+    Field(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
+    Field(title="Forward, ms", read=lambda cell: cell.forward_time_ms, form=milliseconds),
+    Field(title="Backward, ms", read=lambda cell: cell.backward_time_ms, form=milliseconds),
+    Field(title="Optimizer, ms", read=lambda cell: cell.optimizer_time_ms, form=milliseconds),
+    Field(title="Backward / forward", read=lambda cell: cell.backward_forward_ratio, form=lambda value: f"{value:.2f}"),
+    Field(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=words.rate),
+    Field(title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: words.rate(value / TERA)),
+    Field(title="MFU", read=lambda cell: cell.mfu, form=words.percent),
+    Field(title="Peak memory", read=lambda cell: cell.peak_memory_gb, form=words.gigabytes),
+    Field(title="Fits", read=fits),
+)
+ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
+SAME_SAID_ONCE = {"Precision", "Attention", "Warm-up"}
+"""Columns that only say something where cells differ in them."""
+WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
+
+
+def table(cells: Sequence[Cell], *, title: str = "Passes") -> Table:
+    """One row per cell; a column that no cell fills is left out, and so is one that says the same in every row."""
+    shown = [field for field in FIELDS if _says(field, cells)]
+    return Table(
+        key="cells",
+        title=title,
+        columns=tuple(Column(title=field.title, numeric=field.title not in WORDS) for field in shown),
+        rows=tuple(tuple(_place(field, cell) for field in shown) for cell in cells),
+        note=note(cells),
+    )
+
+
+def _says(field: Field, cells: Sequence[Cell]) -> bool:
+    values = [field.read(cell) for cell in cells]
+    if field.title in ALWAYS:
+        return True
+    if field.title in SAME_SAID_ONCE:
+        return len(set(values)) > 1
+    return any(value is not None for value in values)
+
+
+def _place(field: Field, cell: Cell) -> Place:
+    value = field.read(cell)
+    return Place(text=words.UNMEASURED if value is None else field.form(value), value=value)
+
+
+def note(cells: Sequence[Cell]) -> str:
+    """What every row has in common: device, precision, trials, and what the figures mean."""
+    first = cells[0]
+
+    def common(read: Callable[[Cell], Any], form: str) -> str | None:
+        values = {read(cell) for cell in cells} - {None}
+        return form.format(values.pop()) if len(values) == 1 else None
+
+    parts = [
+        common(lambda cell: cell.device_name, "{}"),
+        common(lambda cell: cell.torch_version, "torch {}"),
+        common(_precision, "{}"),
+        common(lambda cell: cell.attention, "{} attention"),
+        common(lambda cell: cell.vocab, "vocabulary {:,}"),
+        common(lambda cell: cell.num_warmups, "{} warm-up steps"),
+        common(lambda cell: cell.num_trials, "{} trials"),
+        common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),
+        common(lambda cell: cell.memory_kind, "{} memory"),
+    ]
+    said = ", ".join(part for part in parts if part)
+    return f"{said}. Mean ± sample standard deviation; FLOPs by the {first.flops_convention} convention."
+
+
+def warnings(cells: Sequence[Cell]) -> list[str]:
+    """Each warning once, with the cells that it is about."""
+    by_text: dict[str, list[Cell]] = {}
+    for cell in cells:
+        for sentence in cell.warnings:
+            by_text.setdefault(sentence, []).append(cell)
+        if cell.reason is not None:
+            by_text.setdefault(cell.reason, []).append(cell)
+    return [_about(sentence, of, len(cells)) for sentence, of in by_text.items()]
+
+
+def _about(sentence: str, of: Sequence[Cell], cells: int) -> str:
+    if cells == 1 or (len(of) == 1 and of[0].title in sentence):
+        return sentence
+    which = "every cell" if len(of) == cells else f"{len(of)} cells" if len(of) > 2 else "; ".join(c.title for c in of)
+    return f"{sentence} [{which}]"
+
+
+def rows_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """A file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([csv_cell(column) for column in columns])
+    for row in rows:
+        writer.writerow([_field(row.get(column)) for column in columns])
+    return buffer.getvalue()
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    return csv_cell(value) if isinstance(value, str) else str(value)
+
+
+def render_csv(cells: Sequence[Cell]) -> str:
+    """Every field of every cell but the series."""
+    rows = [cell.model_dump(mode="json", by_alias=True) for cell in cells]
+    columns = [key for key, value in rows[0].items() if not isinstance(value, list)]
+    return rows_csv(rows, columns)

@@ -1,0 +1,87 @@
+"""What the README and docs/ say is true: commands, flags, files, JSON keys, pages that are written from the code."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+INSTALLED = {"tprimat": [sys.executable, "-m", "tensorprimat"]}
+
+COMMAND = re.compile(r"(?:python3 |\./)(\w+\.(?:py|sh))((?: +[^`#\n|]*)?)")
+MENTIONED = sorted({(script, flags.strip()) for script, flags in COMMAND.findall(README)})
+
+
+def tracked():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return set(listed.split("\n")) - {""}
+
+
+@pytest.mark.parametrize(("script", "flags"), MENTIONED, ids=lambda value: value or "bare")
+def test_every_command_of_the_readme_exists_and_knows_its_flags(script, flags):
+    assert (ROOT / script).is_file()
+    named = re.findall(r"--[a-z-]+", flags)
+    if script.endswith(".py") and named:
+        manual = subprocess.run(
+            [sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        assert [flag for flag in named if flag not in manual and flag != "--help"] == []
+
+
+def tree():
+    block = re.search(r"## What is where\n\n```\n(.*?)```", README, re.S).group(1)
+    return re.findall(r"^( *)(\S+) +\S.*$", block, re.M)
+
+
+def test_every_file_of_the_tree_is_there():
+    missing = []
+    folder = ""
+    for indent, name in tree():
+        path = f"{folder}{name}" if indent else name
+        if not indent:
+            folder = name if name.endswith("/") else ""
+        if not (ROOT / path).exists():
+            missing.append(path)
+    assert missing == []
+
+
+def test_every_command_at_the_top_is_in_the_tree():
+    shown = {name for _, name in tree()}
+    top = {path.name for path in ROOT.iterdir() if path.suffix in (".py", ".sh") and path.name in tracked()}
+    assert top - shown == set()
+
+
+def test_the_keys_of_the_json_example_are_keys_of_a_result():
+    example = json.loads(re.search(r"```json\n(.*?)```", README, re.S).group(1))
+    schema = json.loads((ROOT / "docs" / "result.schema.json").read_text())
+
+    def check(document, node, where):
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+        if isinstance(document, dict) and "properties" in node:
+            for key, value in document.items():
+                assert key in node["properties"], f"{where}.{key}"
+                check(value, node["properties"][key], f"{where}.{key}")
+
+    check(example, schema, "result")
+
+
+def test_every_picture_and_page_that_is_linked_is_there():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+
+
+def test_the_pages_written_from_the_code_are_up_to_date():
+    check = subprocess.run(
+        [sys.executable, "tools/write_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert check.returncode == 0, check.stderr
+
+
+def test_the_makefile_has_the_two_commands_first():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert {"benchmark", "test", "env"} <= set(targets)
+    assert README.index("make benchmark") < README.index("make test") < README.index("## By hand")
