@@ -69,7 +69,7 @@ def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -
     pins = ["-c", str(ROOT / CONSTRAINTS[nemo])] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
     return [
         [python, "-m", "venv", str(venv)],
-        [*pip, *pins, *torch_source()],
+        [*pip, *pins, "--no-deps", "--retries", "1", *torch_source()],  # its needs come from the ordinary index below
         [*pip, *pins, *requirements],
     ]
 
@@ -96,10 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     for command in commands(sys.executable, venv, stack, nemo=options.nemo):
         print("+", *command, flush=True)
         if not options.dry_run and subprocess.run(command, check=False).returncode:
-            print(
-                f"make_env: the command above failed; run `make {'nemo-env' if options.nemo else 'env'}` again to go on",
-                file=sys.stderr,
-            )
+            again = "make nemo-env" if options.nemo else "make env"
+            print(f"make_env: the command above failed; run `{again}` again to go on", file=sys.stderr)
             return 1
     return 0
 
