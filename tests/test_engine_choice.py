@@ -57,7 +57,7 @@ def test_logs_are_looked_for_only_where_they_can_matter():
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="--engine jax: no such engine; engines: auto, torch, nemo, primus, logs"):
+    with pytest.raises(UsageError, match="--engine jax: no such engine; engines: auto, torch, nemo, bridge, primus, logs"):
         chosen("jax", "cpu")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorprimat import __version__
@@ -18,6 +18,8 @@ from tensorprimat.core.errors import TensorPrimatError
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
+    "pretrain": "train one model with NeMo, measured (pretrain_*.py)",
+    "convert": "a Hugging Face checkpoint to a NeMo checkpoint",
     "extract": "one log to one result file",
     "compare": "results to a verdict, a plot and a report",
     "enhance": "the same with cost, MFU, memory, power and time to train",
@@ -30,6 +32,8 @@ COMMANDS = {
     "sweep": "time and memory over sizes, contexts, batches and precisions",
     "aggregate": "tables and plots of a folder of cells",
     "preflight": "what this machine can do at best",
+    "primus": "what a Primus configuration trains, beside the NVIDIA side's",
+    "processes": "who uses GPU memory; end leftover training processes",
 }
 """Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
 
@@ -48,8 +52,11 @@ Options:
 _INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
 
-def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> int:
-    """Run one command. argv: command and its arguments (default: sys.argv); program: what usage lines call it.
+def main(
+    argv: Sequence[str] | None = None, *, program: str | None = None, defaults: Mapping[str, Any] | None = None
+) -> int:
+    """Run one command. argv: command and its arguments (default: sys.argv); program: what usage lines call it;
+    defaults: values of options by parameter name, for a door that has its own (a flag and an environment variable win).
 
     Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
     """
@@ -66,7 +73,7 @@ def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> in
         return 2
     program = program or f"tprimat {name}"
     try:
-        return _call(name, rest, program)
+        return _call(name, rest, program, defaults or {})
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tensorprimat"):
             raise
@@ -78,16 +85,14 @@ def main(argv: Sequence[str] | None = None, *, program: str | None = None) -> in
         return 2
 
 
-def _call(name: str, arguments: list[str], program: str) -> int:
+def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, Any]) -> int:
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
 
     # What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside).
-    parse_errors: Any = next(
-        kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
-    )
+    parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, context_settings={"help_option_names": ["-h", "--help"]})(
+    app.command(name, context_settings={"help_option_names": ["-h", "--help"], "default_map": dict(defaults)})(
         importlib.import_module(f"tensorprimat.cli.{name}").command
     )
     try:

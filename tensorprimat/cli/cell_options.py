@@ -109,14 +109,17 @@ def say_warnings(cells: Sequence[Cell]) -> None:
         say(f"note: {sentence}")
 
 
-def write_tables(cells: Sequence[Cell], folder: Path, stem: str, *, heading: str) -> list[Path]:
-    """Markdown and CSV of the cells in a folder."""
+def write_tables(
+    cells: Sequence[Cell], folder: Path, stem: str, *, heading: str, text: Sequence[str] = ()
+) -> list[Path]:
+    """Markdown and CSV of the cells in a folder. text: sentences under the table."""
     from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import markdown
     from tensorprimat.reports.cells import render_csv, table, warnings
 
     notes = markdown.bullets(warnings(cells))
-    document = f"# {heading}\n\n{markdown.table(table(cells))}\n" + (f"\n{notes}\n" if notes else "")
+    parts = [f"# {heading}", markdown.table(table(cells)), " ".join(text), notes]
+    document = "\n\n".join(part for part in parts if part) + "\n"
     paths = [folder / f"{stem}.md", folder / f"{stem}.csv"]
     write_atomically(paths[0], document)
     write_atomically(paths[1], render_csv(cells))

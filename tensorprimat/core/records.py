@@ -278,6 +278,14 @@ def _read_steps(document: Any) -> Any:
     return {**document, "steps": Steps(columns, logged_nan=logged_nan)}
 
 
+def _milliseconds(moment: float) -> float:
+    return round(moment, 3)
+
+
+def _significant(value: float) -> float:
+    return significant(value, SERIES_DIGITS)
+
+
 def _series(steps: Steps, name: str) -> list[Any]:
     """One column as JSON: null where unseen, "nan" where nan was logged."""
     column = steps.column(name)
@@ -288,8 +296,9 @@ def _series(steps: Steps, name: str) -> list[Any]:
     if name in INTEGER_COLUMNS:
         return [None if name == "line" and value < 0 else int(value) for value in column]
     printed_nan = steps.logged_nan(name)
+    shorten = _milliseconds if name == "ended_at" else _significant
     return [
-        significant(value, SERIES_DIGITS) if math.isfinite(value) else "nan" if is_nan else None
+        shorten(value) if math.isfinite(value) else "nan" if is_nan else None
         for value, is_nan in zip(column.tolist(), printed_nan.tolist(), strict=True)
     ]
 

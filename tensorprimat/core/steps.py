@@ -152,7 +152,9 @@ class Steps(Sequence[Step]):
         return self._logged_nan.get(name, np.zeros(self._length, np.bool_))
 
     def take(self, rows: slice | np.ndarray) -> Steps:
-        """Rows by slice, boolean mask or positions."""
+        """Rows by slice, boolean mask or positions; a stretch of rows shares its memory with these."""
+        if isinstance(rows, np.ndarray) and rows.dtype != np.bool_ and len(rows) and (np.diff(rows) == 1).all():
+            rows = slice(int(rows[0]), int(rows[-1]) + 1)
         return Steps(
             {name: values[rows] for name, values in self._columns.items()},
             logged_nan={name: mask[rows] for name, mask in self._logged_nan.items()},
@@ -161,7 +163,7 @@ class Steps(Sequence[Step]):
     def replace(self, **columns: np.ndarray | float | int) -> Steps:
         """The same rows with some columns set anew; a single number fills its column."""
         filled = {
-            name: np.full(self._length, value) if np.isscalar(value) else np.asarray(value)
+            name: np.broadcast_to(value, self._length) if np.isscalar(value) else np.asarray(value)
             for name, value in columns.items()
         }
         kept_nan = {name: mask for name, mask in self._logged_nan.items() if name not in columns}

@@ -8,17 +8,16 @@ latest by hand is copied to history before it is replaced.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -105,11 +104,9 @@ def write(result: Result, path: Path) -> Path:
     """Write a result under a name of its own; the series of a very long one beside it. Raises OSError."""
     if len(result.steps) > INLINE_STEPS:
         series = path.with_suffix(".npz")
-        buffer = io.BytesIO()
         columns = {name: result.steps.column(name) for name in result.steps.seen}
         masks = {f"nan:{name}": mask for name in result.steps.seen if (mask := result.steps.logged_nan(name)).any()}
-        np.savez(buffer, allow_pickle=False, **columns, **masks)
-        write_atomically(series, buffer.getbuffer())
+        write_atomically(series, lambda file: np.savez(file, allow_pickle=False, **columns, **masks))
         result = result.model_copy(update={"series_file": series.name})
     write_atomically(path, to_json(result))
     return path
@@ -128,13 +125,19 @@ def to_json(result: Result) -> str:
     )
 
 
-def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError."""
+def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], None]) -> None:
+    """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
+
+    content: what the file holds, or a function that writes it where it is too large to be held.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read

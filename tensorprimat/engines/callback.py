@@ -278,9 +278,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if recorder is None or not self.print_every or step.index % self.print_every:
             return
         mean = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
-        self._print(
-            console.step_line(step, label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak)
-        )
+        self._print(console.step_line(step, label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak))
 
     def _print(self, text: str) -> None:
         print(text, flush=True)

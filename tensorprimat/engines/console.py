@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorprimat.core.records import Result
+from tensorprimat.core.records import MemoryMetrics, Result
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GB
 
@@ -42,7 +42,8 @@ def start_block(result: Result, *, label: str) -> str:
 def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_bytes: float | None) -> str:
     """One step; mean_seconds: over the steps since the first, memory_bytes: peak of the allocator so far.
 
-    >>> print(step_line(Step(index=10, seconds=1.234, loss=2.5), label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
+    >>> step = Step(index=10, seconds=1.234, loss=2.5)
+    >>> print(step_line(step, label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
     [CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB | Loss: 2.5000
     """
     parts = [f"[{label}] Step {step.index:>3}"]
@@ -61,7 +62,7 @@ def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_byte
 
 def end_block(result: Result, *, label: str, path: Path, interruption_seconds: dict[str, float]) -> str:
     """Totals, the measured figures, and the file that holds them."""
-    figures, memory = result.performance_metrics, result.memory_metrics
+    figures, memory = result.performance_metrics, result.memory_metrics or MemoryMetrics()
     ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
     total = (
         f"{figures.total_steps} steps in {figures.total_time_seconds:.3f} s"
@@ -79,8 +80,8 @@ def end_block(result: Result, *, label: str, path: Path, interruption_seconds: d
         "Measured": None if mean is None else f"{figures.measured_steps} steps, {mean:.4f} s each",
         "Rate": rates,
         "Memory": _joined(
-            _gigabytes("allocated peak", memory and memory.peak_memory_allocated_gb),
-            _gigabytes("reserved peak", memory and memory.peak_memory_reserved_gb),
+            _gigabytes("allocated peak", memory.peak_memory_allocated_gb),
+            _gigabytes("reserved peak", memory.peak_memory_reserved_gb),
         ),
         "Result": str(path),
     }

@@ -1,8 +1,8 @@
 """Cross-entropy of a language model's head without ever holding all its logits.
 
-With 128,256 tokens in the vocabulary the logits of one sequence of 8,192 take 4.2 GB in float32, and autograd would keep
-them and their gradient. Here head and loss are computed for some rows at a time, and their gradients at once, so that
-only the gradients of the hidden states and of the head's weight stay. The arithmetic is that of
+With 128,256 tokens in the vocabulary the logits of one sequence of 8,192 take 4.2 GB in float32, and autograd would
+keep them and their gradient. Here head and loss are computed for some rows at a time, and their gradients at once, so
+that only the gradients of the hidden states and of the head's weight stay. The arithmetic is that of
 `cross_entropy(linear(hidden, weight).float(), targets)`; torch's own linear_cross_entropy is there from torch 2.12 on.
 """
 
@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 LOGITS_PER_CHUNK = {"cuda": 2**28, "cpu": 2**21}
-"""1 GB of float32 keeps a GPU's matrix product at full speed and is small beside the model; on a CPU 8 MB stay in cache."""
+"""1 GB of float32 keeps a GPU's matrix product at full speed; 8 MB stay in a CPU's cache."""
 
 
 def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,9 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 likelihood = torch.log_softmax(functional.linear(part, head), dim=-1, dtype=torch.float32)
                 loss -= likelihood.gather(1, wanted).sum()
                 # Softmax minus one at the target is the gradient with respect to the logits.
-                gradient = likelihood.exp_().scatter_add_(1, wanted, likelihood.new_full((1, 1), -1.0).expand_as(wanted))
+                gradient = likelihood.exp_().scatter_add_(
+                    1, wanted, likelihood.new_full((1, 1), -1.0).expand_as(wanted)
+                )
                 gradient = gradient.to(dtype)
                 torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
                 if start == 0:

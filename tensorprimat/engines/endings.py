@@ -35,15 +35,17 @@ def reason(error: BaseException) -> str:
 
 
 def memory_remedies(spec: RunSpec) -> str:
-    """What makes a run of the torch engine need less memory; never the global batch, which alone changes nothing."""
+    """What makes a run need less memory; never the global batch, which alone changes nothing."""
     remedies = []
     if spec.micro_batch_size > 1:
         remedies.append(f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}")
     remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
     if not spec.recompute:
         remedies.append("--recompute")
-    remedies.append("more --num-gpus with --strategy fsdp")
-    remedies.append("--tensor-parallel-size with --engine nemo")
+    if spec.engine in ("nemo", "bridge"):
+        remedies.append(f"--tensor-parallel-size {2 * spec.tensor_model_parallel_size}")
+    else:
+        remedies += ["more --num-gpus with --strategy fsdp", "--tensor-parallel-size with --engine nemo"]
     if spec.precision in ("fp32", "tf32"):
         remedies.append("--precision bf16")
     return ", ".join(remedies)

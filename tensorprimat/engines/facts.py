@@ -6,13 +6,14 @@ imported, so an object that lacks an attribute simply says less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from tensorprimat.core import models
 from tensorprimat.core.records import Model, ModelShape
+from tensorprimat.machine import environment
 
 PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
 """By the first part of Lightning's word for it ("bf16-mixed", "32-true")."""
@@ -44,6 +45,13 @@ def is_nemo(trainer: Any) -> bool:
     return type(trainer.strategy).__module__.startswith("nemo.")
 
 
+def framework(trainer: Any) -> dict[str, str]:
+    """Fields of TrainingConfig: what drives the training, and its version."""
+    name, package = ("NeMo", "nemo_toolkit") if is_nemo(trainer) else ("Lightning", "lightning")
+    versions = environment.versions((package,))
+    return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
+
+
 def is_sharded(trainer: Any) -> bool:
     """Whether one rank's parameters are only parts, so that they cannot be counted. (A DTensor knows its whole.)"""
     strategy = trainer.strategy
@@ -73,6 +81,8 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
         facts["parameter_dtype"] = dtype_name(parameter.dtype)
     if optimizers := getattr(trainer, "optimizers", None):
         facts["optimizer"] = type(optimizers[0]).__name__
+        rate = optimizers[0].param_groups[0]["lr"]
+        facts["learning_rate"] = rate if isinstance(rate, float) else None
     facts["data_parallel_size"] = _data_parallel_size(strategy, world, parallel)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -169,7 +179,7 @@ def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     return Model(name=name, shape=shape, parameters=expected), []
 
 
-def _configs(module: Any) -> Iterable[Any]:
+def _configs(module: Any) -> Iterator[Any]:
     """Configurations of the module and of what it contains, outermost first."""
     for part in module.modules():
         config = getattr(part, "config", None)
@@ -183,7 +193,7 @@ def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
     numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
     if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:
         numbers["head_dim"] = numbers["hidden_size"] // numbers["num_attention_heads"]
-    window = _whole(config, "sliding_window", "window_size")
+    window = _whole(config, "sliding_window", "window_size") or _behind(getattr(config, "window_size", None))
     if getattr(config, "use_sliding_window", True) is False:  # Qwen 2.5 names a window that it does not use
         window = None
     tied = getattr(config, "tie_word_embeddings", getattr(config, "share_embeddings_and_output_weights", False))
@@ -218,6 +228,13 @@ def _whole(owner: Any, *names: str) -> int | None:
         value = getattr(owner, name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
+    return None
+
+
+def _behind(window: Any) -> int | None:
+    """Megatron's (tokens behind, tokens ahead): the first, where it is a limit at all."""
+    if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
+        return window[0]
     return None
 
 

@@ -64,6 +64,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     config = TrainingConfig.model_validate(
         {
+            **facts.framework(trainer),
             **found,
             **declared.training_config,
             "warmup_steps": declared.warmup_steps,
@@ -139,7 +140,10 @@ def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_ste
 def finish(
     result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, warnings: Sequence[str]
 ) -> Result:
-    """The result with its steps and every figure. memory: a last reading, maximum over ranks; ended_by: None if whole."""
+    """The result with its steps and every figure.
+
+    memory: a last reading, its peaks the maximum over ranks; ended_by: None if the training ended by itself.
+    """
     host_peak = memory.get(HOST_PEAK)
     columns = {name: value for name, value in memory.items() if name != HOST_PEAK}
     complete = ended_by is None and len(steps) > 0

@@ -17,13 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import nemo_recipe
+from tensorprimat.engines import endings, nemo_recipe
 from tensorprimat.machine.platform import Machine
 
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
-RANK_VARIABLES = ("RANK", "SLURM_PROCID")  # set by torchrun and srun: somebody has started the ranks already
+NEMO_SEED = 1234  # nemo.lightning's init_parallel_ranks has it as a default that no recipe can change
+RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, somebody started the ranks already
 
 
 def unavailable() -> str | None:
@@ -45,11 +46,30 @@ def unavailable() -> str | None:
     return None
 
 
-def check(spec: RunSpec, _machine: Machine) -> None:
+def check(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where NeMo cannot run the spec here."""
-    if reason := unavailable():
-        raise UsageError(f"{reason}; try --engine torch")
     spec.check()
+    if machine.platform != "nvd":
+        raise UsageError(
+            f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try --engine torch"
+        )
+    if spec.preset != "full":
+        raise UsageError(f"--preset {spec.preset}: NeMo's recipes are of the real models; try --engine torch")
+    if spec.strategy != "auto":
+        raise UsageError(f"--strategy {spec.strategy}: NeMo has its own, Megatron's; leave the flag out")
+    if spec.seed != NEMO_SEED:
+        raise UsageError(f"--seed {spec.seed}: NeMo 2 always starts from {NEMO_SEED}; leave the flag out")
+    if spec.num_nodes > 1 and not started_by_launcher():
+        raise UsageError(
+            f"--num-nodes {spec.num_nodes}: start the script with srun or torchrun on every node, "
+            "or use benchmark.py --nodes"
+        )
+    nemo_recipe.precision_recipe(spec)
+
+
+def started_by_launcher() -> bool:
+    """Whether torchrun or srun has started this process as one of several ranks."""
+    return any(os.environ.get(name, "1") not in ("", "1") for name in RANK_COUNTS)
 
 
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
@@ -61,20 +81,39 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
 
 def execute(recipe: Any, spec: RunSpec) -> None:
     """Run a recipe: in this process for one GPU or one rank of several, else by NeMo-Run with torchrun."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    if spec.num_gpus == 1 or started_by_launcher():
+        _run_here(recipe, spec)
+    else:
+        _run_under_torchrun(recipe, spec)
+
+
+def _run_here(recipe: Any, spec: RunSpec) -> None:
+    """One rank, in this process. Whatever goes wrong, which the callback was told of, becomes an error of ours."""
     import nemo_run as run
 
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-    if spec.num_gpus == 1 or any(name in os.environ for name in RANK_VARIABLES):
+    try:
         run.run(recipe, direct=True)
-        return
+    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
+        raise RunError("interrupted; what was measured until then is kept") from stop
+    except (RuntimeError, MemoryError, OSError, ValueError, AssertionError) as error:  # Megatron asserts its arguments
+        if endings.is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"out of memory: {endings.configuration(spec)}; try {endings.memory_remedies(spec)}"
+            ) from error
+        raise RunError(f"training failed: {endings.reason(error)}") from error
+
+
+def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
+    """All ranks of this machine, started by NeMo-Run; its log comes through as it grows."""
+    import nemo_run as run
+
     package_parent = str(Path(__file__).parents[2])
+    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     executor = run.LocalExecutor(
         ntasks_per_node=spec.num_gpus,
         launcher="torchrun",
-        env_vars={
-            **ENVIRONMENT,
-            "PYTHONPATH": os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH")))),
-        },
+        env_vars={**ENVIRONMENT, "PYTHONPATH": search_path},  # the child has to find the callback
     )
     with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
         experiment.add(recipe, executor=executor, name=spec.model, tail_logs=True)

@@ -28,8 +28,6 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
     import nemo_run as run
     from nemo.collections import llm
 
-    if spec.precision not in PRECISIONS:
-        raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(PRECISIONS)}")
     recipe = getattr(llm, RECIPES[spec.model]).pretrain_recipe(
         name=f"tensorprimat_{spec.model}",
         dir=spec.output_dir,
@@ -39,8 +37,19 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
     _set_parallelism(recipe, spec)
     _set_data(recipe, spec)
     _set_trainer(recipe, spec)
+    if spec.recompute:
+        recipe.model.config.recompute_granularity = "full"
+        recipe.model.config.recompute_method = "uniform"
+        recipe.model.config.recompute_num_layers = 1
     recipe.trainer.callbacks = [*(recipe.trainer.callbacks or []), callback(run, spec, result_file)]
     return recipe
+
+
+def precision_recipe(spec: RunSpec) -> str:
+    """NeMo's name for the spec's precision. Raises UsageError where it has none."""
+    if spec.precision not in PRECISIONS:
+        raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(PRECISIONS)}")
+    return PRECISIONS[spec.precision]
 
 
 def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
@@ -50,7 +59,7 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
-    said = {"data": "mock", "seed": spec.seed}
+    said: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": "full" if spec.recompute else "none"}
     if spec.precision == "fp8":  # to Lightning it is bf16
         said |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
     return run.Config(
@@ -85,16 +94,20 @@ def _set_data(recipe: Any, spec: RunSpec) -> None:
     recipe.data.micro_batch_size = spec.micro_batch_size
     recipe.data.global_batch_size = spec.global_batch_size
     recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # both, or they disagree
-    vocabulary = models.find(spec.model, spec.preset).shape.vocab_size
+    shape = models.find(spec.model, spec.preset).shape
     for holder in (recipe.data, recipe.model):
-        holder.tokenizer = run.Config(NullTokenizer, vocab_size=vocabulary - 1)  # it adds an end-of-document token
+        holder.tokenizer = run.Config(
+            NullTokenizer, vocab_size=shape.vocab_size - 1
+        )  # it adds an end-of-document token
+    if shape.sliding_window is not None:
+        recipe.model.config.window_size = (shape.sliding_window, 0)  # NeMo's own is a list, which Megatron cannot hash
 
 
 def _set_trainer(recipe: Any, spec: RunSpec) -> None:
     from nemo.collections.llm.recipes.precision import mixed_precision
 
     trainer = recipe.trainer
-    trainer.plugins = getattr(mixed_precision, PRECISIONS[spec.precision])()
+    trainer.plugins = getattr(mixed_precision, precision_recipe(spec))()
     trainer.max_steps = spec.max_steps
     trainer.log_every_n_steps = 1  # one printed line per step, so that log and callback can be laid side by side
     trainer.val_check_interval = None

@@ -40,6 +40,7 @@ class Wanted:
     context_parallel_size: int | None = None
     methodology: str | None = None
     num_gpus: int | None = None
+    num_nodes: int = 1
     strategy: str = "auto"
     recompute: bool = False
 
@@ -77,6 +78,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         "steps": wanted.steps,
         "warmup_steps": wanted.warmup_steps,
         "num_gpus": num_gpus,
+        "num_nodes": wanted.num_nodes,
         "strategy": wanted.strategy,
         "recompute": wanted.recompute,
         "seed": wanted.seed,

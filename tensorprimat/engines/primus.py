@@ -26,22 +26,33 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
-from tensorprimat.core import store
+from tensorprimat.core import models, store
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, endings, primus_checkout, primus_config
-from tensorprimat.engines.primus_spec import CONFIG, GPU, GPU_SOURCE, ROOT, changes, check
+from tensorprimat.engines.primus_spec import (
+    CONFIG,
+    GPU,
+    GPU_SOURCE,
+    PARALLEL,
+    ROOT,
+    changes,
+    check,
+    confirmed_shape,
+)
 from tensorprimat.logs.format import Given
 
 __all__ = ["check", "main", "show_command", "train"]
 
 GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectives
+NO_INSTALLING = {"PIP_DRY_RUN": "1"}  # Primus's hooks install its requirements even in a dry run
 TAIL_LINES = 15  # what is shown again of a training that failed
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """What the configuration says where the log leaves it out."""
+ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
 
 _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
@@ -108,8 +119,8 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
         if not dry:
             return
         shown = subprocess.run(
-            command, cwd=root, env=_environment(spec, extra), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, check=False,
+            command, cwd=root, env=_environment(spec, {**extra, **NO_INSTALLING}), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         lines = [_plain(line) for line in shown.stdout.splitlines()]
         for line in lines:
@@ -263,10 +274,16 @@ def _read(spec: RunSpec, log: Path) -> Result:
     known = logs.read(log, given=given).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
     result = logs.read(log, given=Given(model_name=spec.model, gpu=spec.options[GPU], **missing))
-    assumed = dict.fromkeys((*missing, "model.name"), "the configuration that ran")
+    config, model = result.training_config, result.model
+    unsaid = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
+    if model.shape is None and (shape := confirmed_shape(spec)):
+        model = model.model_copy(update={"preset": spec.preset, "shape": shape, "parameters": models.parameters(shape)})
+    assumed = dict.fromkeys((*missing, *unsaid, "model.name"), "the configuration that ran")
     return result.model_copy(
         update={
             "platform": "amd",
+            "model": model,
+            "training_config": config.model_copy(update=unsaid),
             "methodology": spec.methodology,
             "provenance": result.provenance.model_copy(
                 update={"engine": "primus", "assumed": {**assumed, "device_name": spec.options[GPU_SOURCE]}}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.records import GpuInfo, ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import methodology, primus_checkout
 from tensorprimat.engines.primus_config import Effective, effective
@@ -122,6 +122,14 @@ def changes(spec: RunSpec) -> dict[str, Any]:
 def _already(sets: Effective, name: str, value: int) -> bool:
     known = sets.settings.get(name)
     return known == value or (known is None and value == 1 and name.endswith("parallel_size"))
+
+
+def confirmed_shape(spec: RunSpec) -> ModelShape | None:
+    """The preset's shape, where the configuration says the numbers that tell it from others; None where it does not."""
+    shape = models.find(spec.model, spec.preset).shape
+    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT])).settings
+    names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")
+    return shape if all(sets.get(name) == getattr(shape, name) for name in names) else None
 
 
 def check(spec: RunSpec, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""What the ranks of one training tell each other about it: the largest memory, at the end only, without ever hanging."""
+"""What the ranks of one training tell each other about it: the largest memory, at the end, without ever hanging."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Recorder:
             data_wait_seconds=None if end.data_wait_seconds is None else end.data_wait_seconds / end.covers,
             power_watts_per_gpu=self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
             interrupted_by=end.interrupted_by,
-            **end.memory,
+            **end.memory,  # type: ignore[arg-type]  # its keys are names of columns of bytes
         )
         self._builder.append(step)
         return step

@@ -166,9 +166,7 @@ def _strategy(spec: RunSpec) -> Any:
         return DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
     if kind == "fsdp":
         replicas = spec.data_parallel_size
-        return ModelParallelStrategy(
-            data_parallel_size=replicas, tensor_parallel_size=1, process_group_backend=backend
-        )
+        return ModelParallelStrategy(data_parallel_size=replicas, tensor_parallel_size=1, process_group_backend=backend)
     return "auto"
 
 

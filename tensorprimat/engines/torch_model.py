@@ -15,7 +15,12 @@ from tensorprimat.engines.cross_entropy import linear_cross_entropy
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_HOMES = {"llama": ("llama", "Llama"), "course": ("llama", "Llama"), "qwen": ("qwen2", "Qwen2"), "mistral": ("mistral", "Mistral")}
+_HOMES = {
+    "llama": ("llama", "Llama"),
+    "course": ("llama", "Llama"),
+    "qwen": ("qwen2", "Qwen2"),
+    "mistral": ("mistral", "Mistral"),
+}
 """Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
 
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
@@ -74,9 +79,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens: (sequences, length + 1); returns the mean loss of predicting each token but the first."""
         hidden = self.decoder(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-        return linear_cross_entropy(
-            hidden.flatten(0, 1), self.causal.lm_head.weight, tokens[:, 1:].flatten()
-        )
+        return linear_cross_entropy(hidden.flatten(0, 1), self.causal.lm_head.weight, tokens[:, 1:].flatten())
 
     def restore_rotary(self) -> None:
         """Rotary frequencies back in float32: converting a model to bfloat16 rounds them, and far positions blur."""

@@ -1,7 +1,8 @@
 """The Lightning module of the torch engine: one batch is one optimizer step's work on this rank.
 
-Optimization is manual so that Lightning's loop turns once per optimizer step: its per-batch work (and, on several ranks,
-a flag that it exchanges before every batch, which waits for the device) does not multiply with gradient accumulation.
+Optimization is manual so that Lightning's loop turns once per optimizer step: its per-batch work (and, on several
+ranks, a flag that it exchanges before every batch, which waits for the device) does not multiply with gradient
+accumulation.
 """
 
 from __future__ import annotations

@@ -88,21 +88,23 @@ def _reading(table: Table, facts: Facts, events: list[tuple[int, str]]) -> Readi
         warnings.append(
             f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
         )
+    gpu_info, timestamp = _gpu_info(fields, facts), _timestamp(fields)
     return Reading(
         steps=_steps(fields, segment),
         training_config=config,
-        gpu_info=_gpu_info(fields, facts),
+        gpu_info=gpu_info,
         model=facts.model(),
         platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
         source="Primus (Megatron backend)" if table.primus else "Megatron",
-        timestamp=_timestamp(fields),
+        timestamp=timestamp,
         warnings=warnings,
     )
 
 
 def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], events: list[tuple[int, str]]) -> None:
     """How many steps each line averages, and what else lies inside its time."""
-    fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
+    if not (fields["seconds"] > 0).all():
+        fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
     covers = covers_of(fields["index"], segment)
     if (covers != 1).any():
         fields["covers"] = covers.astype(np.float64)
@@ -164,7 +166,9 @@ def _steps(fields: dict[str, FloatArray], segment: NDArray[np.int64]) -> Steps:
     skipped = fields.get("skipped_iterations")
     nans = fields.get("nan_iterations")
     columns: dict[str, NDArray[Any]] = {name: values for name, values in fields.items() if name in FLOAT_COLUMNS}
-    columns |= {name: fields[name].astype(np.int64) for name in ("index", "line", "covers") if name in fields}
+    for name in ("index", "line", "covers"):
+        if name in fields:
+            columns[name] = fields.pop(name).astype(np.int64)
     if segment.any():
         columns["segment"] = segment
     if "interrupted_by" in fields:

@@ -1,8 +1,8 @@
 """Where the figures stand in an iteration line of the Megatron family, and how many lines alike are read at once.
 
 Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first of them.
-A `Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour): lines
-are compared with it as a byte matrix, and of those that fit the digits that move become numbers by one matrix product.
+A `Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour):
+lines are compared with it as a byte matrix, and of those that fit, one matrix product makes numbers of the digits.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Template:
     def fits(self, rows: Rows) -> NDArray[np.bool_]:
         """Which lines have this layout and these constants; (lines,)."""
         differs = (rows ^ self.line) > self.freedom
-        return ~differs.any(axis=1) if differs.any() else np.ones(len(rows), np.bool_)
+        return np.asarray(~differs.any(axis=1)) if differs.any() else np.ones(len(rows), np.bool_)
 
     def read(self, rows: Rows) -> dict[str, FloatArray]:
         """Every field of lines that fit, by name; each of shape (lines,)."""

@@ -59,11 +59,13 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
     distance = np.diff(index, prepend=0.0)
     first = np.diff(segment, prepend=-1) != 0
     inside = distance[~first]
-    if len(inside):
+    if not len(inside):
+        interval = 1.0
+    elif (inside == inside[0]).all():
+        interval = float(inside[0])
+    else:
         values, counts = np.unique(inside, return_counts=True)
         interval = float(values[np.argmax(counts)])
-    else:
-        interval = 1.0
     distance[first] = index[first]
     return np.maximum(np.minimum(distance, interval), 1).astype(np.int64)
 

@@ -12,7 +12,7 @@ from tensorprimat.core.steps import FloatArray
 from tensorprimat.logs.megatron_layout import NEEDLE, Layout, Rows, Template, shape_of
 
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
-MAX_LAYOUTS = 20_000
+MAX_LAYOUTS = 2_000
 MAX_TEMPLATES = 32  # of one length of line
 PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
@@ -37,12 +37,12 @@ class Table:
         self._layouts: dict[bytes, Layout | None] = {}
         self._templates: dict[int, list[Template]] = {}
         """By length of line, the last one met first."""
-        self._parts: list[tuple[int, dict[str, FloatArray]]] = []
+        self._columns = Columns()
 
     @property
     def is_empty(self) -> bool:
         """Whether no line that could be an iteration line has come by."""
-        return not self._parts and not self._waiting and not self.broken_lines
+        return not len(self._columns) and not self._waiting and not self.broken_lines
 
     def add(self, block: bytes) -> bool:
         """Take in the next block of whole lines; True where every line of it is an iteration line."""
@@ -107,9 +107,10 @@ class Table:
             read += [(np.full(len(members), position), fields) for members, fields in of_pieces]
             broken += [position] * bool(unread)
         self.broken_lines += sorted(int(numbers[position]) for position in broken)
+        before = len(self._columns)
         if read:
-            self._parts.append(_merged(numbers, read))
-        return self._parts[-1][0] if read else 0
+            self._columns.extend(_merged(numbers, read))
+        return len(self._columns) - before
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
         """The fields of all iteration lines among some lines, and the positions of those that need a closer look."""
@@ -181,30 +182,79 @@ class Table:
         return self._layouts[shape]
 
     def take(self) -> dict[str, FloatArray]:
-        """Every field that any line has, over all lines: NaN where a line lacks it. Empties the table."""
+        """Every field that any line has, over all lines: NaN where a line lacks it."""
         self._flush()
-        names = {name for _, columns in self._parts for name in columns}
-        fields = {}
-        for name in sorted(names):
-            parts = [columns.pop(name) if name in columns else np.full(count, np.nan) for count, columns in self._parts]
-            fields[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        self._parts.clear()
-        return fields
+        return self._columns.finish()
+
+
+class Columns:
+    """Columns that grow by parts in place, so that millions of lines are held once.
+
+    A field that has had one value so far takes the room of one value.
+    """
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._capacity = 0
+        self._arrays: dict[str, FloatArray] = {}
+        self._constants: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def extend(self, part: dict[str, FloatArray]) -> None:
+        """Add lines at the end. part: equally long columns; a field that it lacks is unseen there."""
+        count = len(next(iter(part.values())))
+        if self._length + count > self._capacity:
+            self._capacity = max(self._capacity + self._capacity // 8, self._length + count, 2**16)
+            for array in self._arrays.values():
+                array.resize(self._capacity, refcheck=False)
+        after = self._length + count
+        for name in {*part, *self._arrays, *self._constants}:
+            values = part.get(name)
+            if name not in self._arrays:
+                known = self._constants.get(name, np.nan)
+                value = np.nan if values is None else float(values[0])
+                one_value = values is None or values.strides == (0,)
+                if one_value and (self._length == 0 or value == known or (np.isnan(value) and np.isnan(known))):
+                    self._constants[name] = value
+                    continue
+                self._arrays[name] = np.empty(self._capacity)
+                self._arrays[name][: self._length] = known
+                self._constants.pop(name, None)
+            self._arrays[name][self._length : after] = np.nan if values is None else values
+        self._length = after
+
+    def finish(self) -> dict[str, FloatArray]:
+        """All columns; nothing can be added any more."""
+        for array in self._arrays.values():
+            array.resize(self._length, refcheck=False)
+        constants = {name: np.broadcast_to(np.float64(value), self._length) for name, value in self._constants.items()}
+        return self._arrays | constants
 
 
 _Read = tuple[NDArray[np.int64], dict[str, FloatArray]]
 """Positions of lines in their block, and their fields."""
 
 
-def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> tuple[int, dict[str, FloatArray]]:
-    """The fields of several layouts as columns of one block, in the order of the lines. numbers: of all lines."""
+def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> dict[str, FloatArray]:
+    """The fields of lines of several templates in the order of the lines. numbers: of all lines, by position."""
     positions = np.concatenate([positions for positions, _ in read])
     order = np.argsort(positions, kind="stable")
     columns = {"line": numbers[positions[order]].astype(np.float64)}
     for name in {name for _, fields in read for name in fields}:
-        parts = [fields[name] if name in fields else np.full(len(where), np.nan) for where, fields in read]
-        columns[name] = np.concatenate(parts)[order]
-    return len(order), columns
+        joined = _joined([fields[name] if name in fields else np.full(len(where), np.nan) for where, fields in read])
+        columns[name] = joined if joined.strides == (0,) else joined[order]
+    return columns
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    """The parts one after the other; one value for all of them takes the room of one value."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.strides == (0,) and part[0] == parts[0][0] for part in parts):
+        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+    return np.concatenate(parts)
 
 
 def _pieces(block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:

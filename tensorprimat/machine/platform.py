@@ -117,7 +117,9 @@ def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
     """Why a GPU that the kernel knows is not used."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
         if node.exists():
-            return (f"platform: {node} is there, but torch {torch.__version__} sees no {vendor} GPU; training uses the CPU",)
+            return (
+                f"platform: {node} is there, but torch {torch.__version__} sees no {vendor} GPU; training uses the CPU",
+            )
     return ()
 
 

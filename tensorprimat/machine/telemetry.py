@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; twice per refresh says no more
-SIBLING_TOLERANCE_SECONDS = 1.0  # a step shorter than the sampling takes the sample nearest to it, if that is near
+NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling takes the sample nearest to it, if that is near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class Sampler:
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
 
     def mean_watts(self, start: float, end: float) -> float | None:
-        """Mean power per device between two moments (seconds since the epoch); the nearest sample where none fell in."""
+        """Mean power per device between two moments in seconds since the epoch; the nearest sample if none fell in."""
         times = self._times[:]
         first, last = bisect_left(times, start), bisect_left(times, end)
         if last > first:
@@ -147,7 +147,7 @@ class Sampler:
             return None
         middle = (start + end) / 2
         nearest = min(near, key=lambda index: abs(times[index] - middle))
-        return self._watts[nearest] if abs(times[nearest] - middle) <= SIBLING_TOLERANCE_SECONDS else None
+        return self._watts[nearest] if abs(times[nearest] - middle) <= NEAREST_SAMPLE_SECONDS else None
 
     def warnings(self) -> list[str]:
         """What was odd about the devices."""

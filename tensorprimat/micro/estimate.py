@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorprimat.core import models
+from tensorprimat.core import catalogue, models
 from tensorprimat.core.cells import CellSpec
-from tensorprimat.core.units import GB
+from tensorprimat.core.preflight import Preflight
+from tensorprimat.core.units import GB, TERA
+from tensorprimat.machine.platform import Machine
 from tensorprimat.micro.limits import LARGEST_LOGITS
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -18,7 +20,10 @@ BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 # CPU, fp32, SDPA (tests/test_sweep.py counts again). The two norms keep four widths in float32 whatever the precision.
 WIDTHS_SAVED, WIDTHS_IN_FP32, FFN_WIDTHS_SAVED = 6, 4, 4
 
+PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
+
 UTILISATION = 0.4  # of the best matrix rate: what training reaches where nothing is wrong
+QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of a product that is timed where no rate is known: tenths of a second
 START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
 
 
@@ -36,7 +41,7 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> Estimate:
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
     return Estimate(
-        memory_gb=(state_bytes(spec) + activation_bytes(spec)) / GB,
+        memory_gb=(state_bytes(spec) + activation_bytes(spec) + (PROCESS_BYTES if spec.device == "cpu" else 0)) / GB,
         seconds=None if work is None else START_SECONDS + work,
     )
 
@@ -62,3 +67,24 @@ def activation_bytes(spec: CellSpec) -> float:
         per_layer += shape.num_attention_heads * spec.context_length * width
     logits = min(spec.tokens * shape.vocab_size, LARGEST_LOGITS) * 4 * 2
     return float(spec.tokens * shape.num_layers * per_layer + logits)
+
+
+def best_rate(machine: Machine, device: str, precision: str, *, kept: Preflight | None = None) -> tuple[float, str]:
+    """FLOP/s of matrix products that the device reaches at this precision, and where the figure comes from.
+
+    kept: a preflight of this machine. Without it and without an entry in the catalogue, one product is timed now.
+    """
+    if kept is not None and (measured := kept.matmul_flops_per_second(precision)):
+        return measured, f"preflight of {kept.timestamp}"
+    gpu = (
+        None if device == "cpu" else catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    )
+    fact = (gpu.achievable_tflops.get(precision) or gpu.peak(precision)) if gpu else None
+    if fact is not None and fact.value:
+        return fact.value * TERA, fact.origin
+    import torch
+
+    from tensorprimat.micro import matmul
+
+    size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
+    return matmul.rate(size, precision, torch.device(device), repeats=2)[0], f"one product of {size} × {size} just now"

@@ -70,8 +70,8 @@ def cells(asked: Asked) -> list[CellSpec]:
     """Every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
     trials, steps = trials_of(asked)
     precisions = _words("--precision", asked.precision or ("fp32" if asked.device == "cpu" else "bf16"), PRECISIONS)
-    contexts = None if asked.context_length is None else _numbers("--context-length", asked.context_length)
-    batches = None if asked.batch_size is None else _numbers("--batch-size", asked.batch_size)
+    contexts = None if asked.context_length is None else whole_numbers("--context-length", asked.context_length)
+    batches = None if asked.batch_size is None else whole_numbers("--batch-size", asked.batch_size)
     return [
         CellSpec(
             model_size=size.label,
@@ -221,7 +221,8 @@ def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
     return words
 
 
-def _numbers(flag: str, text: str) -> list[int]:
+def whole_numbers(flag: str, text: str) -> list[int]:
+    """A list as a person types it: "128,256". Raises UsageError naming the flag."""
     try:
         return [int(word) for word in _split(flag, text)]
     except ValueError:

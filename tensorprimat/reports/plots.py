@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -422,3 +422,19 @@ def _history(axes: Any, series: Series) -> None:
     axes.set_ylabel(drawable(series.metric.replace("_", " ")))
     axes.margins(y=0.25)
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+
+
+def picture(draw: Callable[[Any], None], *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
+    """A PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackageError("matplotlib", needed_for="plots") from error
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=DPI)
+        draw(figure)
+        return _saved(figure, "png")

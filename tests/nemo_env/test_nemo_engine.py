@@ -1,6 +1,7 @@
 """The NeMo engine against the real NeMo: recipes, serialisation, and training that agrees with NeMo's own log."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,12 @@ def python(*arguments, **environment):
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )  # fmt: skip
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def test_the_collection_has_the_three_recipes():
@@ -92,7 +99,8 @@ def test_two_ranks_write_one_result(tmp_path):
     from tensorprimat.core import store
 
     shown = python(
-        "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", 0,
+        "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-addr", "127.0.0.1",
+        "--master-port", free_port(),
         ROOT / "tests" / "nemo_env" / "tiny.py", "llama", tmp_path / "result.json", STEPS, 2,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr[-2000:]
@@ -115,7 +123,8 @@ def test_a_live_callback_works_when_the_recipe_runs_directly(tmp_path):
     from tensorprimat.core import store
 
     shown = python(
-        "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo_env')!r})" + LIVE.format(folder=str(tmp_path))
+        "-c",
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo_env')!r})" + LIVE.format(folder=str(tmp_path)),
     )
     assert shown.returncode == 0, shown.stderr[-2000:]
     (file,) = tmp_path.glob("benchmark_cpu_llama*.json")

@@ -41,8 +41,6 @@ def shrink(recipe):
     config = recipe.model.config
     for name, value in TINY_MODEL.items():
         setattr(config, name, value)
-    if getattr(config, "window_size", None) is not None:
-        config.window_size = None  # the local attention has no sliding window
     config.transformer_layer_spec = local_layer_spec
     config.data_step_fn = data_step_with_mask
     for holder in (recipe.data, recipe.model):

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Show who uses GPU memory, and offer to end leftover Python training processes of yours.
+#
+#   ./fix_gpu_memory.sh [FLAG...]
+#   ./fix_gpu_memory.sh
+#   ./fix_gpu_memory.sh --dry-run
+#   ./fix_gpu_memory.sh --pid 4711 --yes
+#
+# Flags: `python3 -m tensorprimat processes --help` lists them. Only a process that holds a GPU, belongs to you, runs
+# Python, and has lost its parent (or is named by --pid) is ever ended: SIGTERM first, SIGKILL after a grace time.
+#
+# There is no step that "clears PyTorch's cache": torch.cuda.empty_cache() gives back what the calling process itself
+# has cached. Called in another process it frees nothing; memory comes back when its owner ends.
+#
+# Exit codes: 0 nothing to do, or done, 1 a process could not be ended, 2 usage, or no program that lists GPU processes.
+set -euo pipefail
+
+here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=tools/primus.sh
+source "$here/tools/primus.sh"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  manual_of "${BASH_SOURCE[0]}"
+  exit 0
+fi
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$(python_of "$here")" -m tensorprimat processes "$@"

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Train Mistral 7B with NeMo and measure it: the door to `tprimat pretrain` (--help is the manual).
+
+python3 pretrain_mistral.py --steps 10
+torchrun --nproc-per-node 8 pretrain_mistral.py --methodology identical
+
+A flag wins over an environment variable, and that over the constants below; None leaves a value to the methodology.
+"""
+
+import sys
+
+from tensorprimat.cli import main
+
+DEFAULTS = {
+    "model": "mistral",
+    "steps": 20,
+    "warmup_steps": 5,
+    "methodology": None,  # max where the catalogue knows the GPU
+    "tensor_parallel_size": None,
+    "pipeline_parallel_size": None,
+    "context_parallel_size": None,
+    "micro_batch_size": None,
+    "global_batch_size": None,
+    "sequence_length": None,
+    "precision": None,  # bf16 or fp8
+    "num_gpus": None,  # all of this machine
+    "num_nodes": 1,
+    "output": "output",
+}
+
+if __name__ == "__main__":
+    sys.exit(main(["pretrain", *sys.argv[1:]], program="pretrain_mistral.py", defaults=DEFAULTS))

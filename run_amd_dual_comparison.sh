@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Train with Primus under both methodologies: each platform's best configuration (max), and the same one on both
+# platforms (identical). The results carry the methodology's name and are never mixed.
+#
+#   ./run_amd_dual_comparison.sh [MODEL] [FLAG...]
+#   ./run_amd_dual_comparison.sh
+#   FAIR_CONFIG=1 TRAIN_ITERS=50 ./run_amd_dual_comparison.sh llama
+#
+# MODEL is llama, qwen or all (default); further flags go to benchmark.py. Then run the NVIDIA side, there:
+#   ./benchmark.py --methodology max   and   ./benchmark.py --methodology identical
+#
+# FAIR_CONFIG=1     only the identical configuration
+# PRIMUS_PATH, PRIMUS_GPU_MODEL, TRAIN_ITERS, HF_TOKEN as in run_primus_llama.sh
+#
+# The identical configuration is a copy of Primus's own with the changed values, in output/; the checkout stays as it is.
+# Exit codes: 0 done, 1 a training failed, 2 usage. A failed methodology does not keep the other from running.
+set -euo pipefail
+
+here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=tools/primus.sh
+source "$here/tools/primus.sh"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  manual_of "${BASH_SOURCE[0]}"
+  exit 0
+fi
+model=all
+if [[ $# -gt 0 && $1 != -* ]]; then
+  model=$1
+  shift
+fi
+methodologies=(max identical)
+[[ ${FAIR_CONFIG:-0} == 1 ]] && methodologies=(identical)
+worst=0
+for methodology in "${methodologies[@]}"; do
+  echo "=== methodology: $methodology ==="
+  primus_train "$here" "$model" --methodology "$methodology" "$@" || worst=$?
+done
+echo "Next, on the NVIDIA machine: ./benchmark.py --methodology ${methodologies[0]}; then compare_results.py on both"
+exit "$worst"

@@ -1,0 +1,252 @@
+"""A folder of cells as tables: filtered, with columns of one's own, grouped, pivoted, and fitted with a power law."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprimat.analysis.expressions import Expression
+from tensorprimat.core.cells import Row, is_figure
+from tensorprimat.core.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_EQUAL = re.compile(r"([A-Za-z_]\w*)\s*=\s*([^=<>!]+)")
+
+CONFIGURATION = (
+    "model_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab", "context_length", "batch_size", "precision",
+    "autocast", "compile", "attention", "data", "device", "device_name",
+)  # fmt: skip
+"""What two cells must share to differ in their pass alone."""
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Every key of any row whose values are no lists, in the order of their first appearance."""
+    seen: dict[str, None] = {}
+    for row in rows:
+        for key, value in row.items():
+            if not isinstance(value, list | dict):
+                seen.setdefault(key)
+    return list(seen)
+
+
+def with_columns(rows: Sequence[Row], added: Sequence[str]) -> list[Row]:
+    """The rows with further columns, each "name=expression"; a later one may use an earlier one.
+
+    Raises UsageError for a bad expression or a column that no row has.
+    """
+    result = list(rows)
+    for text in added:
+        name, equals, formula = text.partition("=")
+        if not equals or not _NAME.fullmatch(name.strip()):
+            raise UsageError(f"--add {text!r}: write it as name=expression, such as throughput=1000/mean_time_ms")
+        expression = _known(Expression(formula, flag="--add"), result, "--add")
+        result = [{**row, name.strip(): expression.value(row)} for row in result]
+    return result
+
+
+def filtered(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
+    """The rows for which every condition holds: "model_size=small", "context_length >= 256 and batch_size == 4".
+
+    Raises UsageError for a bad condition, or where none is left.
+    """
+    result = list(rows)
+    for text in conditions:
+        if equal := _EQUAL.fullmatch(text.strip()):
+            name, wanted = equal.groups()
+            _column(name, result, "--filter")
+            kept = [row for row in result if _is(row.get(name), wanted.strip())]
+        else:
+            condition = _known(Expression(text, flag="--filter"), result, "--filter")
+            kept = [row for row in result if condition.value(row)]
+        if not kept:
+            raise UsageError(f"--filter {text!r}: none of {len(result)} cells is left")
+        result = kept
+    return result
+
+
+def _is(value: Any, wanted: str) -> bool:
+    """Whether a value is what a person typed: 128, small, true."""
+    bare = wanted.strip("'\"")
+    if is_figure(value):
+        try:
+            return bool(value == float(bare))
+        except ValueError:
+            return False
+    return str(value).lower() == bare.lower()
+
+
+def _known(expression: Expression, rows: Sequence[Row], flag: str) -> Expression:
+    for name in sorted(expression.names):
+        _column(name, rows, flag)
+    return expression
+
+
+def _column(name: str, rows: Sequence[Row], flag: str) -> str:
+    known = columns_of(rows)
+    if name not in known:
+        raise UsageError(f"{flag} {name}: no cell has such a column; columns: {', '.join(known)}")
+    return name
+
+
+def order(rows: Sequence[Row], key: str) -> Callable[[Any], Any]:
+    """How values of a column are sorted: numbers as numbers, sizes by their parameters, words by their letters."""
+    sizes: dict[Any, float] = {}
+    if key == "model_size":
+        sizes = {row.get(key): row.get("num_parameters") or row.get("d_model") or 0 for row in rows}
+
+    def place(value: Any) -> Any:
+        if value in sizes:
+            return (0, sizes[value], str(value))
+        return (0, value, "") if is_figure(value) else (1, 0, str(value))
+
+    return place
+
+
+def values_of(rows: Sequence[Row], key: str) -> list[Any]:
+    """The distinct values of a column, in order."""
+    return sorted({row.get(key) for row in rows}, key=order(rows, key))
+
+
+def sort(rows: Sequence[Row]) -> list[Row]:
+    """By size, context, batch, precision and pass."""
+    keys = ("model_size", "context_length", "batch_size", "precision", "pass", "forward_only")
+    places = {key: order(rows, key) for key in keys}
+    return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pivot:
+    """Means of one column by two others."""
+
+    rows: str
+    columns: str
+    values: str
+    row_values: tuple[Any, ...]
+    column_values: tuple[Any, ...]
+    means: tuple[tuple[float | str | None, ...], ...]
+    """A word ("OOM") where cells are there but none of them has a figure."""
+    most_cells: int
+    """Largest number of cells behind one mean."""
+
+
+def pivot(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> Pivot:
+    """Raises UsageError naming the flag for a column that no cell has, or values that are no numbers."""
+    for flag, name in (("--rows", rows), ("--columns", columns), ("--values", values)):
+        _column(name, all_rows, flag)
+    if not any(is_figure(row.get(values)) for row in all_rows):
+        raise UsageError(f"--values {values}: no cell has a number there")
+    row_values, column_values = values_of(all_rows, rows), values_of(all_rows, columns)
+    groups: dict[tuple[Any, Any], list[Row]] = {}
+    for row in all_rows:
+        groups.setdefault((row.get(rows), row.get(columns)), []).append(row)
+    return Pivot(
+        rows=rows,
+        columns=columns,
+        values=values,
+        row_values=tuple(row_values),
+        column_values=tuple(column_values),
+        means=tuple(
+            tuple(_mean(groups.get((row_value, column_value), []), values) for column_value in column_values)
+            for row_value in row_values
+        ),
+        most_cells=max(len(group) for group in groups.values()),
+    )
+
+
+def _mean(group: Sequence[Row], values: str) -> float | str | None:
+    found = [row[values] for row in group if is_figure(row.get(values))]
+    if found:
+        return statistics.fmean(found)
+    return "OOM" if any(row.get("status") == "oom" for row in group) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPair:
+    """One configuration forward only, and forward with backward."""
+
+    row: Row
+    forward_ms: float
+    forward_backward_ms: float
+
+    @property
+    def backward_ms(self) -> float:
+        """What backward adds."""
+        return self.forward_backward_ms - self.forward_ms
+
+    @property
+    def ratio(self) -> float:
+        """Forward and backward over forward."""
+        return self.forward_backward_ms / self.forward_ms
+
+
+def pass_pairs(rows: Sequence[Row]) -> list[PassPair]:
+    """Configurations that were timed both ways. A cell with the optimizer step in it is neither."""
+    alone: dict[tuple[Any, ...], Row] = {}
+    both: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if not is_figure(row.get("mean_time_ms")) or row["mean_time_ms"] <= 0:
+            continue
+        name = row.get("pass", "forward" if row.get("forward_only") else "forward-backward")
+        side = {"forward": alone, "forward-backward": both}.get(name)
+        if side is not None:
+            side[tuple(row.get(key) for key in CONFIGURATION)] = row
+    return [
+        PassPair(row=row, forward_ms=row["mean_time_ms"], forward_backward_ms=both[key]["mean_time_ms"])
+        for key, row in alone.items()
+        if key in both
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """How time grows along one axis while all else stays: time ∝ axis ** exponent, least squares of the logarithms."""
+
+    axis: str
+    label: str
+    points: tuple[tuple[float, float], ...]
+    """(axis, milliseconds)."""
+    exponent: float | None
+    """None for fewer than two different values."""
+    factor: float | None
+
+
+def scalings(rows: Sequence[Row], axis: str) -> list[Scaling]:
+    """One per group of cells that differ in the axis alone. axis: num_parameters or context_length."""
+    varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
+        axis
+    ]
+    fixed = [key for key in (*CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if all(is_figure(row.get(key)) and row[key] > 0 for key in (axis, "mean_time_ms")):
+            groups.setdefault(tuple(row.get(key) for key in fixed), []).append(row)
+    named = [key for place, key in enumerate(fixed) if len({group[place] for group in groups}) > 1]
+    return [_scaling(axis, group, named) for group in groups.values() if len({row[axis] for row in group}) > 1]
+
+
+_UNITS = {"context_length": "context {}", "batch_size": "batch {}", "vocab": "vocabulary {}"}
+
+
+def _scaling(axis: str, group: Sequence[Row], named: Sequence[str]) -> Scaling:
+    points = tuple(sorted((float(row[axis]), float(row["mean_time_ms"])) for row in group))
+    shown = [key for key in named if key not in ("d_model", "d_ff", "num_layers", "num_heads", "forward_only")]
+    label = ", ".join(_UNITS.get(key, "{}").format(group[0].get(key)) for key in shown)
+    exponent, factor = power_law(points)
+    return Scaling(axis=axis, label=label or "all cells", points=points, exponent=exponent, factor=factor)
+
+
+def power_law(points: Sequence[tuple[float, float]]) -> tuple[float, float] | tuple[None, None]:
+    """Exponent and factor of y = factor · x ** exponent through points with positive x and y.
+
+    >>> [round(number, 6) for number in power_law([(1, 3), (10, 300)])]
+    [2.0, 3.0]
+    """
+    xs, ys = ([math.log(value) for value in axis] for axis in zip(*points, strict=True))
+    if len(set(xs)) < 2:
+        return None, None
+    slope, intercept = statistics.linear_regression(xs, ys)
+    return slope, math.exp(intercept)

@@ -1,0 +1,144 @@
+"""Arithmetic over the columns of a row, as a person types it: "throughput=1000/mean_time_ms", "batch_size >= 4".
+
+Parsed with ast and walked by hand: numbers, text, names of columns, arithmetic, comparisons, and/or/not, and a few
+functions. Nothing else exists in it: no attributes, no subscripts, no calls of anything that is not in FUNCTIONS.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensorprimat.core.errors import UsageError
+
+LONGEST, DEEPEST = 500, 40  # characters and nesting: nobody types more by hand
+
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs, "min": min, "max": max, "round": round,
+    "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp,
+}  # fmt: skip
+CONSTANTS = {"true": True, "false": False, "True": True, "False": False, "None": None}
+
+
+class Expression:
+    """A parsed expression; `names` are the columns that it reads."""
+
+    def __init__(self, text: str, *, flag: str) -> None:
+        """Raises UsageError naming the flag where the text is no such expression."""
+        self._flag, self._text = flag, text
+        if len(text) > LONGEST:
+            raise self._error(f"longer than {LONGEST} characters")
+        try:
+            self._tree = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise self._error("not an expression") from None
+        self.names: set[str] = set()
+        self._check(self._tree, depth=0)
+
+    def _error(self, what: str) -> UsageError:
+        shown = self._text if len(self._text) <= 60 else f"{self._text[:60]}…"
+        return UsageError(
+            f"{self._flag} {shown!r}: {what}; columns, numbers, + - * / ** and {', '.join(FUNCTIONS)} work"
+        )
+
+    def _check(self, node: ast.AST, *, depth: int) -> None:
+        if depth > DEEPEST:
+            raise self._error(f"nested deeper than {DEEPEST}")
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | None):
+                return
+            case ast.Name(id=name):
+                if name not in CONSTANTS:
+                    self.names.add(name)
+                return
+            case ast.BinOp(left=left, op=op, right=right):
+                parts: list[ast.AST] = [left, right]
+                operators: list[ast.AST] = [op]
+            case ast.UnaryOp(op=op, operand=operand):
+                parts, operators = [operand], [op]
+            case ast.BoolOp(values=values):
+                parts, operators = [*values], []
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                parts, operators = [left, *comparators], [*ops]
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+                parts, operators = [*arguments], []
+            case _:
+                raise self._error(f"{type(node).__name__.lower()} is not allowed")
+        for one in operators:
+            if type(one) not in OPERATORS:
+                raise self._error(f"{type(one).__name__.lower()} is not allowed")
+        for part in parts:
+            self._check(part, depth=depth + 1)
+
+    def value(self, row: Mapping[str, Any]) -> Any:
+        """The value for one row; None where a column of it is unmeasured or the arithmetic has no answer."""
+        try:
+            found = self._value(self._tree, row)
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+        return None if isinstance(found, complex) or (isinstance(found, float) and not math.isfinite(found)) else found
+
+    def _value(self, node: ast.AST, row: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return _as_number(value)
+            case ast.Name(id=name):
+                return CONSTANTS[name] if name in CONSTANTS else _as_number(row.get(name))
+            case ast.BinOp(left=left, op=op, right=right):
+                return OPERATORS[type(op)](_number(self._value(left, row)), _number(self._value(right, row)))
+            case ast.UnaryOp(op=op, operand=operand):
+                return OPERATORS[type(op)](self._value(operand, row))
+            case ast.BoolOp(op=ast.And(), values=values):
+                return all(self._value(one, row) for one in values)
+            case ast.BoolOp(values=values):
+                return any(self._value(one, row) for one in values)
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                return self._compared(left, ops, comparators, row)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return FUNCTIONS[name](*(self._value(one, row) for one in arguments))
+            case _:
+                raise AssertionError(f"{type(node).__name__} passed the check")
+
+    def _compared(
+        self, left: ast.AST, ops: list[ast.cmpop], comparators: list[ast.expr], row: Mapping[str, Any]
+    ) -> bool:
+        before = self._value(left, row)
+        for op, comparator in zip(ops, comparators, strict=True):
+            after = self._value(comparator, row)
+            if not OPERATORS[type(op)](before, after):
+                return False
+            before = after
+        return True
+
+
+def _as_number(value: Any) -> Any:
+    """Whole numbers become floats: 10**10**10 of floats is an error at once, of whole numbers a full memory."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _number(value: Any) -> Any:
+    """Text takes no part in arithmetic: "a" * 10**9 would be a gigabyte."""
+    if isinstance(value, str):
+        raise TypeError("text in arithmetic")
+    return value

@@ -1,0 +1,96 @@
+"""`tprimat aggregate`: tables and plots of a folder of cells."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of cells (bench_*.json).")],
+    filter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help='Keep cells: "model_size=small", "batch_size >= 4"; may be repeated.'),
+    ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=EXPRESSION", help='A column: "throughput=1000/mean_time_ms"; may be repeated.'),
+    ] = None,
+    rows: Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows of a pivot table.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its columns.")] = None,
+    values: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its values.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write every table as Markdown.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write one row per cell.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write every table as a page.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Plot time against parameters and context.")
+    ] = None,
+) -> int:
+    """Make tables of a folder of cells: complete, by size, by context, forward against backward, pivots.
+
+    Without a file to write to, the tables go to stdout as Markdown. A pivot table shows means of --values (default
+    mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions know the columns of
+    the JSON files, arithmetic, comparisons, and, or, not, and sqrt, log, exp, min, max, abs, round. In Python,
+    tensorprimat.load_cells(DIR) is the same folder as a pandas DataFrame.
+
+    \b
+    Examples:
+      tprimat aggregate output/sweep --rows context_length --columns model_size --values mean_time_ms
+      tprimat aggregate output/sweep --add "throughput=1000/mean_time_ms" --output sweep.md --csv sweep.csv --plot s.png
+
+    \b
+    Exit codes:
+      0  tables were made
+      2  a flag is wrong, or the folder holds no cells
+    """
+    from tensorprimat.analysis import aggregate
+    from tensorprimat.core.cells import load_rows
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import aggregate as reports
+    from tensorprimat.reports.cells import rows_csv
+
+    cells, problems = load_rows(folder)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    cells = aggregate.sort(aggregate.with_columns(aggregate.filtered(cells, filter or ()), add or ()))
+    added = [text.partition("=")[0].strip() for text in add or ()]
+    pivots = []
+    if rows or columns or values or len({cell.get("context_length") for cell in cells}) > 1:
+        pivots.append(
+            aggregate.pivot(
+                cells,
+                rows=rows or "context_length",
+                columns=columns or "model_size",
+                values=values or "mean_time_ms",
+            )
+        )
+    fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.scalings(cells, axis)]
+    tables = reports.tables(cells, added=added, pivots=pivots, fits=fits)
+    heading = f"Cells of {folder.name or folder}"
+    written = []
+    if plot is not None:
+        if fits:
+            from tensorprimat.reports import cell_plots, plots
+
+            write_atomically(plot, plots.picture(cell_plots.scaling(fits)))
+            written.append(plot)
+        else:
+            print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
+    document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in written and plot else None)
+    if output is not None:
+        write_atomically(output, document)
+        written.append(output)
+    if csv is not None:
+        write_atomically(csv, rows_csv(cells, aggregate.columns_of(cells)))
+        written.append(csv)
+    if html is not None:
+        write_atomically(html, reports.render_html(tables, heading=heading))
+        written.append(html)
+    if written:
+        print(f"Files: {', '.join(map(str, written))}", file=sys.stderr)
+    if output is None and html is None and csv is None:
+        print(document, end="")
+    return 0

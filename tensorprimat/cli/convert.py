@@ -1,0 +1,51 @@
+"""`tprimat convert`, `convert_checkpoint.py`: a Hugging Face checkpoint to a NeMo checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Which model: llama, qwen or mistral.")],
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="hf://ORGANISATION/NAME, or a folder.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the NeMo checkpoint.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it needs; convert nothing.")] = False,
+) -> int:
+    """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
+
+    Disk and memory that it will need are said first; a disk without room is refused. NeMo's own importer does the
+    work, on the CPU. The folder appears whole or not at all.
+
+    \b
+    Examples:
+      python3 convert_checkpoint.py --model llama --source hf://meta-llama/Llama-3.1-8B --output checkpoints/llama
+      python3 convert_checkpoint.py --model qwen --source ./Qwen2.5-7B --output checkpoints/qwen --dry-run
+
+    \b
+    Exit codes:
+      0  converted
+      1  the conversion failed
+      2  a flag or the source is wrong, or NeMo is not here
+    """
+    from tensorprimat.core.units import GB
+    from tensorprimat.engines import conversion
+
+    needed = conversion.needs(model, source)
+    download = f"{needed.download_bytes / GB:,.1f} GB to download, " if needed.download_bytes else ""
+    print(
+        f"This needs at least {download}{needed.output_bytes / GB:,.1f} GB of disk in {output} and "
+        f"{needed.memory_bytes / GB:,.1f} GB of memory",
+        file=sys.stderr,
+    )
+    for warning in conversion.check_room(needed, output):
+        print(f"Warning: {warning}", file=sys.stderr)
+    if dry_run:
+        print("Dry run: nothing was converted", file=sys.stderr)
+        return 0
+    print(conversion.convert(model, source, output, overwrite=overwrite))
+    return 0

@@ -1,0 +1,74 @@
+"""`tprimat preflight`: what this machine can do at best."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensorprimat.cli import cell_options as options
+
+
+def command(
+    device: options.Device = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: a look in seconds.")] = False,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Kept as DIR/preflight/preflight_HOST_DEVICE.json.")
+    ] = Path("output"),
+    json: Annotated[bool, typer.Option("--json", help="The JSON on stdout instead of tables.")] = False,
+) -> int:
+    """Measure what this machine can do at best, in about a minute.
+
+    Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
+    where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure
+    stands against the catalogue's peak; a GPU well below its siblings or the catalogue is named. The result is kept per
+    machine: sweeps estimate their time from it, and training results stand against it.
+
+    \b
+    Examples:
+      tprimat preflight
+      torchrun --nproc-per-node 8 -m tensorprimat preflight --output output
+
+    \b
+    Exit codes:
+      0  measured
+      2  a flag is wrong, or the device is not there
+    """
+    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.core import preflight as records
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.machine.platform import detect
+    from tensorprimat.reports.preflight import tables
+
+    machine = detect(cpu=device == "cpu")
+    chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
+    if chosen.startswith("cuda") and machine.platform == "cpu":
+        raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
+    if not chosen.startswith("cuda") and chosen != "cpu":
+        raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
+    rank = int(os.environ.get("RANK", "0"))
+    folder = writable_folder("--output", output)
+    from tensorprimat.micro import preflight
+
+    number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
+    if chosen != "cpu":
+        if not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0):
+            raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPUs here, numbered from 0")
+        chosen = f"cuda:{number}"
+    talk = (lambda part: options.say(f"measuring {part} …")) if rank == 0 else (lambda _: None)
+    found = preflight.measure(machine, chosen, quick=quick, on_part=talk)
+    if rank != 0:
+        return 0
+    path = records.save(found, folder / records.FOLDER)
+    if json:
+        print(found.model_dump_json(indent=2))
+    else:
+        for table in tables(found):
+            print(f"\n{table.title}")
+            options.show(table)
+    for warning in found.warnings:
+        options.say(f"warning: {warning}")
+    options.say(f"Saved: {path}")
+    return 0

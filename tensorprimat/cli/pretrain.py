@@ -1,0 +1,171 @@
+"""`tprimat pretrain`, `pretrain_llama.py`, `pretrain_qwen.py`, `pretrain_mistral.py`: NeMo's recipe, measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli.run import CONFIGURED, METHODOLOGY, OUTPUT, PARALLEL
+
+if TYPE_CHECKING:
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.machine.platform import Machine
+
+
+def command(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Which model: llama, qwen or mistral.")
+    ] = "llama",
+    steps: Annotated[int, typer.Option(metavar="N", envvar="TPRIMAT_STEPS", help="Measured optimizer steps.")] = 20,
+    warmup_steps: Annotated[
+        int, typer.Option(metavar="N", envvar="TPRIMAT_WARMUP_STEPS", help="Optimizer steps before them.")
+    ] = 5,
+    methodology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="TPRIMAT_METHODOLOGY", help=METHODOLOGY, show_default="max where it knows the GPU"
+        ),
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TPRIMAT_TENSOR_PARALLEL_SIZE",
+            help="GPUs that share each layer.",
+            show_default=PARALLEL,
+        ),
+    ] = None,
+    pipeline_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TPRIMAT_PIPELINE_PARALLEL_SIZE",
+            help="GPUs that share the layers.",
+            show_default=PARALLEL,
+        ),
+    ] = None,
+    context_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TPRIMAT_CONTEXT_PARALLEL_SIZE",
+            help="GPUs that share a sequence.",
+            show_default=PARALLEL,
+        ),
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TPRIMAT_MICRO_BATCH_SIZE",
+            help="Sequences of one forward pass.",
+            show_default=CONFIGURED,
+        ),
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", envvar="TPRIMAT_GLOBAL_BATCH_SIZE", help="Sequences of one step.", show_default=CONFIGURED
+        ),
+    ] = None,
+    sequence_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TPRIMAT_SEQUENCE_LENGTH",
+            help="Tokens of a sequence, in data and model.",
+            show_default=CONFIGURED,
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            envvar="TPRIMAT_PRECISION",
+            help="bf16 or fp8 (hybrid, delayed scaling).",
+            show_default="the methodology's, or bf16",
+        ),
+    ] = None,
+    num_gpus: Annotated[
+        int | None,
+        typer.Option(metavar="N", envvar="TPRIMAT_NUM_GPUS", help="GPUs of one node.", show_default="all"),
+    ] = None,
+    num_nodes: Annotated[
+        int, typer.Option(metavar="N", envvar="TPRIMAT_NUM_NODES", help="Nodes, under srun or torchrun.")
+    ] = 1,
+    recompute: Annotated[
+        bool,
+        typer.Option(
+            "--recompute",
+            envvar="TPRIMAT_RECOMPUTE",
+            help="Compute activations again in the backward pass: less memory, slower.",
+        ),
+    ] = False,
+    output: Annotated[Path, typer.Option(metavar="DIR", envvar="TPRIMAT_OUTPUT", help=OUTPUT)] = Path("output"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; train nothing.")] = False,
+) -> int:
+    """Train one model with NVIDIA's NeMo recipe and measure it.
+
+    The recipe comes from nemo.collections.llm, is run by NeMo-Run (torchrun inside where there are several GPUs), and
+    carries the benchmark callback, which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a
+    flag, else by its environment variable, else by the constants at the top of the script, else by the methodology.
+    Under torchrun or srun each process trains as the rank that it is.
+
+    \b
+    Examples:
+      python3 pretrain_llama.py --steps 10
+      TPRIMAT_PRECISION=bf16 torchrun --nproc-per-node 8 pretrain_qwen.py --methodology identical
+
+    \b
+    Exit codes:
+      0  the result was written
+      1  the training failed or was interrupted; what was measured before is kept
+      2  a flag is wrong, or NeMo cannot run here
+    """  # fmt: skip
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.spec import MODELS
+    from tensorprimat.engines import ENGINES, nemo, prepare
+    from tensorprimat.machine.platform import detect
+
+    if model not in MODELS:
+        raise UsageError(f"--model {model}: no such model; models: {', '.join(MODELS)}")
+    engine = ENGINES["nemo"]
+    prepare.check_folder(output)
+    prepare.check_engine(engine)
+    machine = detect()
+    wanted = prepare.Wanted(
+        steps=steps,
+        warmup_steps=warmup_steps,
+        seed=nemo.NEMO_SEED,
+        methodology=methodology,
+        tensor_model_parallel_size=tensor_parallel_size,
+        pipeline_model_parallel_size=pipeline_parallel_size,
+        context_parallel_size=context_parallel_size,
+        micro_batch_size=micro_batch_size,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        num_gpus=num_gpus,
+        num_nodes=num_nodes,
+        recompute=recompute,
+    )
+    spec = prepare.spec_of(model, wanted, engine=engine, machine=machine)
+    spec = spec.model_copy(update={"output_dir": str(output)})
+    prepare.check_spec(engine, spec, machine)
+    if dry_run:
+        return _show(spec, machine)
+    nemo.train(spec)
+    return 0
+
+
+def _show(spec: RunSpec, machine: Machine) -> int:
+    """What would be trained, a line per fact."""
+    from tensorprimat.cli import blocks
+
+    for name, value in blocks.start_rows(spec, machine, runs=1, cooldown_seconds=0.0):
+        print(f"{name + ':':<13}{value}")
+    print("Dry run: nothing was trained; every check passed", file=sys.stderr)
+    return 0

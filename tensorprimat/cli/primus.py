@@ -1,0 +1,123 @@
+"""`tprimat primus`, `./check_primus_config.sh`: what a Primus configuration trains, beside the NVIDIA side's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tensorprimat.core.catalogue import Configuration
+    from tensorprimat.engines.primus_config import Effective
+
+UNSET = "not set"
+
+
+def command(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="A Primus experiment file.", show_default="those for this GPU"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="llama or qwen.", show_default="by the file's name")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8, without CONFIG.", show_default="bf16")
+    ] = None,
+    methodology: Annotated[
+        str, typer.Option(metavar="NAME", help="The NVIDIA side's: max, identical or classic.")
+    ] = "max",
+    gpu: Annotated[str, typer.Option(metavar="GPU", help="The NVIDIA side's GPU.")] = "H100 SXM",
+) -> int:
+    """Show what a Primus configuration really sets, and how it differs from the NVIDIA side's configuration.
+
+    Follows `extends` and fills in ${VAR:default} as Primus does. Without CONFIG the configurations for this machine's
+    GPU (or PRIMUS_GPU_MODEL) in $PRIMUS_PATH are shown. Nothing is written.
+
+    \b
+    Examples:
+      ./check_primus_config.sh
+      ./check_primus_config.sh examples/megatron/configs/MI300X/llama3.1_8B-FP8-pretrain.yaml --methodology identical
+
+    \b
+    Exit codes:
+      0  shown, whether they differ or not
+      2  a flag is wrong, or a file cannot be read
+    """
+    from rich.console import Console
+
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.engines import primus_checkout
+    from tensorprimat.engines.primus_config import effective
+
+    if config is None:
+        root = primus_checkout.find()
+        if root is None:
+            raise UsageError("no Primus checkout here; set PRIMUS_PATH, or name a configuration file")
+        name, _ = primus_checkout.gpu_model()
+        models = [model] if model else list(primus_checkout.STEMS)
+        chosen: list[tuple[str | None, Path]] = [
+            (one, primus_checkout.find_config(root, one, gpu=name, precision=precision)) for one in models
+        ]
+    else:
+        chosen = [(model or _model_of(config), config)]
+    console = Console(highlight=False, markup=False)
+    for one, path in chosen:
+        _show(effective(path), _nvidia_side(methodology, one, gpu), one, console)
+    return 0
+
+
+def _model_of(config: Path) -> str | None:
+    """The model that a file's name speaks of."""
+    from tensorprimat.core.spec import MODELS
+
+    return next((model for model in MODELS if model in config.name.lower()), None)
+
+
+def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration | None:
+    from tensorprimat.core import catalogue
+    from tensorprimat.core.errors import UsageError
+
+    names = dict.fromkeys(row.methodology for row in catalogue.methodologies())
+    if methodology not in names:
+        raise UsageError(f"--methodology {methodology}: no such methodology; choose {', '.join(names)}")
+    known = catalogue.find_gpu(gpu)
+    if known is None:
+        raise UsageError(f"--gpu {gpu}: no such GPU in the catalogue; H100 SXM, H200 SXM, B200 …")
+    return catalogue.find_configuration(methodology, model=model or "", platform="nvd", gpu=known.name)
+
+
+def _show(sets: Effective, nvidia: Configuration | None, model: str | None, console: Any) -> None:
+    from rich.table import Table
+
+    from tensorprimat.engines.primus_spec import SETTINGS
+
+    rows: list[tuple[str, object, object]] = [
+        (name, sets.settings.get(name), getattr(nvidia, field, None)) for field, name in SETTINGS.items()
+    ]
+    rows.append(("precision", sets.precision, getattr(nvidia, "precision", None)))
+    side = f"NVIDIA, {nvidia.methodology}" if nvidia else "NVIDIA"
+    table = Table("Setting", "Primus", side, "", box=None, pad_edge=False)
+    for name, here, there in rows:
+        differs = None not in (here, there) and here != there
+        table.add_row(name, _shown(here), _shown(there), "differs" if differs else "")
+    for name in ("train_iters", "expert_model_parallel_size", "recompute_granularity", "mock_data"):
+        table.add_row(name, _shown(sets.settings.get(name)), "", "")
+    console.print(f"{sets.path}", soft_wrap=True)
+    console.print(table)
+    if sets.missing_presets:
+        console.print(
+            f"unknown: what {', '.join(sets.missing_presets)} set, which are not here; set PRIMUS_PATH to the checkout",
+            soft_wrap=True,
+        )
+    if nvidia is None:
+        about = model or "this model, which the file's name does not say (--model)"
+        console.print(f"no NVIDIA configuration to compare with: the methodology has none of {about}", soft_wrap=True)
+    else:
+        console.print(f"NVIDIA side: {nvidia.source}", soft_wrap=True)
+    console.print()
+
+
+def _shown(value: object) -> str:
+    return UNSET if value is None else str(value)

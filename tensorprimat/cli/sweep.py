@@ -1,0 +1,244 @@
+"""`tprimat sweep`: a grid of cells, each in a fresh process, resumable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli import cell_options as options
+
+if TYPE_CHECKING:
+    from tensorprimat.core.cells import Cell, CellSpec
+    from tensorprimat.micro.estimate import Estimate
+
+ALL_SIZES = "small,medium,large,xl,2.7B"
+
+
+def command(
+    model_size: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape"),
+    ] = None,
+    shape: options.Shape = None,
+    context_length: Annotated[str, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.")] = "128,256,512",
+    batch_size: Annotated[str, typer.Option(metavar="NUMBERS", help="Sequences of a step.")] = "4",
+    pass_name: options.Passes = "train",
+    precision: options.Precisions = None,
+    attention: options.Attention = "sdpa",
+    autocast: options.Autocast = None,
+    compile: options.Compile = False,
+    vocab_size: options.VocabSize = None,
+    warmup_steps: options.WarmupSteps = 5,
+    trials: options.Trials = None,
+    steps_per_trial: options.StepsPerTrial = None,
+    data: options.Data = None,
+    seed: options.Seed = 1234,
+    device: options.Device = "auto",
+    memory_limit: options.MemoryLimit = None,
+    fit: Annotated[
+        bool,
+        typer.Option("--fit", help="Where memory is not enough, find the largest batch (or else context) that fits."),
+    ] = False,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="All cells in this process: faster, less independent.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate memory and time of each cell; run nothing.")
+    ] = False,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for one JSON per cell.")] = Path("output/sweep"),
+) -> int:
+    """Time every combination of sizes, contexts, batches, precisions and passes, each in a fresh process.
+
+    Every cell is a file of its own (bench_SIZE_CONTEXT_….json), written as soon as it is measured: a sweep that was
+    killed goes on where it was when the same command is given again. Memory that is not enough is a result: its row
+    says OOM, and with --fit what would fit, in a column of its own. `tprimat aggregate` makes tables of the folder.
+
+    \b
+    Examples:
+      tprimat sweep --model-size small,medium --context-length 128,256 --batch-size 4,8 --pass forward,train
+      tprimat sweep --shape custom=384/1536/6/6 --precision fp32,bf16 --fit --output mine
+
+    \b
+    Exit codes:
+      0  every cell was measured (out of memory is a result)
+      1  a cell failed or the sweep was interrupted; finished cells are kept
+      2  a flag is wrong, or flags contradict
+    """
+    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.machine.platform import detect
+    from tensorprimat.micro import fresh, grid, passes, sweep
+    from tensorprimat.reports.cells import table
+
+    chosen = options.resolved_device(device)
+    specs = grid.cells(
+        grid.Asked(
+            model_size=model_size or (None if shape else ALL_SIZES),
+            shapes=shape or (),
+            vocab_size=vocab_size,
+            context_length=context_length,
+            batch_size=batch_size,
+            pass_name=pass_name,
+            precision=precision,
+            attention=attention,
+            autocast=autocast,
+            compile=compile,
+            data=None if data is None else str(data.resolve()),
+            seed=seed,
+            device=chosen,
+            warmup_steps=warmup_steps,
+            trials=trials,
+            steps_per_trial=steps_per_trial,
+            memory_limit_gb=memory_limit,
+        )
+    )
+    machine = detect(cpu=chosen == "cpu")
+    for spec in specs:
+        passes.check(spec, machine)
+    estimates = _estimates(specs, output)
+    if dry_run:
+        _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
+        return 0
+    folder = writable_folder("--output", output)
+    measure = passes.measure if in_process else fresh.measure
+    name = machine.gpu_info.device_name
+    done: list[Cell] = []
+    try:
+        with Progress([estimate.seconds or 1.0 for estimate in estimates]) as progress:
+            for outcome in sweep.run(specs, folder, measure=measure, device_name=name, fit=fit):
+                done.append(outcome.cell)
+                progress.advance(outcome.cell, resumed=outcome.resumed)
+    finally:  # after Ctrl-C too: what was measured is shown and written
+        if done:
+            done = _with_spilling(done)
+            options.show(table(done, title="Sweep"))
+            options.say_warnings(done)
+            written = options.write_tables(done, folder, "sweep", heading="Sweep")
+            options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
+    return 1 if any(cell.status == "failed" for cell in done) else 0
+
+
+def _with_spilling(cells: Sequence[Cell]) -> list[Cell]:
+    """With what only shows beside other cells."""
+    from tensorprimat.micro.advice import spilling
+
+    found = spilling(cells)
+    return [
+        cell.model_copy(update={"warnings": (*cell.warnings, found[place])}) if place in found else cell
+        for place, cell in enumerate(cells)
+    ]
+
+
+def _estimates(specs: Sequence[CellSpec], output: Path) -> list[Estimate]:
+    from tensorprimat.core import preflight
+    from tensorprimat.machine.platform import detect
+    from tensorprimat.micro.estimate import best_rate, estimate
+
+    machine = detect(cpu=specs[0].device == "cpu")
+    same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
+    kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
+    rates = {spec.precision: best_rate(machine, spec.device, spec.precision, kept=kept) for spec in specs}
+    for precision, (rate, origin) in rates.items():
+        options.say(f"estimates of {precision} rest on {rate / 1e12:.3g} TFLOP/s ({origin})")
+    return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs]
+
+
+def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[Estimate], memory_gb: float | None) -> None:
+    from tensorprimat.reports import words
+    from tensorprimat.reports.tables import Column, Table, figure, text
+
+    titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
+    rows = tuple(
+        (
+            text(spec.model_size),
+            figure(spec.num_parameters, words.count),
+            figure(spec.context_length, words.count),
+            figure(spec.batch_size, words.count),
+            text(spec.pass_name),
+            text(spec.precision),
+            figure(estimated.memory_gb, words.gigabytes),
+            text(None if memory_gb is None else "yes" if estimated.memory_gb < 0.95 * memory_gb else "no"),
+            figure(estimated.seconds, words.seconds),
+        )
+        for spec, estimated in zip(specs, estimates, strict=True)
+    )
+    total = sum(estimated.seconds or 0.0 for estimated in estimates)
+    options.show(
+        Table(
+            key="estimates",
+            title="Estimates",
+            columns=tuple(
+                Column(title=title, numeric=title not in ("Model", "Pass", "Precision", "Fits")) for title in titles
+            ),
+            rows=rows,
+            note=f"Estimates; nothing was run. {len(specs)} cells, about {duration(total)} in all.",
+        )
+    )
+
+
+def duration(seconds: float) -> str:
+    """Time left as a person says it.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """A bar with the time left on a terminal, one line per cell elsewhere. Cells count by their estimated time."""
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._weights = list(weights)
+        self._done, self._measured = 0, 0.0
+        self._start = time.monotonic()
+        console = Console(stderr=True, highlight=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
+        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(f"0/{len(self._weights)}", total=sum(self._weights), left="")
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, cell: Cell, *, resumed: bool) -> None:
+        """One cell is done. resumed: by an earlier call, so it says nothing about how long the others take."""
+        from tensorprimat.reports.cells import milliseconds
+
+        weight = self._weights[self._done]
+        self._done += 1
+        self._measured += 0.0 if resumed else weight
+        what = (
+            "measured before"
+            if resumed
+            else cell.status
+            if cell.status != "ok"
+            else milliseconds(cell.mean_time_ms) + " ms"
+        )
+        left = self._left()
+        self._bar.update(
+            self._task, advance=weight, description=f"{self._done}/{len(self._weights)} {cell.title}", left=left
+        )
+        self._bar.console.print(
+            f"[{self._done}/{len(self._weights)}] {cell.title}: {what}{f' ({left})' if left else ''}",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    def _left(self) -> str:
+        remaining = sum(self._weights[self._done :])
+        if not remaining or not self._measured:
+            return ""
+        return f"about {duration((time.monotonic() - self._start) * remaining / self._measured)} left"

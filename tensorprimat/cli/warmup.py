@@ -1,0 +1,143 @@
+"""`tprimat warmup`: how many warm-up steps are enough."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.cli import cell_options as options
+
+if TYPE_CHECKING:
+    from tensorprimat.core.cells import Cell
+
+
+def command(
+    counts: Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of warm-up steps to try.")] = "0,1,2,5,10",
+    model_size: options.ModelSize = None,
+    d_model: options.DModel = None,
+    d_ff: options.DFf = None,
+    num_layers: options.NumLayers = None,
+    num_heads: options.NumHeads = None,
+    vocab_size: options.VocabSize = None,
+    shape: options.Shape = None,
+    label: options.Label = None,
+    context_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="256, or the preset's")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences of a step.", show_default="4, or the preset's")
+    ] = None,
+    pass_name: Annotated[
+        str, typer.Option("--pass", metavar="NAME", help="forward, forward-backward or train.")
+    ] = "train",
+    trials: options.Trials = None,
+    steps_per_trial: options.StepsPerTrial = None,
+    precision: options.Precisions = None,
+    autocast: options.Autocast = None,
+    compile: options.Compile = False,
+    attention: options.Attention = "sdpa",
+    seed: options.Seed = 1234,
+    device: options.Device = "auto",
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for warmup.csv, warmup.png, warmup.md and one JSON per count.")
+    ] = Path("output/warmup"),
+) -> int:
+    """Find out how many warm-up steps are enough for one model on this device.
+
+    Each number of warm-up steps is tried in a fresh process; mean, deviation and CV of the trials after it are put
+    beside each other, and two or three sentences say what the first step cost and from which count on the CV is stable.
+
+    \b
+    Examples:
+      tprimat warmup --model-size small --context-length 256
+      tprimat warmup --shape mine=384/1536/6/6 --counts 0,1,3,8 --trials 20 --output warmup
+
+    \b
+    Exit codes:
+      0  measured
+      1  a cell failed, ran out of memory or was interrupted; what was finished is kept
+      2  a flag is wrong, or flags contradict
+    """
+    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.machine.platform import detect
+    from tensorprimat.micro import fresh, grid, passes, warmup
+    from tensorprimat.reports.cells import table
+
+    chosen = options.resolved_device(device)
+    specs = grid.cells(
+        grid.Asked(
+            model_size=model_size,
+            shapes=shape or (),
+            label=label,
+            d_model=d_model,
+            d_ff=d_ff,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            vocab_size=vocab_size,
+            context_length=None if context_length is None else str(context_length),
+            batch_size=None if batch_size is None else str(batch_size),
+            pass_name=pass_name,
+            precision=precision,
+            attention=attention,
+            autocast=autocast,
+            compile=compile,
+            seed=seed,
+            device=chosen,
+            trials=trials,
+            steps_per_trial=steps_per_trial,
+        )
+    )
+    if len(specs) > 1:
+        raise UsageError(f"{len(specs)} configurations; the study is of one: give one size, one pass and one precision")
+    tried = grid.whole_numbers("--counts", counts)
+    if min(tried) < 0:
+        raise UsageError(f"--counts {counts}: must be 0 or more")
+    passes.check(specs[0], detect(cpu=chosen == "cpu"))
+    folder = writable_folder("--output", output)
+    cells: list[Cell] = []
+    options.say(f"{specs[0].title}: {len(tried)} fresh processes")
+    try:
+        for cell in warmup.run(specs[0], sorted(tried), measure=fresh.measure):
+            cells.append(cell)
+            options.say(f"  {cell.num_warmups} warm-up steps: {_said(cell)}")
+            cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
+    finally:  # after Ctrl-C too: what was measured is shown and written
+        if cells:
+            said = warmup.conclusion(cells)
+            options.show(table(cells, title="Warm-up"))
+            print("\n" + " ".join(said))
+            written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=said)
+            written += _plot(cells, folder / "warmup.png")
+            options.say(f"Files: {', '.join(map(str, written))}")
+    return 0 if all(cell.status == "ok" for cell in cells) else 1
+
+
+def _said(cell: Cell) -> str:
+    if cell.status != "ok" or cell.mean_time_ms is None:
+        return cell.reason or cell.status
+    scatter = "" if cell.cv_percent is None else f", CV {cell.cv_percent:.1f} %"
+    return f"{cell.mean_time_ms:,.2f} ms{scatter}"
+
+
+def _plot(cells: list[Cell], path: Path) -> list[Path]:
+    """The picture, where matplotlib is there and anything was measured."""
+    from tensorprimat.core.errors import MissingPackageError
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.micro import warmup
+    from tensorprimat.reports import cell_plots, plots
+
+    if not any(cell.mean_time_ms is not None for cell in cells):
+        return []
+    stable = warmup.stable_from(cells)
+    try:
+        image = plots.picture(cell_plots.warmup(cells, stable=stable.num_warmups if stable else None), height=4.2)
+    except MissingPackageError as error:
+        print(f"warning: no plot: {error}", file=sys.stderr)
+        return []
+    write_atomically(path, image)
+    return [path]

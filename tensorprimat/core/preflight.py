@@ -1,0 +1,144 @@
+"""`Preflight`: what one machine can do at best, measured; kept per machine and joined to training results.
+
+SI inside (FLOP/s, bytes/s, seconds). "best" is the fastest of several intervals, "typical" their median.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import Count, Figure, Record
+from tensorprimat.core.store import write_atomically
+
+FOLDER = "preflight"
+"""Of an output folder: where preflights are kept."""
+
+
+class MatrixRate(Record):
+    """A product of two square matrices."""
+
+    precision: str
+    size: int
+    best_flops_per_second: float
+    typical_flops_per_second: float
+    peak_flops_per_second: Figure = None
+    """Dense peak, from the catalogue."""
+
+
+class Bandwidth(Record):
+    """Bytes that move in a second."""
+
+    kind: Literal["copy", "read", "triad", "host_to_device", "device_to_host"]
+    size_bytes: int
+    best_bytes_per_second: float
+    typical_bytes_per_second: float
+    peak_bytes_per_second: Figure = None
+
+
+class Collective(Record):
+    """One collective at one message size, the slowest process's time."""
+
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    size_bytes: int
+    seconds: float
+    bus_bytes_per_second: float
+    """Algorithm bandwidth × what each link carries: 2(n−1)/n for all-reduce, (n−1)/n else (as nccl-tests count)."""
+
+
+class DeviceCheck(Record):
+    """One GPU of the machine on its own, to compare it with its siblings."""
+
+    index: int
+    id: str | None = None
+    flops_per_second: float
+    power_limit_watts: Figure = None
+    throttled_by: tuple[str, ...] = ()
+    other_processes: int = 0
+
+
+class Preflight(Record):
+    """The whole file."""
+
+    kind: Literal["preflight"] = "preflight"
+    schema_version: int = 1
+    platform: str
+    device: str
+    device_name: str | None = None
+    device_count: Count = None
+    total_memory_gb: Figure = None
+    host: str
+    gpu_ids: tuple[str, ...] = ()
+    torch_version: str | None = None
+    tool_version: str | None = None
+    timestamp: str
+    seconds: Figure = None
+    """How long it took."""
+    matmul: tuple[MatrixRate, ...] = ()
+    bandwidth: tuple[Bandwidth, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    collective_backend: str | None = None
+    world_size: int = 1
+    launch_seconds: Figure = None
+    """Host time to hand one tiny kernel to the device, when nothing waits for it."""
+    devices: tuple[DeviceCheck, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def matmul_flops_per_second(self, precision: str) -> float | None:
+        """Best rate at a precision over all sizes; None where it was not measured."""
+        return max((row.best_flops_per_second for row in self.matmul if row.precision == precision), default=None)
+
+    def memory_bytes_per_second(self) -> float | None:
+        """Best memory bandwidth of any kind on the device."""
+        on_device = [row for row in self.bandwidth if row.kind in ("copy", "read", "triad")]
+        return max((row.best_bytes_per_second for row in on_device), default=None)
+
+    def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
+        """Whether another record is of this machine."""
+        return (self.platform, self.device_name, self.host) == (platform, device_name, host)
+
+
+def file_name(preflight: Preflight) -> str:
+    """One file per machine and device; a newer preflight of the same takes its place."""
+    words = [preflight.host, preflight.device_name or preflight.platform, preflight.device]
+    if preflight.world_size > 1:
+        words.append(f"{preflight.world_size}-processes")
+    return "_".join(["preflight", *(re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-") for word in words)]) + ".json"
+
+
+def save(preflight: Preflight, folder: Path) -> Path:
+    """Write it under its machine's name. Raises OSError."""
+    path = folder / file_name(preflight)
+    write_atomically(path, preflight.model_dump_json(indent=2) + "\n")
+    return path
+
+
+def load(path: Path) -> Preflight:
+    """Read one. Raises InputError for anything else."""
+    try:
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or document.get("kind") != "preflight":
+            raise InputError("JSON, but not a preflight", path=path)
+        return Preflight.model_validate(document)
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except (ValueError, ValidationError) as error:
+        raise InputError(f"not a preflight: {str(error).splitlines()[0]}", path=path) from error
+
+
+def kept(folders: Iterable[Path]) -> list[Preflight]:
+    """Every preflight in these folders' `preflight` folders (or in themselves), newest first."""
+    found = []
+    for folder in folders:
+        for path in [*folder.glob("preflight_*.json"), *(folder / FOLDER).glob("preflight_*.json")]:
+            try:
+                found.append(load(path))
+            except InputError:  # a preflight is never needed
+                continue
+    return sorted(found, key=lambda one: one.timestamp, reverse=True)

@@ -1,0 +1,249 @@
+"""The Megatron-Bridge engine: the successor of NeMo 2, with its own pretrain recipes, timed by the lines it prints.
+
+    python -m tensorprimat.engines.bridge --spec spec.json --result result.json
+
+Starts torchrun, whose ranks build the recipe, set every value of the spec in it and train; keeps the whole output as a
+log beside the results and reads that as any other. Megatron-Bridge hard-requires Transformer Engine and a GPU image: no
+test of this project has run it. What is tested without it: the values set, the launch, the reading, the refusals.
+Exit codes: 0 done, 1 the training failed or was interrupted (its log stays), 2 it cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorprimat import logs
+from tensorprimat.core import models, store
+from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import endings
+from tensorprimat.logs.format import Given
+from tensorprimat.machine.platform import Machine, detect
+
+RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
+"""Our model → how the name of its recipe begins. For mistral there is none: qwen's is taken, with mistral's model."""
+
+MODEL_INSTEAD = {"mistral": "mistralai/Mistral-7B-v0.1"}
+"""Whose configuration replaces the recipe's model."""
+
+PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp16": "fp16_mixed"}
+"""Our precision → Megatron-Bridge's recipe for it."""
+
+Value = Callable[[RunSpec], Any]
+SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
+    (("model.tensor_model_parallel_size",), lambda spec: spec.tensor_model_parallel_size),
+    (("model.pipeline_model_parallel_size",), lambda spec: spec.pipeline_model_parallel_size),
+    (("model.context_parallel_size",), lambda spec: spec.context_parallel_size),
+    (("model.virtual_pipeline_model_parallel_size",), lambda _: None),
+    (("model.sequence_parallel",), lambda spec: spec.tensor_model_parallel_size > 1),
+    (("model.seq_length",), lambda spec: spec.sequence_length),
+    (("model.recompute_granularity",), lambda spec: "full" if spec.recompute else None),
+    (("model.recompute_method",), lambda spec: "uniform" if spec.recompute else None),
+    (("model.recompute_num_layers",), lambda spec: 1 if spec.recompute else None),
+    (("dataset.seq_length", "dataset.sequence_length"), lambda spec: spec.sequence_length),
+    (("dataset.random_seed",), lambda spec: spec.seed),
+    (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),
+    (("tokenizer.tokenizer_model",), lambda _: None),
+    # The null tokenizer adds an end-of-document token to these.
+    (("tokenizer.vocab_size",), lambda spec: models.find(spec.model, spec.preset).shape.vocab_size - 1),
+    (("train.train_iters",), lambda spec: spec.max_steps),
+    (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
+    (("train.global_batch_size",), lambda spec: spec.global_batch_size),
+    (("validation.eval_iters", "train.eval_iters"), lambda _: 0),
+    (("scheduler.lr_warmup_iters",), lambda _: 0),  # a recipe's thousands would be more than there are steps
+    (("logger.log_interval",), lambda _: 1),
+    (("checkpoint.save",), lambda _: None),
+    (("checkpoint.load",), lambda _: None),
+    (("rng.seed",), lambda spec: spec.seed),
+    (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
+)
+"""What is set in a recipe: where (the first that this version has), and to what. Nothing of it is left to the recipe."""
+
+STATED = (
+    "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
+)  # fmt: skip
+"""What the spec says of a training whose log leaves it out."""
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where Megatron-Bridge cannot run the spec here."""
+    spec.check()
+    if machine.platform != "nvd":
+        raise UsageError(
+            f"--engine bridge needs an NVIDIA GPU, and this is a {machine.label} machine; try --engine torch"
+        )
+    if spec.preset != "full":
+        raise UsageError(
+            f"--preset {spec.preset}: Megatron-Bridge's recipes are of the real models; try --engine torch"
+        )
+    if spec.precision not in PRECISIONS:
+        raise UsageError(f"--precision {spec.precision}: Megatron-Bridge trains in {', '.join(PRECISIONS)}")
+    if spec.num_nodes > 1:
+        raise UsageError(f"--num-nodes {spec.num_nodes}: the bridge engine trains on one node; try --engine nemo")
+
+
+def recipe_name(model: str, offered: Sequence[str]) -> str:
+    """Which of the recipes that megatron.bridge.recipes offers is the model's. Raises UsageError where none is.
+
+    >>> recipe_name("llama", ["llama3_8b_pretrain_config", "llama31_8b_pretrain_config", "llama31_8b_sft_config"])
+    'llama31_8b_pretrain_config'
+    >>> recipe_name("qwen", ["qwen25_7b_pretrain_2gpu_h100_bf16_config"])  # names since 2026
+    'qwen25_7b_pretrain_2gpu_h100_bf16_config'
+    """
+    stem = f"{RECIPES[model]}_pretrain_"
+    fitting = [name for name in offered if name == f"{stem}config"] or sorted(
+        name for name in offered if name.startswith(stem) and name.endswith("_bf16_config")
+    )
+    if not fitting:
+        raise UsageError(f"this Megatron-Bridge has no pretrain recipe of {RECIPES[model]}; try --engine torch")
+    return fitting[0]
+
+
+def configure(config: Any, spec: RunSpec) -> Any:
+    """The recipe's configuration with every value of the spec set. Raises RunError where it has no place for one."""
+    for places, value in SETTINGS:
+        for place in places:
+            *owners, name = place.split(".")
+            owner = config
+            for part in owners:
+                owner = getattr(owner, part, None)
+            if hasattr(owner, name):
+                setattr(owner, name, value(spec))
+                break
+        else:
+            raise RunError(f"this Megatron-Bridge has no {' or '.join(places)} in its recipes; try --engine torch")
+    if spec.pipeline_model_parallel_size > 1:
+        import torch
+
+        config.model.pipeline_dtype = torch.float16 if spec.precision == "fp16" else torch.bfloat16
+    return config
+
+
+def train_rank(spec: RunSpec) -> None:
+    """One rank under torchrun: build the recipe and train."""
+    recipes = importlib.import_module("megatron.bridge.recipes")
+    config = getattr(recipes, recipe_name(spec.model, dir(recipes)))()
+    if instead := MODEL_INSTEAD.get(spec.model):
+        bridge = importlib.import_module("megatron.bridge").AutoBridge
+        config.model = bridge.from_hf_pretrained(instead).to_megatron_provider(load_weights=False)
+    pretrain = importlib.import_module("megatron.bridge.training.pretrain").pretrain
+    forward_step = importlib.import_module("megatron.bridge.training.gpt_step").forward_step
+    pretrain(config=configure(config, spec), forward_step_func=forward_step)
+
+
+def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
+    """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
+    log = Path(spec.output_dir) / f"bridge_training_{spec.model}_{store.new_stamp()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.num_gpus),
+        "-m", "tensorprimat.engines.bridge", "--spec", str(spec_file), "--rank",
+    ]  # fmt: skip
+    print(f"Megatron-Bridge starts; its log: {log}", flush=True)
+    failure = follow(command, log, spec)
+    try:
+        result = read(spec, log, detect())
+    except TensorPrimatError as error:
+        raise failure or RunError(f"Megatron-Bridge ended well, but {error}") from error
+    store.write(result.model_copy(update={"complete": failure is None and result.complete}), result_file)
+    if failure is not None:
+        raise failure
+
+
+def follow(command: Sequence[str], log: Path, spec: RunSpec) -> RunError | None:
+    """Run a command to its end with its output shown and kept; why it failed, if it did."""
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
+    tail: deque[str] = deque(maxlen=40)
+    with log.open("wb", buffering=0) as file, subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**settings, **os.environ}
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        try:
+            for raw in child.stdout:
+                file.write(raw)
+                line = raw.decode(errors="replace").rstrip()
+                tail.append(line)
+                print(line, flush=True)
+        except KeyboardInterrupt:  # torchrun, in our process group, has been told too, and ends its ranks
+            child.wait()
+            return RunError(f"interrupted; its log: {log}")
+    if not child.returncode:
+        return None
+    if any("out of memory" in line.lower() for line in tail):
+        remedies = endings.memory_remedies(spec)
+        return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}; its log: {log}")
+    errors = [line.strip() for line in tail if "Error" in line and "ChildFailedError" not in line]
+    said = (errors or [line.strip() for line in tail if line.strip()] or ["it said nothing"])[-1]
+    return RunError(f"Megatron-Bridge exited with {child.returncode}: {said}; its log: {log}")
+
+
+def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
+    """The log as the result of this run. Raises InputError where it holds no usable step."""
+    given = Given(
+        model_name=spec.model,
+        num_gpus=spec.num_gpus * spec.num_nodes,
+        global_batch_size=spec.global_batch_size,
+        micro_batch_size=spec.micro_batch_size,
+        sequence_length=spec.sequence_length,
+        precision=spec.precision,
+        warmup_steps=spec.warmup_steps,
+    )
+    result = logs.read(log, given=given)
+    config = result.training_config
+    unsaid = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
+    return result.model_copy(
+        update={
+            "platform": machine.platform,
+            "gpu_info": machine.gpu_info,
+            "methodology": spec.methodology,
+            "training_config": config.model_copy(
+                update={**unsaid, "data": "mock", "framework": "Megatron-Bridge", "framework_version": _version()}
+            ),
+            "provenance": result.provenance.model_copy(
+                update={"engine": "bridge", "host": machine.host, "gpu_ids": machine.gpu_ids}
+            ),
+        }
+    )
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("megatron-bridge")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what a spec file says; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
+    parser.add_argument("--result", type=Path, help="where the result of this run is written")
+    parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
+    options = parser.parse_args(argv)
+    try:
+        spec = RunSpec.model_validate_json(options.spec.read_bytes())
+        if options.rank:
+            train_rank(spec)
+        elif options.result is None:
+            parser.error("--result is needed")
+        else:
+            train(spec, options.spec, options.result)
+    except TensorPrimatError as error:
+        print(f"bridge engine: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

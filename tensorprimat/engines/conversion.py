@@ -1,0 +1,127 @@
+"""A Hugging Face checkpoint as a NeMo checkpoint, through NeMo's own importer, and what that will need first."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.units import GB
+from tensorprimat.engines import endings, nemo
+
+HUB = "hf://"
+BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
+IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What one of our models is called elsewhere."""
+
+    nemo_model: str
+    nemo_config: str
+    """Classes of nemo.collections.llm."""
+    model_type: str
+    """In the config.json of a Hugging Face checkpoint."""
+
+
+KINDS = {
+    "llama": Kind(nemo_model="LlamaModel", nemo_config="Llama31Config8B", model_type="llama"),
+    "qwen": Kind(nemo_model="Qwen2Model", nemo_config="Qwen25Config7B", model_type="qwen2"),
+    "mistral": Kind(nemo_model="MistralModel", nemo_config="MistralConfig7B", model_type="mistral"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a conversion will need, in bytes."""
+
+    download_bytes: int
+    """Into the Hugging Face cache; 0 for a folder."""
+    output_bytes: int
+    memory_bytes: int
+
+
+def needs(model: str, source: str) -> Needs:
+    """What converting the source will need at least: by the size of a folder's weights, else by the published model.
+
+    Raises UsageError for an unknown model or a source that is neither, InputError for a folder that holds no
+    checkpoint of this model.
+    """
+    if model not in KINDS:
+        raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")
+    if source.startswith(HUB):
+        weights = BYTES_PER_PARAMETER * models.parameters(models.find(model).shape)
+        return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UsageError(f"--source {source}: no such folder; for the Hugging Face hub write {HUB}ORGANISATION/NAME")
+    _check_model_type(folder / "config.json", model)
+    weights = sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
+    if not weights:
+        raise InputError("no weights (*.safetensors, pytorch_model*.bin)", path=folder, remedy="give a checkpoint")
+    return Needs(download_bytes=0, output_bytes=weights, memory_bytes=IN_MEMORY * weights)
+
+
+def _check_model_type(config: Path, model: str) -> None:
+    try:
+        model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except FileNotFoundError:
+        raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint") from None
+    except (ValueError, AttributeError) as error:
+        raise InputError("not a Hugging Face configuration", path=config) from error
+    if model_type != KINDS[model].model_type:
+        raise InputError(f"model_type is {model_type!r}, not {KINDS[model].model_type!r}", path=config)
+
+
+def check_room(needed: Needs, output: Path) -> list[str]:
+    """Warnings about memory. Raises UsageError where the disk of the output has no room for it."""
+    existing = next(parent for parent in output.absolute().parents if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed.output_bytes:
+        raise UsageError(
+            f"--output {output}: {needed.output_bytes / GB:,.1f} GB are needed and {free / GB:,.1f} GB are free; "
+            "choose another disk"
+        )
+    available = psutil.virtual_memory().available
+    if available < needed.memory_bytes:
+        return [
+            f"memory: {needed.memory_bytes / GB:,.1f} GB are needed and {available / GB:,.1f} GB are available; "
+            "it may be killed"
+        ]
+    return []
+
+
+def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
+    """Convert, beside the output first, so that nothing half written ever has its name. Returns the output folder.
+
+    Raises UsageError without NeMo or where the output exists, RunError where NeMo's importer fails.
+    """
+    if reason := nemo.unavailable():
+        raise UsageError(f"{reason}; conversion needs NeMo 2.1 to 2.7: make nemo-env, or NVIDIA's image")
+    if output.exists() and not overwrite:
+        raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
+    llm = importlib.import_module("nemo.collections.llm")
+    kind = KINDS[model]
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    where = source if source.startswith(HUB) else f"{HUB}{Path(source).absolute()}"
+    try:
+        target = getattr(llm, kind.nemo_model)(getattr(llm, kind.nemo_config)())
+        llm.import_ckpt(model=target, source=where, output_path=partial)
+        if output.exists():
+            shutil.rmtree(output)
+        partial.rename(output)
+    except (RuntimeError, OSError, ValueError, AssertionError, MemoryError) as error:  # whatever the importer meets
+        raise RunError(f"{source}: conversion failed: {endings.reason(error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return output

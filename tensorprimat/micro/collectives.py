@@ -1,0 +1,87 @@
+"""All-reduce, all-gather and reduce-scatter over message sizes: gloo on a CPU, NCCL (which is RCCL on ROCm) on GPUs.
+
+Measured where several processes are there: under torchrun, whose every rank calls `measure` in turn with the others.
+Bus bandwidth counts what each link carries, as NVIDIA's nccl-tests do (doc/PERFORMANCE.md there).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from tensorprimat.core.preflight import Collective
+
+SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**20, 2**24, 2**26, 2**28, 2**30)}
+REPEATS = 5
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+
+
+def measure(device: torch.device) -> tuple[list[Collective], str | None, int]:
+    """Every collective at every size, the backend, and the number of processes; nothing where there is only one."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes < 2 or "RANK" not in os.environ:
+        return [], None, 1
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    dist.init_process_group(backend)
+    try:
+        found = [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
+    finally:
+        dist.destroy_process_group()
+    return found, backend, processes
+
+
+def _all_reduce(size: int, device: torch.device, _processes: int) -> Callable[[], object]:
+    values = torch.randn(size // 4, device=device)
+    return lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX)  # a sum would grow without bound over the repeats
+
+
+def _all_gather(size: int, device: torch.device, processes: int) -> Callable[[], object]:
+    whole = torch.empty(size // 4 // processes * processes, device=device)
+    part = torch.randn(size // 4 // processes, device=device)
+    return lambda: dist.all_gather_into_tensor(whole, part)
+
+
+def _reduce_scatter(size: int, device: torch.device, processes: int) -> Callable[[], object]:
+    whole = torch.randn(size // 4 // processes * processes, device=device)
+    part = torch.empty(size // 4 // processes, device=device)
+    return lambda: dist.reduce_scatter_tensor(part, whole)
+
+
+_KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Callable[[], object]], int]] = {
+    "all_reduce": (_all_reduce, 2),
+    "all_gather": (_all_gather, 1),
+    "reduce_scatter": (_reduce_scatter, 1),
+}
+"""How each is called, and how often each link carries the message (times (n−1)/n)."""
+
+
+def _timed(kind: Kind, size: int, device: torch.device, processes: int) -> Collective:
+    prepare, passes = _KINDS[kind]
+    work = prepare(size, device, processes)
+    work()
+    seconds = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        slowest = torch.tensor([time.perf_counter() - start], dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        seconds.append(float(slowest))
+    median = statistics.median(seconds)
+    return Collective(
+        kind=kind,
+        size_bytes=size,
+        seconds=median,
+        bus_bytes_per_second=size / median * passes * (processes - 1) / processes,
+    )

@@ -1,0 +1,212 @@
+"""What this machine can do at best: matrix products, memory, transfers, launches, and exchange between processes.
+
+Random data, never zeros; every interval begins and ends with the device idle; "best" is what the hardware can,
+"typical" what it does. Each figure stands against the catalogue's peak, and a GPU against its siblings.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+
+import torch
+
+from tensorprimat import __version__
+from tensorprimat.core import catalogue
+from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
+from tensorprimat.core.units import TERA
+from tensorprimat.machine import telemetry
+from tensorprimat.machine.platform import Machine
+from tensorprimat.micro import collectives, matmul
+
+SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
+QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16")}
+STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far beyond any cache, and a small part of the memory
+QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
+TRANSFER_BYTES = 2**28
+SIBLING_SIZE = {"cuda": 8192}
+LAUNCHES = 1000
+
+BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; less than this is a card to look at
+BELOW_CATALOGUE = 0.5  # of the dense peak: big matrix products reach 70 to 85 % on a sound card
+
+OnPart = Callable[[str], None]
+"""Gets the name of each part before it is measured."""
+
+
+def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None) -> Preflight:
+    """Every measurement of one machine. quick: small sizes only, for a look in seconds."""
+    began = time.perf_counter()
+    device = torch.device(device_name)
+    gpu = None if machine.platform == "cpu" else _catalogue_entry(machine)
+    on_part("matrix products")
+    rates = matrix_rates(device, (QUICK_SIZES if quick else SIZES)[device.type], gpu)
+    on_part("memory")
+    moved = memory_rates(device, (QUICK_STREAM_BYTES if quick else STREAM_BYTES)[device.type], gpu)
+    if device.type == "cuda":
+        on_part("transfers between host and device")
+        moved += transfer_rates(device)
+    on_part("launches")
+    launch = launch_seconds(device)
+    on_part("siblings and processes")
+    checks = device_checks(machine) if device.type == "cuda" else ()
+    exchanged, backend, processes = collectives.measure(device)
+    found = Preflight(
+        platform=machine.platform,
+        device=device.type,
+        device_name=machine.gpu_info.device_name,
+        device_count=machine.gpu_info.device_count,
+        total_memory_gb=machine.gpu_info.total_memory_gb,
+        host=machine.host,
+        gpu_ids=machine.gpu_ids,
+        torch_version=torch.__version__,
+        tool_version=__version__,
+        timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        matmul=tuple(rates),
+        bandwidth=tuple(moved),
+        collectives=tuple(exchanged),
+        collective_backend=backend,
+        world_size=processes,
+        launch_seconds=launch,
+        devices=tuple(checks),
+        seconds=time.perf_counter() - began,
+    )
+    return found.model_copy(update={"warnings": (*machine.warnings, *warnings_about(found))})
+
+
+def _catalogue_entry(machine: Machine) -> Gpu | None:
+    return catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+
+
+def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) -> list[MatrixRate]:
+    """Square products of each precision that the device has."""
+    rates = []
+    for precision in PRECISIONS[device.type]:
+        fact = gpu.peak(precision) if gpu and precision not in gpu.lacks else None
+        if gpu and precision in gpu.lacks:
+            continue
+        for size in sizes:
+            best, typical = matmul.rate(size, precision, device)
+            rates.append(
+                MatrixRate(
+                    precision=precision,
+                    size=size,
+                    best_flops_per_second=best,
+                    typical_flops_per_second=typical,
+                    peak_flops_per_second=fact.value * TERA if fact and fact.value else None,
+                )
+            )
+    return rates
+
+
+def memory_rates(device: torch.device, size_bytes: int, gpu: Gpu | None) -> list[Bandwidth]:
+    """Copy, read and triad (a = b + s·c, as the STREAM benchmark has it), counting every byte read and written."""
+    count = size_bytes // 4
+    source, other = (torch.randn(count, device=device) for _ in range(2))
+    target = torch.empty_like(source)
+    fact = gpu.memory_tb_per_second if gpu else None
+    works: tuple[tuple[str, int, Callable[[], object]], ...] = (
+        ("copy", 2, lambda: target.copy_(source)),
+        ("read", 1, lambda: source.sum()),
+        ("triad", 3, lambda: torch.add(source, other, alpha=3.0, out=target)),
+    )
+    return [
+        _bandwidth(
+            kind, size_bytes, arrays * size_bytes, work, device, fact.value * TERA if fact and fact.value else None
+        )
+        for kind, arrays, work in works
+    ]
+
+
+def transfer_rates(device: torch.device) -> list[Bandwidth]:
+    """Between page-locked host memory and the device."""
+    on_host = torch.randn(TRANSFER_BYTES // 4).pin_memory()
+    on_device = on_host.to(device)
+    works: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("host_to_device", lambda: on_device.copy_(on_host, non_blocking=True)),
+        ("device_to_host", lambda: on_host.copy_(on_device, non_blocking=True)),
+    )
+    return [_bandwidth(kind, TRANSFER_BYTES, TRANSFER_BYTES, work, device, None) for kind, work in works]
+
+
+def _bandwidth(
+    kind: str, size: int, moved: int, work: Callable[[], object], device: torch.device, peak: float | None
+) -> Bandwidth:
+    seconds = matmul.intervals(work, device)
+    return Bandwidth(
+        kind=kind,  # type: ignore[arg-type]  # one of its words: the callers' tables hold them
+        size_bytes=size,
+        best_bytes_per_second=moved / min(seconds),
+        typical_bytes_per_second=moved / statistics.median(seconds),
+        peak_bytes_per_second=peak,
+    )
+
+
+def launch_seconds(device: torch.device) -> float:
+    """Host time to hand one tiny kernel to the device: median of batches, the device kept idle between them."""
+    tiny = torch.ones(1, device=device)
+    times = []
+    for _ in range(matmul.REPEATS):
+        matmul.synchronise(device)
+        start = time.perf_counter()
+        for _ in range(LAUNCHES):
+            tiny.add_(1.0)
+        times.append((time.perf_counter() - start) / LAUNCHES)
+    matmul.synchronise(device)
+    return statistics.median(times)
+
+
+def device_checks(machine: Machine) -> list[DeviceCheck]:
+    """The same product on every visible GPU, with what its driver says about caps and company."""
+    devices = {device.id.lower().removeprefix("gpu-"): device for device in telemetry.open_devices(machine.gpu_ids)}
+    precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    checks = []
+    for index in range(torch.cuda.device_count()):
+        identity = machine.gpu_ids[index] if index < len(machine.gpu_ids) else None
+        best, _ = matmul.rate(SIBLING_SIZE["cuda"], precision, torch.device("cuda", index))
+        known = devices.get((identity or "").lower().removeprefix("gpu-"))
+        reading = known.read() if known else telemetry.Reading()
+        checks.append(
+            DeviceCheck(
+                index=index,
+                id=identity,
+                flops_per_second=best,
+                power_limit_watts=reading.power_limit_watts,
+                throttled_by=reading.throttled_by,
+                other_processes=len(telemetry.strangers(reading, ours=(os.getpid(),))),
+            )
+        )
+    return checks
+
+
+def warnings_about(found: Preflight) -> list[str]:
+    """A GPU that is well below its siblings or the catalogue, and what its driver says about why."""
+    said = []
+    rates = [check.flops_per_second for check in found.devices]
+    for check in found.devices:
+        best = max(rates)
+        reasons = [f"held down by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
+        if check.power_limit_watts:
+            reasons.append(f"power limit {check.power_limit_watts:.0f} W")
+        if check.other_processes:
+            reasons.append(f"{check.other_processes} other processes on it")
+        why = "; ".join(reasons) or "its driver gives no reason: look at the card"
+        if check.flops_per_second < BELOW_SIBLINGS * best:
+            share = 100 * check.flops_per_second / best
+            said.append(f"gpu {check.index}: reaches {share:.0f} % of its fastest sibling ({why})")
+    for precision in dict.fromkeys(row.precision for row in found.matmul):
+        row = max(
+            (one for one in found.matmul if one.precision == precision), key=lambda one: one.best_flops_per_second
+        )
+        if row.peak_flops_per_second and row.best_flops_per_second < BELOW_CATALOGUE * row.peak_flops_per_second:
+            share = 100 * row.best_flops_per_second / row.peak_flops_per_second
+            said.append(
+                f"{precision}: the best product reaches {share:.0f} % of the catalogue's peak: a bad card, a power "
+                "cap, or a GPU that is shared"
+            )
+    return said

@@ -1,0 +1,237 @@
+"""A folder of cells as a document: the complete table, the same by size and by context, pass against pass, pivots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorprimat.analysis.aggregate import PassPair, Pivot, Scaling, pass_pairs, values_of
+from tensorprimat.core.cells import Row, is_figure
+from tensorprimat.core.units import TERA
+from tensorprimat.reports import markdown, words
+from tensorprimat.reports.cells import milliseconds
+from tensorprimat.reports.safe_text import markdown as safe
+from tensorprimat.reports.tables import Cell, Column, Table
+
+TITLES = {
+    "model_size": "Model",
+    "num_parameters": "Parameters",
+    "context_length": "Context",
+    "batch_size": "Batch",
+    "precision": "Precision",
+    "pass": "Pass",
+    "forward_only": "Forward only",
+    "mean_time_ms": "Mean, ms",
+    "std_time_ms": "Std, ms",
+    "cv_percent": "CV, %",
+    "median_time_ms": "Median, ms",
+    "forward_time_ms": "Forward, ms",
+    "backward_time_ms": "Backward, ms",
+    "optimizer_time_ms": "Optimizer, ms",
+    "backward_forward_ratio": "Backward / forward",
+    "tokens_per_second": "Tokens/s",
+    "flops_per_second": "Model TFLOP/s",
+    "mfu": "MFU",
+    "peak_memory_gb": "Peak memory",
+    "fit_batch_size": "Largest batch",
+    "fit_context_length": "Largest context",
+}
+"""The columns of the complete table, and their headings; a column that no cell fills is left out."""
+LABELS = {"model_size", "precision", "pass", "forward_only"}
+FORMS: dict[str, words.Form] = {
+    "num_parameters": words.count,
+    "flops_per_second": lambda value: words.rate(None if value is None else value / TERA),
+    "mfu": words.percent,
+    "peak_memory_gb": words.gigabytes,
+    "cv_percent": lambda value: words.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_forward_ratio": lambda value: words.UNMEASURED if value is None else f"{value:.2f}",
+}
+
+
+def shown(key: str, value: Any) -> str:
+    """One value of a column as a reader sees it."""
+    if value is None:
+        return words.UNMEASURED
+    if not is_figure(value):
+        return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    form = FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
+    if form is None:
+        return words.count(value) if isinstance(value, int) else words.rate(value)
+    return form(value)
+
+
+def complete(rows: Sequence[Row], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
+    """One row per cell. added: columns of the reader's own."""
+    keys = [key for key in TITLES if any(row.get(key) is not None for row in rows)]
+    if "pass" in keys and all("pass" in row for row in rows) and "forward_only" in keys:
+        keys.remove("forward_only")  # the pass says it
+    keys += [key for key in added if key not in keys]
+    failed = any(row.get("status", "ok") != "ok" for row in rows)
+    columns = [Column(title=TITLES.get(key, key), numeric=key not in LABELS) for key in keys]
+    return Table(
+        key="all",
+        title=title,
+        columns=(*columns, Column(title="Status")) if failed else tuple(columns),
+        rows=tuple(
+            tuple(Cell(text=shown(key, row.get(key)), value=_plain(row.get(key))) for key in keys)
+            + ((Cell(text=_status(row)),) if failed else ())
+            for row in rows
+        ),
+    )
+
+
+def _status(row: Row) -> str:
+    return {"ok": "measured", "oom": "OOM"}.get(row.get("status", "ok"), "failed")
+
+
+def _plain(value: Any) -> float | int | str | None:
+    return value if value is None or is_figure(value) else str(value)
+
+
+def pass_table(pairs: Sequence[PassPair]) -> Table:
+    """Forward only against forward and backward."""
+    titles = (
+        "Model",
+        "Context",
+        "Batch",
+        "Precision",
+        "Forward, ms",
+        "Forward + backward, ms",
+        "Backward, ms",
+        "Ratio",
+    )
+    return Table(
+        key="passes",
+        title="Forward only against forward and backward",
+        columns=tuple(Column(title=title, numeric=title not in ("Model", "Precision")) for title in titles),
+        rows=tuple(
+            (
+                *(Cell(text=shown(key, pair.row.get(key))) for key in ("model_size", "context_length", "batch_size")),
+                Cell(text=shown("precision", pair.row.get("precision"))),
+                *(
+                    Cell(text=milliseconds(value))
+                    for value in (pair.forward_ms, pair.forward_backward_ms, pair.backward_ms)
+                ),
+                Cell(text=f"{pair.ratio:.2f}"),
+            )
+            for pair in pairs
+        ),
+    )
+
+
+def pivot_table(content: Pivot) -> Table:
+    """Means by two columns."""
+    note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to keep one kind apart."
+    return Table(
+        key="pivot",
+        title=f"{content.values} by {content.rows} and {content.columns}",
+        columns=(
+            Column(title=f"{content.rows} \\ {content.columns}"),
+            *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),
+        ),
+        rows=tuple(
+            (Cell(text=shown(content.rows, value)), *(_mean(content.values, mean) for mean in means))
+            for value, means in zip(content.row_values, content.means, strict=True)
+        ),
+        note=note if content.most_cells > 1 else None,
+    )
+
+
+def _mean(key: str, mean: float | str | None) -> Cell:
+    return Cell(text=mean if isinstance(mean, str) else shown(key, mean), value=mean)
+
+
+def scaling_table(found: Sequence[Scaling]) -> Table:
+    """Fitted exponents."""
+    return Table(
+        key="scaling",
+        title="Scaling of time",
+        columns=(
+            Column(title="Axis"),
+            Column(title="Cells"),
+            Column(title="Points", numeric=True),
+            Column(title="Exponent", numeric=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=scaling.axis),
+                Cell(text=scaling.label),
+                Cell(text=str(len(scaling.points))),
+                Cell(text=words.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
+            )
+            for scaling in found
+        ),
+        note="time ∝ axis ** exponent, least squares of the logarithms.",
+    )
+
+
+def tables(
+    rows: Sequence[Row], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[Scaling]
+) -> list[Table]:
+    """Every table of the document, in order."""
+    found = [complete(rows, added=added), *map(pivot_table, pivots)]
+    for key, name in (("model_size", "Model"), ("context_length", "Context")):
+        values = values_of(rows, key)
+        if len(values) > 1:
+            found += [
+                complete(
+                    [row for row in rows if row.get(key) == value], added=added, title=f"{name} {shown(key, value)}"
+                )
+                for value in values
+            ]
+    if pairs := pass_pairs(rows):
+        found.append(pass_table(pairs))
+    if fits:
+        found.append(scaling_table(fits))
+    return found
+
+
+def render_markdown(content: Sequence[Table], *, heading: str, plot: str | None = None) -> str:
+    """The document. plot: file name of the picture beside it."""
+    parts = [f"# {safe(heading)}"]
+    for one in content:
+        parts += [f"## {safe(one.title)}", markdown.table(one)]
+    if plot is not None:
+        parts.append(f"![Time against parameters and context]({plot})")
+    return "\n\n".join(parts) + "\n"
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ heading }}</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: .25rem .75rem; border-bottom: 1px solid #ddd; text-align: left; }
+th { border-bottom: 2px solid #888; }
+.n { text-align: right; }
+p { color: #666; }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #ddd; } th, td { border-color: #444; } }
+</style>
+<h1>{{ heading }}</h1>
+{% for table in tables %}
+<h2>{{ table.title }}</h2>
+<div><table>
+<thead><tr>{% for column in table.columns %}<th{% if column.numeric %} class="n"{% endif %}>{{ column.title }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="n"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>
+{% if table.note %}<p>{{ table.note }}</p>{% endif %}
+{% endfor %}
+</html>
+"""  # noqa: E501  a row of a table is one line, for no spaces between its cells
+
+
+def render_html(content: Sequence[Table], *, heading: str) -> str:
+    """The document as one page without scripts or anything from elsewhere."""
+    from jinja2 import Environment
+
+    from tensorprimat.reports.safe_text import one_line
+
+    environment = Environment(autoescape=True, trim_blocks=True)
+    environment.filters["line"] = one_line
+    return environment.from_string(PAGE).render(heading=one_line(heading), tables=content)

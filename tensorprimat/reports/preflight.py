@@ -1,0 +1,109 @@
+"""A preflight as tables."""
+
+from __future__ import annotations
+
+from tensorprimat.core.preflight import Preflight
+from tensorprimat.core.units import GB, TERA
+from tensorprimat.reports import words
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+
+def _share(value: float, peak: float | None) -> Cell:
+    return figure(value / peak if peak else None, words.percent)
+
+
+def _size(size_bytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:g} {name}"
+    return f"{size_bytes} B"
+
+
+def tables(found: Preflight) -> list[Table]:
+    """Every part that was measured."""
+    parts = [_matmul(found), _bandwidth(found)]
+    if found.collectives:
+        parts.append(_collectives(found))
+    if len(found.devices) > 1:
+        parts.append(_devices(found))
+    return parts
+
+
+def _matmul(found: Preflight) -> Table:
+    titles = ("Precision", "Size", "Best, TFLOP/s", "Typical, TFLOP/s", "Catalogue peak, TFLOP/s", "Best of peak")
+    return Table(
+        key="matmul",
+        title="Matrix products",
+        columns=tuple(Column(title=title, numeric=title != "Precision") for title in titles),
+        rows=tuple(
+            (
+                text(row.precision),
+                figure(row.size, words.count),
+                figure(row.best_flops_per_second / TERA, words.rate),
+                figure(row.typical_flops_per_second / TERA, words.rate),
+                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, words.rate),
+                _share(row.best_flops_per_second, row.peak_flops_per_second),
+            )
+            for row in found.matmul
+        ),
+    )
+
+
+def _bandwidth(found: Preflight) -> Table:
+    titles = ("Memory", "Size", "Best, GB/s", "Typical, GB/s", "Best of peak")
+    launch = words.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
+    return Table(
+        key="bandwidth",
+        title="Memory and transfers",
+        columns=tuple(Column(title=title, numeric=title != "Memory") for title in titles),
+        rows=tuple(
+            (
+                text(row.kind.replace("_", " ")),
+                text(_size(row.size_bytes)),
+                figure(row.best_bytes_per_second / GB, words.rate),
+                figure(row.typical_bytes_per_second / GB, words.rate),
+                _share(row.best_bytes_per_second, row.peak_bytes_per_second),
+            )
+            for row in found.bandwidth
+        ),
+        note=f"Launch of one tiny kernel: {launch}.",
+    )
+
+
+def _collectives(found: Preflight) -> Table:
+    titles = ("Collective", "Message", "Time", "Bus, GB/s")
+    return Table(
+        key="collectives",
+        title=f"Exchange between {found.world_size} processes ({found.collective_backend})",
+        columns=tuple(Column(title=title, numeric=title != "Collective") for title in titles),
+        rows=tuple(
+            (
+                text(row.kind.replace("_", "-")),
+                text(_size(row.size_bytes)),
+                figure(row.seconds, words.seconds),
+                figure(row.bus_bytes_per_second / GB, words.rate),
+            )
+            for row in found.collectives
+        ),
+    )
+
+
+def _devices(found: Preflight) -> Table:
+    best = max(check.flops_per_second for check in found.devices)
+    return Table(
+        key="devices",
+        title="Each GPU alone",
+        columns=(
+            Column(title="GPU"),
+            Column(title="TFLOP/s", numeric=True),
+            Column(title="Of the fastest", numeric=True),
+        ),
+        rows=tuple(
+            (
+                text(str(check.index)),
+                figure(check.flops_per_second / TERA, words.rate),
+                _share(check.flops_per_second, best),
+            )
+            for check in found.devices
+        ),
+    )

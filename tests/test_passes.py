@@ -1,0 +1,361 @@
+"""tprimat passes: what is timed, what is written, and one line for whatever cannot work."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+from tensorprimat.cli import main
+from tensorprimat.core import cells, models
+from tensorprimat.core.cells import Cell, CellSpec, with_figures
+from tensorprimat.core.errors import UsageError
+from tensorprimat.micro import advice, grid, memory, passes
+from tensorprimat.micro.workload import Network, Workload
+
+TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
+FLAGS = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--num-heads", "2", "--vocab-size", "100"]
+FLAGS += ["--context-length", "16", "--batch-size", "2", "--warmup-steps", "1", "--trials", "3", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny work on two threads waits for its neighbours."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def spec(**changed):
+    values = {"model_size": "tiny", "pass_name": "train", "precision": "fp32", "num_warmups": 1, "num_trials": 3}
+    return CellSpec(**{**TINY, **values, **changed})
+
+
+def run(*flags):
+    return main(["passes", *FLAGS, *flags])
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        ("small", 128_625_408),
+        ("medium", 423_183_360),
+        ("large", 969_411_840),
+        ("xl", 1_998_235_200),
+        ("2.7B", 3_406_809_600),
+    ],
+)
+def test_the_ladder_of_sizes_has_these_parameters(size, count):
+    (cell,) = grid.cells(grid.Asked(model_size=size, pass_name="train"))
+    assert cell.num_parameters == count
+    assert cell.vocab == 10_000
+
+
+def test_a_size_is_built_with_as_many_parameters_as_it_claims():
+    (cell,) = grid.cells(grid.Asked(model_size="small", pass_name="train"))
+    with torch.device("meta"):
+        network = Network(cell.as_preset)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 128_625_408
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
+def test_real_models_are_timed_in_their_own_shape(name):
+    (cell,) = grid.cells(grid.Asked(model_size=name, pass_name="train"))
+    assert cell.shape == models.find(name).shape
+    assert (cell.context_length, cell.batch_size) == (8192, 1)
+
+
+def test_every_part_of_a_step_is_timed_and_together_they_are_the_step():
+    cell = passes.measure(spec(num_trials=5))
+    assert cell.status == "ok"
+    parts = cell.forward_time_ms + cell.backward_time_ms + cell.optimizer_time_ms
+    assert parts == pytest.approx(cell.mean_time_ms, rel=0.2)
+    assert parts <= cell.mean_time_ms * 1.001
+    assert cell.backward_forward_ratio == pytest.approx(cell.backward_time_ms / cell.forward_time_ms, rel=0.01)
+
+
+def test_a_pass_runs_no_more_than_its_name_says():
+    forward = passes.measure(spec(pass_name="forward"))
+    both = passes.measure(spec(pass_name="forward-backward"))
+    assert (forward.backward_time_ms, forward.optimizer_time_ms, forward.forward_only) == (None, None, True)
+    assert both.backward_time_ms is not None
+    assert (both.optimizer_time_ms, both.forward_only) == (None, False)
+
+
+def test_only_the_train_pass_changes_the_weights():
+    for name, changes in (("forward", False), ("forward-backward", False), ("train", True)):
+        workload = Workload(spec(pass_name=name))
+        before = [parameter.clone() for parameter in workload.network.parameters()]
+        workload.step()
+        moved = any(not torch.equal(old, new) for old, new in zip(before, workload.network.parameters(), strict=True))
+        assert moved is changes
+
+
+def test_the_loss_in_pieces_is_the_loss(monkeypatch):
+    whole = Workload(spec())
+    tokens = torch.randint(0, 100, (2, 17))
+    wanted = whole.network(tokens)
+    monkeypatch.setattr("tensorprimat.micro.workload.LARGEST_LOGITS", 1000)
+    assert "in pieces" in whole.loss
+    torch.testing.assert_close(whole.network(tokens), wanted)
+    whole.network.forward_only = True
+    torch.testing.assert_close(whole.network(tokens), wanted)
+
+
+def test_figures_follow_from_the_trial_times():
+    times = (10.0, 12.0, 11.0)
+    cell = with_figures(Cell(**spec().model_dump(exclude={"forward_only", "num_parameters"}), trial_times_ms=times))
+    assert cell.mean_time_ms == 11.0
+    assert cell.std_time_ms == statistics.stdev(times)
+    assert cell.cv_percent == pytest.approx(100 * statistics.stdev(times) / 11.0)
+    assert cell.tokens_per_second == pytest.approx(32 / 0.011)
+    assert cell.mfu is None
+
+
+def test_a_forward_pass_has_a_third_of_the_flops():
+    assert spec(pass_name="forward").step_flops * 3 == spec().step_flops
+
+
+def test_mfu_stands_against_the_catalogues_peak():
+    h100 = {"platform": "nvd", "device_name": "NVIDIA H100 80GB HBM3", "total_memory_gb": 85.0}
+    values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
+    cell = with_figures(Cell(**values, trial_times_ms=(1.0,), **h100))
+    assert cell.mfu == pytest.approx(cell.flops_per_second / 989.4e12)
+
+
+def test_the_json_has_the_keys_that_scripts_read(tmp_path, capsys):
+    assert run("--pass", "forward", "--label", "mine", "--output", str(tmp_path)) == 0
+    document = json.loads((tmp_path / "bench_mine_16_b2_forward_fp32.json").read_text())
+    expected = {
+        "model_size": "mine", "vocab": 100, "context_length": 16, "d_model": 32, "d_ff": 64, "num_layers": 2,
+        "num_heads": 2, "batch_size": 2, "num_steps": 1, "num_warmups": 1, "num_trials": 3, "forward_only": True,
+        "device": "cpu", "num_parameters": models.parameters(spec().shape),
+    }  # fmt: skip
+    assert {key: document[key] for key in expected} == expected
+    assert len(document["trial_times_ms"]) == 3
+    assert document["mean_time_ms"] == pytest.approx(statistics.fmean(document["trial_times_ms"]), rel=1e-3)
+    assert document["std_time_ms"] == pytest.approx(statistics.stdev(document["trial_times_ms"]), rel=1e-2, abs=1e-3)
+    assert (tmp_path / "passes.md").read_text().startswith("# Passes\n\n| Model |")
+    assert (tmp_path / "passes.csv").read_text().startswith("model_size,")
+    assert capsys.readouterr().out.startswith("| Model |")
+
+
+def test_a_cell_survives_its_file(tmp_path):
+    cell = passes.measure(spec())
+    loaded = cells.load(cells.save(cell, tmp_path / "cell.json"))
+    assert loaded.spec == cell.spec
+    assert loaded.trial_times_ms == cell.trial_times_ms
+
+
+def test_all_is_every_pass(capsys):
+    assert run("--json") == 0
+    assert [cell["pass"] for cell in json.loads(capsys.readouterr().out)] == list(cells.PASSES)
+
+
+def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
+    steps = []
+    monkeypatch.setattr(Workload, "step", lambda _self, mark: [steps.append(1), *(mark() for _ in range(4))])
+    cell = passes.measure(spec(num_trials=2, num_steps=5, num_warmups=3))
+    assert len(steps) == 3 + 2 * 5
+    assert (len(cell.trial_times_ms), len(cell.warmup_times_ms)) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--precision", "bf16"], ["--precision", "bf16", "--autocast"], ["--attention", "eager"]]
+)
+def test_other_ways_to_compute_run(flags, capsys):
+    assert run("--pass", "train", *flags) == 0
+    assert "OOM" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "trials"),
+    [
+        ({}, (10, 1)),
+        ({"measure_steps": 4}, (4, 1)),
+        ({"trials": 3}, (3, 1)),
+        ({"steps_per_trial": 2}, (10, 2)),
+        ({"measure_steps": 12, "trials": 3}, (3, 4)),
+        ({"measure_steps": 12, "steps_per_trial": 3}, (4, 3)),
+        ({"measure_steps": 6, "trials": 3, "steps_per_trial": 2}, (3, 2)),
+    ],
+)
+def test_measured_steps_are_trials_times_their_steps(asked, trials):
+    assert grid.trials_of(grid.Asked(**asked)) == trials
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--num-heads", "3"], "--num-heads 3: does not divide --d-model 32"),
+        (["--num-heads", "32"], "the width must be even"),
+        (["--trials", "0"], "--trials 0: must be at least 1"),
+        (["--measure-steps", "0"], "--measure-steps 0: must be at least 1"),
+        (["--measure-steps", "7", "--trials", "3"], "--measure-steps 7 contradicts --trials 3"),
+        (["--warmup-steps", "-1"], "--warmup-steps -1: must be at least 0"),
+        (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
+        (["--batch-size", "0"], "--batch-size 0: must be at least 1"),
+        (["--batch-size", "many"], "--batch-size many: write whole numbers"),
+        (["--vocab-size", "1"], "--vocab-size 1: must be at least 2"),
+        (["--device", "cuda:9"], "--device cuda:9"),
+        (["--device", "tpu"], "--device tpu: must be cpu, cuda or cuda:N"),
+        (["--precision", "fp16"], "--precision fp16: not on a CPU"),
+        (["--precision", "fp7"], "--precision fp7: must be fp32, tf32, bf16 or fp16"),
+        (["--autocast"], "--autocast and --precision fp32 contradict"),
+        (["--pass", "sideways"], "--pass sideways: must be forward"),
+        (["--attention", "flash"], "--attention flash: not on a CPU"),
+        (["--model-size", "small"], "--model-size small and --d-model 32 contradict"),
+        (["--memory-limit", "0"], "--memory-limit 0: must be above 0"),
+        (["--data", "absent.npy"], "absent.npy: no such token file"),
+    ],
+)
+def test_what_cannot_work_is_one_line_that_names_the_flag(flags, says, capsys):
+    assert run(*flags) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
+    assert len(lines) == 1
+    assert says in lines[0]
+
+
+def test_an_unknown_size_lists_what_there_is():
+    with pytest.raises(UsageError, match=r"no such size; sizes: small, medium, large, xl, 2\.7B, llama"):
+        grid.cells(grid.Asked(model_size="huge"))
+
+
+def test_a_label_names_one_size_only():
+    with pytest.raises(UsageError, match="there are 2 sizes, and a label names one"):
+        grid.cells(grid.Asked(model_size="small,medium", label="both"))
+
+
+def token_file(folder, tokens):
+    path = folder / "tokens.npy"
+    np.save(path, tokens)
+    return ["--pass", "forward", "--data", str(path)]
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+def test_a_token_file_is_read(kind, tmp_path, capsys):
+    assert run(*token_file(tmp_path, np.arange(100, dtype=kind))) == 0
+    assert "custom" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (np.full(50, 100, np.uint16), "token 0 has id 100, and the vocabulary ends at 99; raise --vocab-size"),
+        (np.full(50, -1, np.int32), "token 0 has id -1"),
+        (np.zeros(50, np.int64), "tokens of type int64; --data takes uint16 or int32"),
+        (np.zeros(50, np.float32), "tokens of type float32"),
+        (np.zeros((5, 50), np.uint16), "an array of shape (5, 50)"),
+        (np.zeros(10, np.uint16), "10 tokens, but a sequence needs 17; lower --context-length"),
+    ],
+)
+def test_a_token_file_that_does_not_suit_says_why(tokens, says, tmp_path, capsys):
+    assert run(*token_file(tmp_path, tokens)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_array_says_so(tmp_path, capsys):
+    path = tmp_path / "tokens.npy"
+    path.write_text("not an array")
+    assert run("--data", str(path)) == 2
+    assert "not a token file" in capsys.readouterr().err
+
+
+def test_memory_that_is_not_enough_is_a_row(capsys, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr(Workload, "step", refuse)
+    assert run("--pass", "train") == 0
+    captured = capsys.readouterr()
+    assert "| OOM |" in captured.out
+    assert "out of memory: custom, context 16, batch 2, train, fp32" in captured.err
+
+
+@pytest.mark.skipif(not memory._STATUS.exists(), reason="RLIMIT_DATA counts memory on Linux only")
+def test_a_memory_limit_is_kept_and_lifted_again():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    large = spec(batch_size=4096, memory_limit_gb=0.9, pass_name="forward-backward")
+    cell = passes.measure(large)
+    assert (cell.status, cell.trial_times_ms) == ("oom", ())
+    assert cell.peak_memory_gb > 0
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_step_that_fails_is_a_row_and_an_exit_code(capsys, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the device went away")
+
+    monkeypatch.setattr(Workload, "step", fail)
+    assert run("--pass", "train") == 1
+    assert "RuntimeError: the device went away" in capsys.readouterr().err
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(tmp_path, capsys, monkeypatch):
+    measure = passes.measure
+
+    def interrupted(one):
+        if one.pass_name == "train":
+            raise KeyboardInterrupt
+        return measure(one)
+
+    monkeypatch.setattr(passes, "measure", interrupted)
+    assert run("--output", str(tmp_path)) == 1
+    assert len(list(tmp_path.glob("bench_*.json"))) == 2
+    captured = capsys.readouterr()
+    assert "| forward-backward |" in captured.out
+    assert "interrupted" in captured.err
+
+
+def advised(**changed):
+    values = spec().model_dump(exclude={"forward_only", "num_parameters"}) | changed
+    return advice.advise(with_figures(Cell(**values)))
+
+
+def test_scattered_trials_ask_for_a_number_of_trials():
+    (said,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
+    assert said.startswith("scatter: CV 19.2 % over 4 trials; --trials 93")
+
+
+def test_a_slow_first_trial_asks_for_more_warmup():
+    (said,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
+    assert said.endswith("it was still warming up; --warmup-steps 6")
+
+
+def test_steady_trials_ask_for_nothing():
+    assert advised(trial_times_ms=(10.0, 10.1, 9.9)) == ()
+
+
+H200 = {"platform": "nvd", "device_name": "NVIDIA H200", "total_memory_gb": 150.0, "memory_kind": "allocated"}
+
+
+def test_fp32_on_a_gpu_with_tf32_names_the_flag():
+    said = advised(trial_times_ms=(10.0,), peak_memory_gb=140.0, **H200)
+    assert any("TF32 is off" in one and "--precision tf32" in one for one in said)
+
+
+def test_half_empty_memory_names_a_larger_batch():
+    (said,) = advised(trial_times_ms=(10.0,), peak_memory_gb=30.0, precision="bf16", **H200)
+    assert "80 % of the device's 150 GB stay empty" in said
+    assert "--batch-size 4" in said
+
+
+def test_time_beyond_the_flops_with_full_memory_is_called_spilling():
+    values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
+    sound = with_figures(Cell(**values, trial_times_ms=(1.0,), peak_memory_gb=50.0, **H200))
+    larger = with_figures(Cell(**{**values, "batch_size": 8}, trial_times_ms=(40.0,), peak_memory_gb=149.0, **H200))
+    assert list(advice.spilling([sound, larger])) == [1]
+    assert "10.0 times slower" in advice.spilling([sound, larger])[1]
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_timed_with_its_parts_and_its_memory():
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    cell = passes.measure(spec(device="cuda", precision="bf16"))
+    assert (cell.status, cell.memory_kind) == ("ok", "allocated")
+    assert cell.forward_time_ms + cell.backward_time_ms + cell.optimizer_time_ms <= cell.mean_time_ms * 1.05

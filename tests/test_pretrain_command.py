@@ -1,0 +1,160 @@
+"""pretrain_*.py and convert_checkpoint.py where NeMo is not: flags, variables, constants, and one line of refusal."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import MODELS
+from tensorprimat.engines import ENGINES, conversion, nemo, nemo_recipe, prepare
+from tensorprimat.machine.platform import Machine
+
+ROOT = Path(__file__).parents[1]
+GPU = GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8, total_memory_gb=85.0)
+H100 = Machine(platform="nvd", gpu_info=GPU, host="here")
+LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host="here")
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """Eight H100 with NeMo, where training only notes what it was asked for; a list of RunSpecs."""
+    specs = []
+    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: H100)
+    monkeypatch.setattr("tensorprimat.engines.importable", lambda _: True)
+    monkeypatch.setattr(nemo, "train", specs.append)
+    monkeypatch.chdir(tmp_path)
+    return specs
+
+
+def door(model):
+    """The script's own constants, as its call hands them over."""
+    spec = importlib.util.spec_from_file_location(f"pretrain_{model}", ROOT / f"pretrain_{model}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.DEFAULTS
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_script_trains_its_model_in_the_vendors_best_configuration(model, trained):
+    assert main(["pretrain"], defaults=door(model)) == 0
+    (spec,) = trained
+    assert (spec.model, spec.engine, spec.methodology, spec.num_gpus) == (model, "nemo", "max", 8)
+    assert (spec.precision, spec.sequence_length) == ("fp8" if model == "llama" else "bf16", 8192)
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_scripts_constant(trained, monkeypatch):
+    constants = {**door("llama"), "steps": 30, "warmup_steps": 3, "global_batch_size": 256}
+    monkeypatch.setenv("TPRIMAT_STEPS", "40")
+    monkeypatch.setenv("TPRIMAT_WARMUP_STEPS", "4")
+    assert main(["pretrain", "--steps", "50"], defaults=constants) == 0
+    (spec,) = trained
+    assert (spec.steps, spec.warmup_steps, spec.global_batch_size) == (50, 4, 256)
+
+
+def test_every_option_has_a_variable(capsys):
+    assert main(["pretrain", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in (
+        "TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "CONTEXT_PARALLEL_SIZE", "MICRO_BATCH_SIZE",
+        "GLOBAL_BATCH_SIZE", "SEQUENCE_LENGTH", "STEPS", "PRECISION", "NUM_GPUS", "NUM_NODES", "OUTPUT",
+    ):  # fmt: skip
+        assert f"TPRIMAT_{name}" in shown
+
+
+def test_a_dry_run_shows_the_configuration_and_trains_nothing(trained, capsys):
+    assert main(["pretrain", "--methodology", "identical", "--dry-run"], defaults=door("qwen")) == 0
+    assert not trained
+    shown = capsys.readouterr().out
+    assert "Qwen2.5-7B" in shown
+    assert "TP 4, DP 2" in shown
+    assert "identical" in shown
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nemo") is not None, reason="NeMo is installed here")
+def test_without_nemo_one_line_offers_the_torch_engine(tmp_path, capsys):
+    assert main(["pretrain", "--output", str(tmp_path)], program="pretrain_llama.py") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pretrain_llama.py: --engine nemo needs nemo.collections.llm, nemo_run")
+    assert "--engine torch" in line
+    assert nemo.unavailable() == "NeMo is not installed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--model", "gpt"], "--model gpt: no such model; models: llama, qwen, mistral"),
+        (["--precision", "fp32"], "--precision fp32: NeMo trains in bf16, fp8, fp16"),
+        (["--tensor-parallel-size", "3"], "8 devices cannot hold replicas of 3"),
+        (["--num-gpus", "16"], "--num-gpus 16: this machine has 8"),
+        (["--num-nodes", "2"], "--num-nodes 2: start the script with srun or torchrun"),
+        (["--steps", "many"], "Invalid value for '--steps'"),
+        (["--micro-batch-size", "0"], "--micro-batch-size 0"),
+    ],
+)
+def test_what_nemo_cannot_do_is_refused_in_one_line(arguments, complaint, trained, capsys):
+    assert main(["pretrain", *arguments], defaults={"model": "llama"}) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert not trained
+
+
+def test_nemo_is_refused_where_there_is_no_nvidia_gpu():
+    wanted = prepare.Wanted(steps=2, warmup_steps=1, seed=nemo.NEMO_SEED, preset="full")
+    spec = prepare.spec_of("llama", wanted, engine=ENGINES["nemo"], machine=LAPTOP)
+    with pytest.raises(UsageError, match="needs an NVIDIA GPU, and this is a CPU machine; try --engine torch"):
+        nemo.check(spec, LAPTOP)
+
+
+def test_every_model_has_a_recipe_and_a_converter():
+    assert set(nemo_recipe.RECIPES) == set(conversion.KINDS) == set(MODELS)
+
+
+def checkpoint(folder, model_type="llama", weights=1000):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if weights:
+        (folder / "model.safetensors").write_bytes(b"x" * weights)
+    return str(folder)
+
+
+def test_a_conversion_says_first_what_it_will_need(tmp_path, capsys):
+    assert conversion.needs("llama", "hf://meta-llama/Llama-3.1-8B").output_bytes == 2 * 8_030_261_248
+    arguments = ["--model", "llama", "--source", checkpoint(tmp_path / "hf"), "--output", str(tmp_path / "new")]
+    assert main(["convert", *arguments, "--dry-run"]) == 0
+    assert "This needs at least 0.0 GB of disk" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_disk_without_room_is_refused(tmp_path):
+    vast = conversion.Needs(download_bytes=0, output_bytes=2**60, memory_bytes=2**60)
+    with pytest.raises(UsageError, match=r"GB are needed and .* GB are free; choose another disk"):
+        conversion.check_room(vast, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "complaint"),
+    [
+        ("gpt", "hf://a/b", "--model gpt: no such model; models: llama, qwen, mistral"),
+        ("llama", "meta-llama/Llama-3.1-8B", "no such folder; for the Hugging Face hub write hf://"),
+        ("qwen", "llama", "config.json: model_type is 'llama', not 'qwen2'"),
+        ("llama", "empty", "no weights"),
+        ("llama", "nothing", "config.json: no such file; give a Hugging Face checkpoint"),
+        ("llama", "broken", "config.json: not a Hugging Face configuration"),
+    ],
+)
+def test_a_source_that_cannot_be_converted_is_refused_in_one_line(
+    model, source, complaint, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    checkpoint(tmp_path / "llama")
+    checkpoint(tmp_path / "empty", weights=0)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("[1]")
+    assert main(["convert", "--model", model, "--source", source, "--output", "new"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line

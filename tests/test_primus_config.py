@@ -1,0 +1,128 @@
+"""What a Primus experiment file sets, whichever file says it."""
+
+from pathlib import Path
+
+import fake_primus
+import pytest
+import yaml
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.engines.primus_config import derived, effective
+
+LLAMA = Path("examples", "megatron", "configs", "MI300X", "llama3.1_8B-BF16-pretrain.yaml")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return fake_primus.checkout(tmp_path / "Primus of mine")
+
+
+def experiment(folder, text):
+    return fake_primus.write(folder / "experiment.yaml", text)
+
+
+def pre_trainer(*lines):
+    return "\n".join(["modules:", "  pre_trainer:", *(f"    {line}" for line in lines)])
+
+
+def test_the_experiment_wins_over_its_presets_and_they_over_theirs(root):
+    sets = effective(root / LLAMA, environment={})
+    assert sets.whole("micro_batch_size") == 2, "the experiment's, not the 4 of trainer_base"
+    assert sets.whole("global_batch_size") == 32
+    assert sets.whole("num_layers") == 32, "from the model's preset"
+    assert sets.settings["fp8"] is None, "from the base of the trainer's preset"
+    assert sets.missing_presets == ()
+
+
+def test_presets_of_old_versions_name_their_base_by_bases(tmp_path):
+    old = fake_primus.checkout(tmp_path, old=True)
+    sets = effective(old / "examples/megatron/configs/llama3.1_8B-pretrain.yaml", environment={})
+    assert sets.precision == "bf16"
+
+
+def test_the_environment_fills_placeholders_and_their_defaults_stand_otherwise(root):
+    assert effective(root / LLAMA, environment={}).whole("seq_length") == 4096
+    assert effective(root / LLAMA, environment={"FAKE_LENGTH": "2048"}).whole("seq_length") == 2048
+
+
+def test_a_placeholder_without_default_or_value_names_the_variable(root):
+    path = experiment(root, pre_trainer("overrides:", "  seq_length: ${MY_LENGTH}"))
+    with pytest.raises(InputError, match=r"\$\{MY_LENGTH\} has no default and MY_LENGTH is not set; export MY_LENGTH="):
+        effective(path, environment={})
+    assert effective(path, environment={"MY_LENGTH": "512"}).whole("seq_length") == 512
+
+
+@pytest.mark.parametrize(
+    ("overrides", "precision"),
+    [
+        (["fp8: hybrid", "bf16: true"], "fp8"),
+        (["bf16: true"], "bf16"),
+        (["bf16: false", "fp16: true"], "fp16"),
+        (["bf16: false"], "fp32"),
+        (["train_iters: 5"], None),
+    ],
+)
+def test_the_precision_is_what_the_flags_of_megatron_come_to(tmp_path, overrides, precision):
+    path = experiment(tmp_path, pre_trainer("overrides:", *(f"  {line}" for line in overrides)))
+    assert effective(path, environment={}).precision == precision
+
+
+def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, root):
+    path = experiment(tmp_path, pre_trainer("config: pre_trainer.yaml", "model: llama3.1_8B", "overrides: {}"))
+    assert effective(path, environment={}).missing_presets == ("pre_trainer.yaml", "llama3.1_8B")
+    assert effective(path, environment={"PRIMUS_PATH": str(root)}).whole("num_layers") == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "holds no settings"),
+        ("- 1\n- 2\n", "holds no settings"),
+        ("a: [1,\nb: 2", r"experiment.yaml:2: is not YAML"),
+        ("modules: {}\n", "is no Primus experiment"),
+        (pre_trainer("overrides: 5"), "is no Primus experiment"),
+        ("a: !!python/object/apply:os.system ['true']\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text, complaint):
+    with pytest.raises(InputError, match=complaint) as refused:
+        effective(experiment(tmp_path, text), environment={})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_a_folder_and_a_binary_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        effective(tmp_path / "none.yaml", environment={})
+    with pytest.raises(InputError, match="is a folder"):
+        effective(tmp_path, environment={})
+    (tmp_path / "experiment.yaml").write_bytes(b"\xff\xfe\x00binary")
+    with pytest.raises(InputError, match="is not text"):
+        effective(tmp_path / "experiment.yaml", environment={})
+
+
+def test_a_file_that_extends_itself_is_refused(tmp_path):
+    path = experiment(tmp_path, "extends: experiment.yaml\n" + pre_trainer("overrides: {}"))
+    with pytest.raises(InputError, match="extends itself"):
+        effective(path, environment={})
+
+
+def test_a_setting_that_should_be_a_number_and_is_not_names_file_and_value(tmp_path):
+    path = experiment(tmp_path, pre_trainer("overrides:", "  micro_batch_size: many"))
+    with pytest.raises(InputError, match="micro_batch_size: 'many' is not a whole number"):
+        effective(path, environment={}).whole("micro_batch_size")
+
+
+def test_a_derived_file_keeps_placeholders_and_everything_that_was_not_changed(root):
+    document = yaml.safe_load(derived(root / LLAMA, {"train_iters": 7, "fp8": "hybrid"}))
+    overrides = document["modules"]["pre_trainer"]["overrides"]
+    assert (overrides["train_iters"], overrides["fp8"]) == (7, "hybrid")
+    assert (overrides["seq_length"], overrides["micro_batch_size"]) == ("${FAKE_LENGTH:4096}", 2)
+    assert document["work_group"] == "${FAKE_TEAM:nobody}"
+
+
+def test_a_derived_file_still_finds_what_it_extends(tmp_path):
+    fake_primus.write(tmp_path / "base.yaml", pre_trainer("overrides:", "  micro_batch_size: 8"))
+    path = experiment(tmp_path, "extends: [base.yaml]\n" + pre_trainer("overrides:", "  train_iters: 5"))
+    elsewhere = fake_primus.write(tmp_path / "other" / "derived.yaml", derived(path, {"train_iters": 9}))
+    sets = effective(elsewhere, environment={})
+    assert (sets.whole("micro_batch_size"), sets.whole("train_iters")) == (8, 9)

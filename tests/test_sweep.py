@@ -1,0 +1,271 @@
+"""tprimat sweep: every cell a file, nothing measured twice, nothing lost, memory that is not enough as a result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensorprimat.cli import main
+from tensorprimat.cli.sweep import Progress
+from tensorprimat.core import cells
+from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core.errors import RunError
+from tensorprimat.micro import estimate, fresh, grid, passes, sweep
+from tensorprimat.micro.workload import Network
+
+ROOT = Path(__file__).parents[1]
+QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
+QUICK += ["--warmup-steps", "1", "--trials", "2", "--device", "cpu"]
+FIGURELESS = {"forward_only", "num_parameters"}
+
+
+def specs(**asked):
+    values = {"shapes": ("tiny=32/64/2/2",), "vocab_size": 100, "context_length": "8,16", "batch_size": "1"}
+    return grid.cells(grid.Asked(**{**values, "pass_name": "train", "trials": 2, **asked}))
+
+
+def stand_in(spec, *, fits=lambda spec: True, calls=None):
+    """A cell without any training."""
+    if calls is not None:
+        calls.append(spec)
+    values = spec.model_dump(exclude=FIGURELESS)
+    if not fits(spec):
+        return Cell(**values, status="oom", reason=f"out of memory: {spec.title}", peak_memory_gb=0.5)
+    return cells.with_figures(Cell(**values, trial_times_ms=(10.0, 11.0), device_name="some CPU", platform="cpu"))
+
+
+def swept(folder, wanted, **kept):
+    fit = kept.pop("fit", False)
+    return list(sweep.run(wanted, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit))
+
+
+def test_the_default_grid_is_all_sizes_by_three_contexts(capsys):
+    assert main(["sweep", "--dry-run", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("| train |") == 15
+    assert [f"| {size} |" in out for size in ("small", "medium", "large", "xl", "2.7B")] == [True] * 5
+    assert "15 cells, about" in out
+
+
+def test_a_grid_is_every_combination():
+    wanted = specs(precision="fp32,bf16", pass_name="forward,train", batch_size="1,2")
+    assert len(wanted) == 2 * 2 * 2 * 2
+    assert len({spec.file_name for spec in wanted}) == len(wanted)
+    assert wanted[0].file_name == "bench_tiny_8_b1_forward_fp32.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tiny", "write it as name=d_model/d_ff/layers/heads"),
+        ("tiny=32/64/2", "write it as name=d_model/d_ff/layers/heads"),
+        ("tiny=32/64/2/3", "3 heads do not divide a width of 32"),
+        ("tiny=32/64/0/2", "every number must be at least 1"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(text, says, capsys):
+    assert main(["sweep", "--shape", text, "--device", "cpu"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_cells_run_in_fresh_processes_and_a_second_sweep_measures_nothing(tmp_path, capsys):
+    command = ["sweep", *QUICK, "--output", str(tmp_path)]
+    assert main(command) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("bench_*.json")}
+    assert sorted(before) == ["bench_tiny_16_b1_train_fp32.json", "bench_tiny_8_b1_train_fp32.json"]
+    assert json.loads(before["bench_tiny_8_b1_train_fp32.json"])["status"] == "ok"
+    capsys.readouterr()
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("measured before") == 2
+    assert captured.out.count("| tiny |") == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("bench_*.json")} == before
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+    command = [sys.executable, "-m", "tensorprimat", "sweep", *QUICK, "--trials", "3", "--output", str(tmp_path)]
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 90
+    while not list(tmp_path.glob("bench_*.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(first.pid, signal.SIGINT)
+    _, said = first.communicate(timeout=30)
+    assert first.returncode == 1
+    assert "interrupted; what was finished before is kept" in said
+    kept = list(tmp_path.glob("bench_*.json"))
+    assert len(kept) == 1
+    second = specs(trials=3)
+    calls = []
+    known = cells.load(kept[0])
+    wanted = [one.model_copy(update={"num_warmups": 1}) for one in second]
+    found = list(
+        sweep.run(wanted, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name)
+    )
+    assert [outcome.resumed for outcome in found] == [True, False]
+    assert len(calls) == 1
+
+
+def test_a_cell_of_another_question_is_measured_again_and_the_old_one_kept(tmp_path):
+    swept(tmp_path, specs())
+    calls = []
+    swept(tmp_path, specs(trials=5), calls=calls)
+    assert len(calls) == 2
+    assert sorted(cells.load(path).num_trials for path in (tmp_path / "history").iterdir()) == [2, 2]
+    assert {cells.load(path).num_trials for path in tmp_path.glob("bench_*.json")} == {5}
+
+
+def test_a_cell_of_another_device_is_measured_again(tmp_path):
+    swept(tmp_path, specs())
+    (spec, *_) = specs()
+    assert sweep.finished(spec, tmp_path, device_name="some CPU") is not None
+    assert sweep.finished(spec, tmp_path, device_name="another CPU") is None
+
+
+def test_a_broken_file_is_measured_again(tmp_path):
+    (spec, *_) = specs()
+    (tmp_path / spec.file_name).write_text('{"kind": "cell", ')
+    assert sweep.finished(spec, tmp_path, device_name="some CPU") is None
+
+
+def test_a_failed_cell_is_tried_again(tmp_path):
+    (spec, *_) = specs()
+    cells.save(
+        Cell(**spec.model_dump(exclude=FIGURELESS), status="failed", reason="bad luck"), tmp_path / spec.file_name
+    )
+    (outcome,) = swept(tmp_path, [spec])
+    assert (outcome.resumed, outcome.cell.status) == (False, "ok")
+
+
+def test_out_of_memory_is_a_row_and_the_sweep_goes_on(tmp_path):
+    found = swept(tmp_path, specs(context_length="16,8"), fits=lambda spec: spec.context_length < 16)
+    assert [outcome.cell.status for outcome in found] == ["oom", "ok"]
+    cell = cells.load(tmp_path / "bench_tiny_16_b1_train_fp32.json")
+    assert (cell.status, cell.peak_memory_gb, cell.mean_time_ms) == ("oom", 0.5, None)
+    assert "context 16, batch 1" in cell.reason
+
+
+def test_fit_says_in_its_own_column_what_fits_and_leaves_the_row_as_asked(tmp_path):
+    (outcome,) = swept(
+        tmp_path, specs(context_length="64", batch_size="16"), fits=lambda s: s.batch_size <= 5, fit=True
+    )
+    assert (outcome.cell.status, outcome.cell.batch_size, outcome.cell.fit_batch_size) == ("oom", 16, 5)
+    assert outcome.cell.mean_time_ms is None
+
+
+def test_fit_looks_for_a_context_where_no_batch_fits(tmp_path):
+    (outcome,) = swept(tmp_path, specs(context_length="128", batch_size="4"), fits=lambda s: s.tokens <= 37, fit=True)
+    assert (outcome.cell.fit_batch_size, outcome.cell.fit_context_length) == (None, 36)
+
+
+def test_fit_says_when_nothing_fits(tmp_path):
+    (outcome,) = swept(tmp_path, specs(context_length="8", batch_size="2"), fits=lambda _: False, fit=True)
+    assert outcome.cell.fit_batch_size == 0
+    assert any("nothing fits" in warning for warning in outcome.cell.warnings)
+
+
+def test_fit_can_be_asked_for_later(tmp_path):
+    wanted = specs(context_length="8", batch_size="4")
+    swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3)
+    (outcome,) = swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3, fit=True)
+    assert (outcome.resumed, outcome.cell.fit_batch_size) == (False, 2)
+    (again,) = swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3, fit=True)
+    assert again.resumed
+
+
+def test_real_memory_runs_out_and_the_largest_batch_is_found(tmp_path, capsys):
+    if not Path("/proc/self/status").exists():
+        pytest.skip("RLIMIT_DATA counts memory on Linux only")
+    limited = ["--context-length", "64", "--batch-size", "3000", "--memory-limit", "0.8", "--in-process"]
+    command = ["sweep", *QUICK[:4], *limited, "--warmup-steps", "0", "--trials", "1", "--device", "cpu"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert main([*command, "--output", str(tmp_path)]) == 0
+    finally:
+        torch.set_num_threads(before)
+    assert "| OOM |" in capsys.readouterr().out
+
+
+def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
+    wanted = specs()
+    save = cells.save
+
+    def full(cell, path):
+        if cell.context_length == 16:
+            raise OSError(28, "No space left on device")
+        return save(cell, path)
+
+    monkeypatch.setattr(cells, "save", full)
+    with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; the same command goes on"):
+        swept(tmp_path, wanted)
+    assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
+
+
+def test_a_process_that_the_system_kills_ran_out_of_memory(monkeypatch):
+    monkeypatch.setattr(fresh, "_run", lambda _: (-signal.SIGKILL, []))
+    cell = fresh.measure(specs()[0])
+    assert cell.status == "oom"
+    assert "the system killed the process" in cell.reason
+
+
+def test_a_process_that_crashes_is_a_failed_row(monkeypatch):
+    monkeypatch.setattr(fresh, "_run", lambda _: (-signal.SIGSEGV, ["Fatal error"]))
+    cell = fresh.measure(specs()[0])
+    assert (cell.status, cell.reason) == ("failed", "the process died of SIGSEGV: Fatal error")
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_memory_estimate_counts_what_autograd_keeps(attention):
+    spec = CellSpec(
+        model_size="s", d_model=64, d_ff=256, num_layers=3, num_heads=4, vocab=50, context_length=32, batch_size=2,
+        pass_name="forward", precision="fp32", num_warmups=0, num_trials=1, attention=attention,
+    )  # fmt: skip
+    network = Network(spec.as_preset, attention=attention)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network.decoder(input_ids=torch.randint(0, 50, (2, 32)), use_cache=False)
+    counted = sum(size for size, _ in kept.values())
+    logits = spec.tokens * spec.vocab * 8
+    assert estimate.activation_bytes(spec) - logits == pytest.approx(counted, rel=0.1)
+
+
+def test_optimizer_state_is_in_the_estimate_of_training_only():
+    one = {name: estimate.state_bytes(specs(pass_name=name)[0]) for name in cells.PASSES}
+    assert one["train"] == 2 * one["forward-backward"] == 4 * one["forward"]
+
+
+def test_the_time_left_counts_measured_cells_only(capsys):
+    cell = stand_in(specs()[0])
+    with Progress([1.0, 1.0, 1.0]) as progress:
+        progress.advance(cell, resumed=True)
+        assert "left" not in capsys.readouterr().err
+        progress.advance(cell, resumed=False)
+        assert "left)" in capsys.readouterr().err
+        progress.advance(cell, resumed=False)
+    assert "[3/3]" in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_file_names_the_flag(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["sweep", *QUICK, "--output", str(tmp_path / "file")]) == 2
+    assert "--output" in capsys.readouterr().err
+
+
+def test_a_check_of_the_last_cell_comes_before_the_first_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(passes, "measure", lambda _: pytest.fail("something ran"))
+    assert main(["sweep", *QUICK, "--precision", "fp32,fp16", "--in-process", "--output", str(tmp_path)]) == 2
+    assert "--precision fp16: not on a CPU" in capsys.readouterr().err
