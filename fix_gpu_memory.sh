@@ -12,7 +12,7 @@
 # There is no step that "clears PyTorch's cache": torch.cuda.empty_cache() gives back what the calling process itself
 # has cached. Called in another process it frees nothing; memory comes back when its owner ends.
 #
-# Exit codes: 0 nothing to do, or done, 1 a process could not be ended, 2 usage, or no program that lists GPU processes.
+# Exit codes: 0 nothing to do, or done, 1 a process could not be ended, 2 usage, or --pid names one that is left alone.
 set -euo pipefail
 
 here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"

@@ -82,7 +82,7 @@ def one_line(text):
 def every_text(comparison):
     return {
         "console": one_line(on_terminal(comparison)),
-        "markdown": markdown.render(comparison, plot="comparison_plot.png"),
+        "markdown": markdown.render(comparison, pictures=["comparison_plot.png"]),
         "html": html.render(comparison),
         "json": json.render(comparison),
         "csv": csv.render(comparison),
@@ -302,7 +302,7 @@ def test_every_row_of_every_markdown_table_has_as_many_cells_as_its_head(three_m
 
 
 def test_the_plot_is_shown_only_where_there_is_one(two):
-    assert "comparison_plot.png" in markdown.render(two, plot="comparison_plot.png")
+    assert "comparison_plot.png" in markdown.render(two, pictures=["comparison_plot.png"])
     assert "![" not in markdown.render(two)
 
 

@@ -1,6 +1,7 @@
 """Nothing that was measured is ever lost, and a file that is no result says so in one line."""
 
 import json
+import os
 
 import pytest
 
@@ -150,3 +151,12 @@ def test_a_folder_gives_its_results_and_names_what_is_broken(tmp_path):
 def test_a_folder_without_results_says_what_to_run(tmp_path):
     with pytest.raises(InputError, match=r"run \./benchmark\.py"):
         store.load_all([tmp_path])
+
+
+def test_a_device_is_written_to_and_never_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    store.write_atomically(pipe, "hello")
+    assert (os.read(reader, 10), pipe.is_fifo()) == (b"hello", True)
+    os.close(reader)

@@ -13,10 +13,10 @@ import torch
 
 from tensorprimat.cli import main
 from tensorprimat.cli.sweep import Progress
-from tensorprimat.core import cells
+from tensorprimat.core import cells, footprint
 from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.errors import RunError
-from tensorprimat.micro import estimate, fresh, grid, passes, sweep
+from tensorprimat.micro import fresh, grid, passes, sweep
 from tensorprimat.micro.workload import Network
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def specs(**asked):
     return grid.cells(grid.Asked(**{**values, "pass_name": "train", "trials": 2, **asked}))
 
 
-def stand_in(spec, *, fits=lambda spec: True, calls=None):
+def stand_in(spec, *, fits=lambda _: True, calls=None):
     """A cell without any training."""
     if calls is not None:
         calls.append(spec)
@@ -94,7 +94,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     deadline = time.monotonic() + 90
     while not list(tmp_path.glob("bench_*.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.kill(first.pid, signal.SIGINT)
+    os.kill(first.pid, signal.SIGTERM)  # as a batch system does
     _, said = first.communicate(timeout=30)
     assert first.returncode == 1
     assert "interrupted; what was finished before is kept" in said
@@ -240,11 +240,11 @@ def test_the_memory_estimate_counts_what_autograd_keeps(attention):
         network.decoder(input_ids=torch.randint(0, 50, (2, 32)), use_cache=False)
     counted = sum(size for size, _ in kept.values())
     logits = spec.tokens * spec.vocab * 8
-    assert estimate.activation_bytes(spec) - logits == pytest.approx(counted, rel=0.1)
+    assert footprint.activation_bytes(spec) - logits == pytest.approx(counted, rel=0.1)
 
 
 def test_optimizer_state_is_in_the_estimate_of_training_only():
-    one = {name: estimate.state_bytes(specs(pass_name=name)[0]) for name in cells.PASSES}
+    one = {name: footprint.state_bytes(specs(pass_name=name)[0]) for name in cells.PASSES}
     assert one["train"] == 2 * one["forward-backward"] == 4 * one["forward"]
 
 

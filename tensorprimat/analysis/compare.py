@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 
 from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.losses import parity
+from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, model_of, usable
@@ -82,11 +83,13 @@ def side_of(group: Group, assumed: Assumptions) -> Side:
 
     return Side(
         label=group.label,
+        model=model_of(group.result),
         result=group.result,
         files=group.files,
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
+        metrics=measure(group.result),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensorprimat.analysis.derived import Input
 from tensorprimat.core import catalogue, models
 from tensorprimat.core.catalogue import Fact, Gpu
+from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
-from tensorprimat.core.units import GB
+from tensorprimat.core.units import GB, TERA
 
 PROCESSOR = "a CPU has no entry in the catalogue of GPUs"
 
@@ -129,10 +130,20 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
     return Input(name=name, value=None, unit="TFLOP/s", because=because)
 
 
-def achievable_tflops(result: Result, gpu: Gpu | None) -> Input:
-    """Best matrix product that somebody measured on this kind of device, at the precision that ran."""
+def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Preflight] = ()) -> Input:
+    """Best matrix product at the precision that ran: measured on this machine, or by somebody on this kind of device.
+
+    preflights: what machines could do at best, newest first; the first of the result's own machine counts.
+    """
     ran = result.training_config.precision
     name = f"best measured {ran} matrix rate" if ran else "best measured matrix rate"
+    machine = {
+        "platform": result.platform, "device_name": result.gpu_info.device_name, "host": result.provenance.host,
+    }  # fmt: skip
+    own = next((one for one in preflights if one.fits(**machine)), None)
+    if own is not None and ran is not None and (measured := own.matmul_flops_per_second(ran)):
+        source = f"preflight of {own.host}, {own.timestamp}"
+        return Input(name=name, value=measured / TERA, unit="TFLOP/s", source=source)
     if ran is None or gpu is None:
         because = why_no_gpu(result) if gpu is None else "the precision that ran is not stated"
         return Input(name=name, value=None, unit="TFLOP/s", because=because)

@@ -6,7 +6,7 @@ unknown GPU, precision or model shape gives no MFU, never a guessed one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorprimat.analysis import formulas, inputs
@@ -14,6 +14,7 @@ from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
 from tensorprimat.core import flops
 from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
 from tensorprimat.core.units import TERA
 
@@ -31,6 +32,8 @@ class Assumptions:
     """USD per GPU-hour by the name that the user wrote; they go before the catalogue's."""
     budget_tokens: float = float(TERA)
     """For cost, time and energy of a training run of the user's own size."""
+    preflights: Sequence[Preflight] = ()
+    """What machines can do at best, newest first: a result stands against that of its own machine."""
 
 
 def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str, Metric]:
@@ -42,7 +45,7 @@ def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str,
     convention = flops.convention_named(chosen.convention).name
     gpu = inputs.gpu_of(result)
     metrics = (
-        *_speed(result, gpu, convention),
+        *_speed(result, gpu, convention, chosen.preflights),
         utilization(result, gpu),
         headroom(result, gpu),
         largest_micro_batch(result, gpu),
@@ -51,12 +54,12 @@ def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str,
     return {metric.name: metric for metric in metrics}
 
 
-def _speed(result: Result, gpu: Gpu | None, convention: str) -> list[Metric]:
+def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequence[Preflight]) -> list[Metric]:
     rate = inputs.rate_per_gpu(result)
     per_token = flops_per_token(result, convention)
     tflops = derive("model_tflops_per_gpu", (rate, per_token.as_input()), formulas.calculate_tflops)
     peak = inputs.peak_tflops(result, gpu)
-    best = inputs.achievable_tflops(result, gpu)
+    best = inputs.achievable_tflops(result, gpu, preflights)
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
     if mfu.value is not None:
         said = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"

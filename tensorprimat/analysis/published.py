@@ -22,7 +22,7 @@ def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
     """
     rows = []
     for row in published():
-        own = [side for side in sides if (side.result.model.name or "").lower() == row.model]
+        own = [side for side in sides if side.model == row.model]
         if own and row.tokens_per_second_per_gpu is not None:
             rows.append(Beside(published=row, against=tuple(_against(side, row) for side in own)))
     return tuple(rows)

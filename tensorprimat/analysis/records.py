@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tensorprimat.analysis.derived import Metric
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.records import Result
 
@@ -34,12 +36,16 @@ class Side:
 
     label: str
     """What tells it apart on screen: "AMD Instinct MI300X" or, with --by, the engine, precision …"""
+    model: str
+    """The name under which sides are paired, one of `Comparison.models`."""
     result: Result
     """Pooled over its files."""
     files: tuple[str, ...]
     step_time_seconds: Estimate
     tokens_per_second: Estimate
     tokens_per_second_per_gpu: Estimate
+    metrics: Mapping[str, Metric]
+    """Derived figures by their name in `analysis.derived.DEFINITIONS`."""
 
 
 @dataclass(frozen=True, kw_only=True)

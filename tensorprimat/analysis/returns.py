@@ -10,6 +10,7 @@ from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.analysis.records import FairnessVerdict
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.store import Loaded
@@ -29,8 +30,9 @@ class Return:
 
     baseline: str
     candidate: str
+    fairness: FairnessVerdict
     grounds: str
-    """The sentence of fairness."""
+    """Its sentence."""
     break_even_price: Metric
     """At which price of the candidate its tokens cost as much as the baseline's."""
     saving: Metric
@@ -96,6 +98,7 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
     return Return(
         baseline=baseline.side.label,
         candidate=candidate.side.label,
+        fairness=fairness.verdict,
         grounds=grounds,
         break_even_price=prices[0],
         saving=prices[1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,13 @@ def command(
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write every table as a page.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Plot time against parameters and context.")
+    ] = None,
+    roofline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Plot rates under this machine's ceilings (preflight first)."),
+    ] = None,
+    results: Annotated[
+        list[Path] | None, typer.Option(metavar="RESULT", help="Training results to put on the roofline too.")
     ] = None,
 ) -> int:
     """Make tables of a folder of cells: complete, by size, by context, forward against backward, pivots.
@@ -79,6 +87,9 @@ def command(
             written.append(plot)
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
+    if roofline is not None:
+        _roofline(folder, results or (), roofline)
+        written.append(roofline)
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in written and plot else None)
     if output is not None:
         write_atomically(output, document)
@@ -94,3 +105,34 @@ def command(
     if output is None and html is None and csv is None:
         print(document, end="")
     return 0
+
+
+def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
+    """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
+    from tensorprimat.analysis import roofline as roofs
+    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core import preflight
+    from tensorprimat.core.errors import InputError, UsageError
+    from tensorprimat.core.store import load_all, write_atomically
+    from tensorprimat.reports import cell_plots, plots
+
+    cells = []
+    for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
+        try:
+            cells.append(cell_files.load(file))
+        except InputError:  # a cell of another tool: no machine is known of it
+            continue
+    trained = load_all(results)[0] if results else []
+    points = [*roofs.of_cells(cells), *(found for one in trained if (found := roofs.of_result(one.result)))]
+    if not points:
+        raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}")
+    kept = preflight.kept([folder, folder.parent, Path("output")])
+    machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
+    machines += [(one.result.platform, one.result.gpu_info.device_name, one.result.provenance.host) for one in trained]
+    own = next((one for one in kept if any(one.fits(platform=p, device_name=d, host=h) for p, d, h in machines)), None)
+    if own is None:
+        raise UsageError(
+            "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
+        )
+    draw = cell_plots.roofline(roofs.ceilings(own), points, machine=own.device_name or own.host)
+    write_atomically(path, plots.picture(draw, height=6.0))

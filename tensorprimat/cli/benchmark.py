@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from tensorprimat.cli import appending, blocks
+from tensorprimat.cli import appending, blocks, launched
 from tensorprimat.cli.live import Screen
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
@@ -32,6 +32,7 @@ from tensorprimat.engines import (
     primus,
     primus_checkout,
     primus_spec,
+    profiling,
 )
 from tensorprimat.engines.prepare import Wanted
 from tensorprimat.logs import discover
@@ -58,6 +59,7 @@ class Request:
     dry_run: bool
     json: bool
     wanted: Wanted
+    profile: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,8 @@ class Outcome:
 def benchmark(request: Request) -> int:
     """Everything from checked flags to the exit code. Raises TensorPrimatError for what stops it altogether."""
     _check(request)
+    if place := launched.rank_of():
+        return _as_rank(place, request)
     screen = Screen(stderr=request.json)
     machine = detect()
     for warning in machine.warnings:
@@ -132,6 +136,31 @@ def benchmark(request: Request) -> int:
     return _finish(outcomes, request, screen)
 
 
+def _as_rank(place: launched.Rank, request: Request) -> int:
+    """One training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
+    machine = detect()
+    spec = launched.spec_of(request, place, machine)
+    launched.tell_lightning(place)
+    screen = Screen(stderr=request.json, silent=place.rank > 0)
+    screen.block(f"BENCHMARK START - {_title(spec)} on {machine.label}", _start_rows(spec, request, machine))
+    result, error = launched.train(spec)
+    if place.rank > 0:
+        if error is not None:
+            raise type(error)(f"rank {place.rank}: {error}")
+        return 0
+    path = None
+    if result is not None:
+        result = _with_command(pool([result]))
+        path = store.save(
+            result, request.output, stamp=store.new_stamp(), default_engine=default_engine(machine.platform)
+        )
+        _show_end(result, path, screen)
+    if error is not None:
+        screen.complain(f"{spec.model}: {_explained(error, 1, 1, kept=None, partial=path)}")
+    outcome = Outcome(model=spec.model, result=result if error is None else None, path=path, error=error)
+    return _finish([outcome], request, screen)
+
+
 def _check(request: Request) -> None:
     """Flags that no engine and no reader could work with."""
     if request.model != "all" and request.model not in MODELS:
@@ -164,6 +193,10 @@ def _job(model: str, engine: Engine | None, search: discover.Search | None, requ
     prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.wanted, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
+    if request.profile is not None:
+        profiling.check(request.profile, engine)
+        if request.runs > 1 or request.append:
+            raise UsageError(f"--profile {request.profile}: profiles one run; leave --runs and --append out")
     prepare.check_spec(engine, spec, machine)
     earlier = None
     if request.append:
@@ -276,6 +309,8 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: 
     planned = appending.planned_result(spec, machine)
     place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
     screen.block(f"BENCHMARK START - {_title(spec)} on {machine.label}", _start_rows(spec, request, machine))
+    if request.profile is not None:
+        return _profile(job, spec, request.profile, place, planned, screen)
     outcome = Outcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     for run in range(1, request.runs + 1):
@@ -299,6 +334,30 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: 
         result = _with_command(pool(parts))
         outcome = replace(outcome, result=result, path=place.save(result))
     return outcome
+
+
+def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> Outcome:
+    """One run with a profiler around it; its result goes to history alone, marked."""
+    stem = place.kept(planned, profiler).resolve()
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
+    with screen.training(f"{job.model} profiled", spec.max_steps) as show:
+        ending = launch.run(
+            spec,
+            module=job.module,
+            log=place.kept(planned, "run1.txt"),
+            on_line=show,
+            wrapping=profiling.wrapping(profiler, stem),
+        )
+    if ending.result is None or ending.error is not None:
+        error = _explained(ending.error, 1, 1, kept=None, partial=None)
+        return Outcome(model=job.model, error=error, interrupted=ending.interrupted)
+    provenance = ending.result.provenance.model_copy(update={"profiled": True})
+    result = _with_command(pool([ending.result.model_copy(update={"provenance": provenance})]))
+    path = store.write(result, place.kept(result, "profiled.json"))
+    for written in sorted(stem.parent.glob(f"{stem.name}*")):
+        screen.say(f"Profile: {written}")
+    return Outcome(model=job.model, result=result, path=path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,11 +62,21 @@ MemoryLimit = Annotated[
     float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all there is")
 ]
 
-WIDE, NARROW = 150, 96  # columns of a terminal: for every column of the table, and for those that matter most
+WIDE, NARROW = 190, 96  # columns of a terminal: for every column of the table, and for those that matter most
 LEFT_OUT = (
     "Parameters", "Median, ms", "Forward, ms", "Backward, ms", "Optimizer, ms", "Backward / forward", "Model TFLOP/s",
 )  # fmt: skip
 """Columns that a narrow terminal does without; files have them."""
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """A batch system's SIGTERM ends a sweep as Ctrl-C does: the process of the present cell too, finished cells kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def resolved_device(device: str) -> str:

@@ -53,7 +53,7 @@ def command(
     only where the runs support one. One side alone is reported alone.
 
     Writes into DIR: comparison_report.html (everything, in one file that works offline), comparison_report.md,
-    comparison_plot.png and .svg, comparison.json and comparison.csv.
+    comparison_plot.png and .svg, comparison_loss.png and .svg where losses were logged, comparison.json and .csv.
 
     \b
     Examples:
@@ -120,14 +120,15 @@ def write(comparison: Comparison, folder: Path, *, plot: bool) -> list[str]:
 
     files: dict[str, str | bytes] = {}
     if plot:
-        from tensorprimat.reports import plots
+        from tensorprimat.reports import loss_plot, plots
 
         try:
-            files |= {f"comparison_plot.{form}": content for form, content in plots.render(comparison).items()}
+            for name, pictures in (("plot", plots.render(comparison)), ("loss", loss_plot.render(comparison))):
+                files |= {f"comparison_{name}.{form}": content for form, content in pictures.items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
-    picture = "comparison_plot.png" if files else None
-    files["comparison_report.md"] = markdown.render(comparison, plot=picture)
+    pictures_beside = [name for name in files if name.endswith(".png")]
+    files["comparison_report.md"] = markdown.render(comparison, pictures=pictures_beside)
     files["comparison_report.html"] = html.render(comparison)
     files["comparison.json"] = json.render(comparison)
     files["comparison.csv"] = csv.render(comparison)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli.options import writable_folder
-from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.metrics import Assumptions
+    from tensorprimat.analysis.returns import Economics
 
 DEFAULT_FOLDER = Path("output")
 PRICE = 'USD per hour of one GPU: "H100=2.10", "cpu=0.10", or 2.10 for every device; may be given several times.'
 FLOPS = "How FLOPs are counted: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
-FILES = ("enhanced_report.md", "enhanced_metrics.json")
+PICTURE = "enhanced_plot"
 
 
 def command(
@@ -33,12 +34,11 @@ def command(
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
-    output_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where enhanced_report.md and enhanced_metrics.json are written.")
-    ] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where enhanced_* is written.")] = DEFAULT_FOLDER,
     model_name: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
     ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
 ) -> int:
@@ -48,7 +48,7 @@ def command(
     was measured or is the nameplate's, a price its provider and date. What cannot be known (an unknown GPU, precision
     or model shape) is left empty with the reason. Prices move: give your own with --price.
 
-    Writes enhanced_report.md and enhanced_metrics.json into DIR.
+    Writes enhanced_report.md, enhanced_plot.png and .svg, and enhanced_metrics.json into DIR.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def command(
     from tensorprimat.core.store import load_all, write_atomically
     from tensorprimat.reports import enhanced, enhanced_json
 
-    assumptions = assumed(price, flops, budget_tokens)
+    assumptions = assumed(price, flops, budget_tokens, near=results or [DEFAULT_FOLDER])
     if not results and not DEFAULT_FOLDER.is_dir():
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
     loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name)
@@ -73,8 +73,14 @@ def command(
         print(one_line(problem), file=sys.stderr)
     content = economics(loaded, assumptions)
     folder = writable_folder("--output-dir", output_dir)
-    report, document = enhanced.render_markdown(content), enhanced_json.render(content)
-    for name, written in zip(FILES, (report, document), strict=True):
+    files: dict[str, str | bytes] = {} if no_plot else _pictures(content)
+    document = enhanced_json.render(content)
+    picture = next((name for name in files if name.endswith(".png")), None)
+    files |= {
+        "enhanced_report.md": enhanced.render_markdown(content, picture=picture),
+        "enhanced_metrics.json": document,
+    }
+    for name, written in files.items():
         write_atomically(folder / name, written)
     if json:
         print(document, end="")
@@ -82,19 +88,34 @@ def command(
         from rich.console import Console
 
         enhanced.show(content, Console(highlight=False).print, explain=explain)
-    print(f"Written to {output_dir}: {', '.join(FILES)}", file=sys.stderr)
+    print(f"Written to {output_dir}: {', '.join(files)}", file=sys.stderr)
     return 0
 
 
-def assumed(prices: Sequence[str] | None, convention: str, budget_tokens: str) -> Assumptions:
-    """The user's choices, checked. Raises UsageError that names the flag."""
+def _pictures(content: Economics) -> dict[str, str | bytes]:
+    """The plot's files; none where matplotlib is missing, which stderr says."""
+    from tensorprimat.reports import metric_panels
+
+    try:
+        return {f"{PICTURE}.{form}": picture for form, picture in metric_panels.render(content).items()}
+    except MissingPackageError as error:
+        print(error, file=sys.stderr)
+        return {}
+
+
+def assumed(
+    prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
+) -> Assumptions:
+    """The user's choices, checked, and the preflights beside the results. Raises UsageError that names the flag."""
     from tensorprimat.analysis.metrics import Assumptions
+    from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named
 
     return Assumptions(
         convention=convention_named(convention).name,
         prices=dict(_price(text) for text in prices or ()),
         budget_tokens=_tokens(budget_tokens),
+        preflights=preflight.kept(dict.fromkeys(path if path.is_dir() else path.parent for path in near)),
     )
 
 

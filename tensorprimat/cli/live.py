@@ -21,8 +21,9 @@ _COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
 class Screen:
     """stdout, or stderr where stdout carries JSON. Plain text everywhere but on a terminal."""
 
-    def __init__(self, *, stderr: bool) -> None:
-        self._console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    def __init__(self, *, stderr: bool, silent: bool = False) -> None:
+        """silent: says nothing but complaints (another rank talks)."""
+        self._console = Console(stderr=stderr, quiet=silent, highlight=False, markup=False, emoji=False)
         self._errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
         if not self._console.is_terminal:
             self._console.width = FILE_WIDTH

@@ -42,7 +42,7 @@ def command(
     from tensorprimat.reports import enhanced, enhanced_json
 
     loaded = Loaded(path=result, result=load(result, model_name=model_name))
-    content = economics([loaded], assumed(price, flops, budget_tokens))
+    content = economics([loaded], assumed(price, flops, budget_tokens, near=[result]))
     if json:
         print(enhanced_json.render(content), end="")
         return 0

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 MODEL = "Which model: llama, qwen, mistral or all."
-ENGINE = "What measures: auto, torch (train here), logs or primus (read logs of earlier training)."
+ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = "Folder for results."
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
 METHODOLOGY = "Configuration to compare with: max (the vendor's best), identical on both, or classic."
@@ -69,6 +69,9 @@ def command(
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass: less memory, slower.")
     ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
+    profile: Annotated[
+        str | None, typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; kept in history alone.")
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
     json: Annotated[
@@ -109,6 +112,7 @@ def command(
             append=append,
             dry_run=dry_run,
             json=json,
+            profile=profile,
             wanted=Wanted(
                 steps=steps,
                 warmup_steps=warmup_steps,

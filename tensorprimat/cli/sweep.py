@@ -107,7 +107,8 @@ def command(
     name = machine.gpu_info.device_name
     done: list[Cell] = []
     try:
-        with Progress([estimate.seconds or 1.0 for estimate in estimates]) as progress:
+        weights = [estimate.seconds or 1.0 for estimate in estimates]
+        with options.ended_like_ctrl_c(), Progress(weights) as progress:
             for outcome in sweep.run(specs, folder, measure=measure, device_name=name, fit=fit):
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)

@@ -102,10 +102,11 @@ def command(
     cells: list[Cell] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
-        for cell in warmup.run(specs[0], sorted(tried), measure=fresh.measure):
-            cells.append(cell)
-            options.say(f"  {cell.num_warmups} warm-up steps: {_said(cell)}")
-            cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
+        with options.ended_like_ctrl_c():
+            for cell in warmup.run(specs[0], sorted(tried), measure=fresh.measure):
+                cells.append(cell)
+                options.say(f"  {cell.num_warmups} warm-up steps: {_said(cell)}")
+                cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
     finally:  # after Ctrl-C too: what was measured is shown and written
         if cells:
             said = warmup.conclusion(cells)

@@ -128,16 +128,18 @@ def to_json(result: Result) -> str:
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], None]) -> None:
     """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
 
-    content: what the file holds, or a function that writes it where it is too large to be held.
+    content: what the file holds, or a function that writes it where it is too large to be held. A device or a pipe
+    (/dev/null) is written to as it is: renaming would put a file in its place.
     """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            _fill(device, content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
+            _fill(file, content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
@@ -146,6 +148,13 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def _umask() -> int:

@@ -87,6 +87,8 @@ def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
     if not len(runs):
         return []
+    if (runs == runs[0]).all():
+        return [(int(runs[0]), np.arange(len(runs)))]
     numbers, place = np.unique(runs, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place))[:-1]
@@ -117,6 +119,8 @@ def combined_rate(steps: Steps, name: str) -> float | None:
     With times: rate × time is the work of a row. Without: rows of equal steps did equal work, so work / rate is the
     time (a work-weighted harmonic mean). None where no row carries the rate.
     """
+    if not steps.has(name):
+        return None
     rate, covers = steps.column(name), steps.column("covers").astype(np.float64)
     usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
     seconds = steps.column("seconds")
@@ -152,7 +156,16 @@ def summarise(result: Result) -> Result:
             "performance_metrics": _with_means(result, _performance(result, steps, measured, selections)),
             "memory_metrics": _memory(steps, measured) or result.memory_metrics,  # figures said once for a run stay
             "power_metrics": _power(measured),
-            "runs": tuple(_run(result, steps, selection, known.get(selection.run)) for selection in selections),
+            "runs": tuple(
+                _run(
+                    result,
+                    steps,
+                    selection,
+                    measured if len(selections) == 1 else steps.take(selection.rows),
+                    known.get(selection.run),
+                )
+                for selection in selections
+            ),
         }
     )
     return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
@@ -286,10 +299,14 @@ def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
         "memory_reserved": ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
         "memory_device_used": ("memory_device_used_bytes", "memory_device_used_peak_bytes"),
     }.items():
+        if not any(map(steps.has, columns)):
+            continue
         in_use = measured.column(columns[0])
-        figures[f"avg_{kind}_gb"] = _scaled(float(np.nanmean(in_use)) if np.isfinite(in_use).any() else None)
+        in_use = in_use[np.isfinite(in_use)]
+        figures[f"avg_{kind}_gb"] = float(in_use.mean()) / GB if len(in_use) else None
         seen = np.concatenate([steps.column(name) for name in columns])
-        figures[f"peak_{kind}_gb"] = _scaled(float(np.nanmax(seen)) if np.isfinite(seen).any() else None)
+        seen = seen[np.isfinite(seen)]
+        figures[f"peak_{kind}_gb"] = float(seen.max()) / GB if len(seen) else None
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
 
 
@@ -303,10 +320,6 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
     return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
 
 
-def _scaled(value: float | None) -> float | None:
-    return None if value is None else value / GB
-
-
 def _power(measured: Steps) -> PowerMetrics | None:
     power = combined_rate(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
     energy = _sum(measured.column("energy_joules_per_gpu") * measured.column("covers"))
@@ -317,8 +330,8 @@ def _power(measured: Steps) -> PowerMetrics | None:
     return PowerMetrics(avg_power_watts_per_gpu=power, energy_joules_per_gpu=energy)
 
 
-def _run(result: Result, steps: Steps, selection: Selection, known: Run | None) -> Run:
-    rows = steps.take(selection.rows)
+def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:
+    """Figures of one run. rows: its measured rows."""
     gpus = result.training_config.num_gpus
     tokens = _work_rate(rows, "tokens") or combined_rate(rows, "reported_tokens_per_second")
     time = time_of(rows)

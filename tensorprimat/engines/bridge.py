@@ -67,7 +67,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
     (("rng.seed",), lambda spec: spec.seed),
     (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
 )
-"""What is set in a recipe: where (the first that this version has), and to what. Nothing of it is left to the recipe."""
+"""What is set in a recipe: where (the first place that this version has), and to what."""
 
 STATED = (
     "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
@@ -166,7 +166,8 @@ def follow(command: Sequence[str], log: Path, spec: RunSpec) -> RunError | None:
     settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
     tail: deque[str] = deque(maxlen=40)
     with log.open("wb", buffering=0) as file, subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**settings, **os.environ}
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**settings, **os.environ},
     ) as child:  # fmt: skip
         assert child.stdout is not None
         try:

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Callback
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import Result
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, ranks
 from tensorprimat.engines.endings import reason
 from tensorprimat.engines.facts import batch_shape, optimizer_dtype
@@ -182,8 +182,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self._batch_seen = True
         self._step, self._batches, self._data_wait = step, 0, None
         self._losses.clear()
-        for finished in recorder.drain():
-            self._show(finished)
+        for row in recorder.drain():
+            self._show(row)
 
     # What else happens between two steps.
 
@@ -218,8 +218,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self._memory is None:
             return
-        for step in self._recorder.finish() if self._recorder else ():
-            self._show(step)
+        for row in self._recorder.finish() if self._recorder else ():
+            self._show(row)
         memory, lost = ranks.largest(self._memory.read_last())
         self._write(trainer, memory=memory, ended_by=None, warnings=[lost] if lost else [])
 
@@ -273,12 +273,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def _label(self) -> str:
         return machines.LABELS[self._described.platform] if self._described and self._described.platform else "?"
 
-    def _show(self, step: Step) -> None:
+    def _show(self, row: int) -> None:
         recorder = self._recorder
-        if recorder is None or not self.print_every or step.index % self.print_every:
+        if recorder is None or not self.print_every or recorder.index(row) % self.print_every:
             return
         mean = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
-        self._print(console.step_line(step, label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak))
+        self._print(
+            console.step_line(recorder.step(row), label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak)
+        )
 
     def _print(self, text: str) -> None:
         print(text, flush=True)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -60,15 +60,18 @@ def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
         time.sleep(min(1.0, left))
 
 
-def run(spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None]) -> Ending:
+def run(
+    spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None], wrapping: Sequence[str] = ()
+) -> Ending:
     """One run in a fresh process. on_line gets each line of its stdout as it comes.
 
-    log: keeps the process's stderr if the run fails. Ctrl-C in here stops the process and comes back as an Ending.
+    wrapping: words in front of the command (a profiler). log: keeps the process's stderr if the run fails. Ctrl-C in
+    here stops the process and comes back as an Ending.
     """
     with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
         spec_file, result_file, stderr_file = (Path(scratch, name) for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
-        command = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
+        command = [*wrapping, sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
         interrupted = False
         with stderr_file.open("wb") as stderr:
             child = _start(command, stderr)

@@ -44,13 +44,13 @@ def values(
     mine = {key: value for key in VALUES if (value := said.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
         return {**mine, "methodology": None}
-    if name is not None and preset != "full":
-        raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
     row = _row(name or DEFAULT_METHODOLOGY, model=model, platform=platform, gpu=gpu, precision=mine.get("precision"))
     if row is None:
         if name is not None:
             raise UsageError(_says_nothing(name, model, gpu, mine.get("precision")))
         return {**mine, "methodology": None}
+    if preset != "full":
+        raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
     theirs = {key: getattr(row, key) for key in VALUES}
     clash = next((key for key in mine if mine[key] != theirs[key]), None)
     if name is not None and clash is not None:

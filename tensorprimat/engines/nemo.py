@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import endings, nemo_recipe
 from tensorprimat.machine.platform import Machine
@@ -76,7 +77,26 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
     """Build the recipe and train it. Raises UsageError where NeMo cannot, RunError where the training fails."""
     if reason := unavailable():
         raise UsageError(f"{reason}; try --engine torch")
-    execute(nemo_recipe.build(spec.check(), result_file=None if result_file is None else str(result_file)), spec)
+    recipe = nemo_recipe.build(spec.check(), result_file=None if result_file is None else str(result_file))
+    try:
+        execute(recipe, spec)
+    except RunError as error:
+        if result_file is not None and _ran_out_of_memory(result_file):  # NeMo-Run knows only that a rank failed
+            raise _out_of_memory(spec) from error
+        raise
+
+
+def _ran_out_of_memory(result_file: Path) -> bool:
+    """Whether the callback wrote so before the training ended."""
+    try:
+        runs = store.load(result_file).runs
+    except InputError:  # not written, or without a step
+        return False
+    return any(run.ended_by == endings.OUT_OF_MEMORY for run in runs)
+
+
+def _out_of_memory(spec: RunSpec) -> OutOfMemoryError:
+    return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {endings.memory_remedies(spec)}")
 
 
 def execute(recipe: Any, spec: RunSpec) -> None:
@@ -98,9 +118,7 @@ def _run_here(recipe: Any, spec: RunSpec) -> None:
         raise RunError("interrupted; what was measured until then is kept") from stop
     except (RuntimeError, MemoryError, OSError, ValueError, AssertionError) as error:  # Megatron asserts its arguments
         if endings.is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"out of memory: {endings.configuration(spec)}; try {endings.memory_remedies(spec)}"
-            ) from error
+            raise _out_of_memory(spec) from error
         raise RunError(f"training failed: {endings.reason(error)}") from error
 
 
@@ -109,19 +127,26 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
     import nemo_run as run
 
     package_parent = str(Path(__file__).parents[2])
-    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     executor = run.LocalExecutor(
         ntasks_per_node=spec.num_gpus,
         launcher="torchrun",
-        env_vars={**ENVIRONMENT, "PYTHONPATH": search_path},  # the child has to find the callback
+        env_vars={
+            **ENVIRONMENT,
+            "PYTHONPATH": _before(package_parent, "PYTHONPATH"),  # the ranks have to find the callback
+            "PATH": _before(str(Path(sys.executable).parent), "PATH"),  # torchrun, where no environment is activated
+        },
     )
     with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
         experiment.add(recipe, executor=executor, name=spec.model, tail_logs=True)
         experiment.run(detach=False, tail_logs=True)
-        states = {name: str(status["status"]) for name, status in experiment.status(return_dict=True).items()}
-    failed = [f"{name}: {state}" for name, state in states.items() if "SUCCEEDED" not in state]
-    if failed:
-        raise RunError(f"NeMo-Run reports {', '.join(failed)}; its log is above")
+        states = [job.state.name for job in experiment.jobs]  # experiment.status() knows nothing of local jobs
+    if states != ["SUCCEEDED"]:
+        raise RunError(f"NeMo-Run reports {', '.join(states)}; its log is above")
+
+
+def _before(first: str, variable: str) -> str:
+    """A search path of the environment with one more folder before it."""
+    return os.pathsep.join(filter(None, (first, os.environ.get(variable))))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,6 +7,7 @@ a null tokenizer of the model's own vocabulary, because the recipe's default wou
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import models
@@ -30,7 +31,7 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
 
     recipe = getattr(llm, RECIPES[spec.model]).pretrain_recipe(
         name=f"tensorprimat_{spec.model}",
-        dir=spec.output_dir,
+        dir=str(Path(spec.output_dir) / "nemo"),  # its own logs
         num_nodes=spec.num_nodes,
         num_gpus_per_node=spec.num_gpus,
     )
@@ -112,5 +113,5 @@ def _set_trainer(recipe: Any, spec: RunSpec) -> None:
     trainer.log_every_n_steps = 1  # one printed line per step, so that log and callback can be laid side by side
     trainer.val_check_interval = None
     trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
-    trainer.enable_checkpointing = False
+    trainer.enable_checkpointing = trainer.logger = False
     recipe.log.ckpt = recipe.log.tensorboard = recipe.resume = None

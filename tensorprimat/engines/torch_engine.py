@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from tensorprimat.core import models
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import endings
+from tensorprimat.engines import endings, profiling
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, usable_cores
 
@@ -129,7 +129,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
         strategy=_strategy(spec),
         precision=lightning_precision(spec),
         max_steps=spec.max_steps,
-        callbacks=[callback],
+        callbacks=[callback, *_profile(spec)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -139,6 +139,15 @@ def train(spec: RunSpec, result_file: Path) -> None:
         use_distributed_sampler=False,
     )
     _fit(trainer, module, spec)
+
+
+def _profile(spec: RunSpec) -> list[Any]:
+    """The profiler, where one was asked for: it looks at steps after the warm-up."""
+    if profiling.STEM not in spec.options:
+        return []
+    from tensorprimat.engines.torch_profile import TorchProfile
+
+    return [TorchProfile(Path(spec.options[profiling.STEM]), first_step=spec.warmup_steps)]
 
 
 def _prepare_process(spec: RunSpec) -> None:

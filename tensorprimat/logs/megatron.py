@@ -40,7 +40,7 @@ def _detect(log: Log) -> int:
 
 
 def _read(log: Log) -> Reading:
-    table, facts = Table(), Facts()
+    table, facts = Table(log_bytes=log.size_bytes), Facts()
     events: list[tuple[int, str]] = []
     seen_bytes = 0
     for block in log.blocks():

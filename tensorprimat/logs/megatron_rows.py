@@ -14,6 +14,8 @@ from tensorprimat.logs.megatron_layout import NEEDLE, Layout, Rows, Template, sh
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
 MAX_LAYOUTS = 2_000
 MAX_TEMPLATES = 32  # of one length of line
+WORTH_A_TEMPLATE = 50  # lines that fit one, in the mean; fewer, and what was taken for steady is not
+FIRST_ROWS = 10_000  # in a young log every number is still growing
 PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
 MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
@@ -23,7 +25,9 @@ BATCH_BYTES = 2**18
 class Table:
     """Iteration lines in columns, read some thousands at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, log_bytes: int = 0) -> None:
+        """log_bytes: about how much text there will be, where that is known."""
+        self._log_bytes, self._seen_bytes = log_bytes, 0
         self.primus = False
         self.next_line = 1
         """Number of the first line of the next block."""
@@ -37,6 +41,7 @@ class Table:
         self._layouts: dict[bytes, Layout | None] = {}
         self._templates: dict[int, list[Template]] = {}
         """By length of line, the last one met first."""
+        self._made = 0
         self._columns = Columns()
 
     @property
@@ -46,6 +51,7 @@ class Table:
 
     def add(self, block: bytes) -> bool:
         """Take in the next block of whole lines; True where every line of it is an iteration line."""
+        self._seen_bytes += len(block)
         head = block[:SAMPLE_BYTES]
         if head.count(NEEDLE) > MOST * head.count(b"\n"):
             lines = self._wait_for_all(block)
@@ -109,7 +115,10 @@ class Table:
         self.broken_lines += sorted(int(numbers[position]) for position in broken)
         before = len(self._columns)
         if read:
-            self._columns.extend(_merged(numbers, read))
+            part = _merged(numbers, read)
+            if not before:  # room for all, once: what grows leaves holes in the heap; untouched room costs nothing
+                self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
+            self._columns.extend(part)
         return len(self._columns) - before
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
@@ -165,8 +174,9 @@ class Table:
             layout = self._layout(line) if NEEDLE in line else None
             if layout is not None:
                 self.primus |= layout.primus
-                crowded = len(self._templates.get(len(line), ())) >= MAX_TEMPLATES // 2
-                template = Template.of(line, layout, free=crowded)
+                self._made += 1
+                wasted = self._made * WORTH_A_TEMPLATE > len(self._columns) + FIRST_ROWS
+                template = Template.of(line, layout, free=wasted)
                 positions, rows = self._read_fitting(template, positions, rows, read)
                 continue
             if NEEDLE in line:
@@ -202,6 +212,10 @@ class Columns:
     def __len__(self) -> int:
         return self._length
 
+    def reserve(self, lines: int) -> None:
+        """Make room, before the first part comes."""
+        self._capacity = lines
+
     def extend(self, part: dict[str, FloatArray]) -> None:
         """Add lines at the end. part: equally long columns; a field that it lacks is unseen there."""
         count = len(next(iter(part.values())))
@@ -215,7 +229,7 @@ class Columns:
             if name not in self._arrays:
                 known = self._constants.get(name, np.nan)
                 value = np.nan if values is None else float(values[0])
-                one_value = values is None or values.strides == (0,)
+                one_value = values is None or values.strides == (0,) or bool((values == values[0]).all())
                 if one_value and (self._length == 0 or value == known or (np.isnan(value) and np.isnan(known))):
                     self._constants[name] = value
                     continue

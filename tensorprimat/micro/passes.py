@@ -107,19 +107,19 @@ def _run(spec: CellSpec, times: Times, on_step: OnStep) -> None:
     times.loss = workload.loss
     times.parts = {part: [] for part in workload.parts}
     clock = clocks.choose(workload.device.type, sync=False)
-    with _no_collection():
+    with without_collection():
         for number in range(1, spec.num_warmups + 1):
-            times.warmups.append(_trial(workload, clock, 1)[0])
+            times.warmups.append(trial(workload, clock, 1)[0])
             on_step("warm-up", number, times.warmups[-1])
         for number in range(1, spec.num_trials + 1):
-            milliseconds, parts = _trial(workload, clock, spec.num_steps)
+            milliseconds, parts = trial(workload, clock, spec.num_steps)
             times.trials.append(milliseconds)
             for part, value in parts.items():
                 times.parts[part].append(value)
             on_step("trial", number, milliseconds)
 
 
-def _trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
+def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
     """Milliseconds of one step, and of each of its parts, over this many steps."""
     marks: list[list[Any]] = []
     clock.synchronise()
@@ -138,8 +138,8 @@ def _trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, 
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Garbage collection would fall into one trial of many."""
+def without_collection() -> Iterator[None]:
+    """Within: no garbage collection, which would fall into one trial of many."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 from tensorprimat.core.cells import CellSpec
+from tensorprimat.core.footprint import LARGEST_LOGITS
 from tensorprimat.engines.cross_entropy import linear_cross_entropy
 from tensorprimat.engines.torch_model import LanguageModel
 from tensorprimat.micro import tokens
-from tensorprimat.micro.limits import LARGEST_LOGITS
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

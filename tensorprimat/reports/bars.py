@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tensorprimat.analysis.records import Estimate, Side
+from tensorprimat.core.records import Result
 from tensorprimat.reports import facts, words
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 UNMEASURED = "not measured"
+
+
+class Labelled(Protocol):
+    """A side, whatever else is known of it."""
+
+    @property
+    def label(self) -> str:
+        """What tells it apart."""
+
+    @property
+    def result(self) -> Result:
+        """What it measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +60,7 @@ class Panel:
     bars: tuple[Bar, ...]
 
 
-def looks_of(sides: Sequence[Side]) -> dict[str, Look]:
+def looks_of(sides: Sequence[Labelled]) -> dict[str, Look]:
     """A look for every label, the same for all of its models."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
@@ -60,7 +74,7 @@ def looks_of(sides: Sequence[Side]) -> dict[str, Look]:
     }
 
 
-def titles_of(sides: Sequence[Side]) -> list[str]:
+def titles_of(sides: Sequence[Labelled]) -> list[str]:
     """What was trained, each title once."""
     return list(dict.fromkeys(words.model_title(side.result.model) for side in sides))
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorprimat.analysis.aggregate import Scaling
+from tensorprimat.analysis.roofline import Ceiling, Point
 from tensorprimat.core.cells import Cell
+from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.bars import COLOURS
 
 MARKERS = "osD^vP*X"
@@ -93,9 +95,53 @@ def warmup(cells: Sequence[Cell], *, stable: int | None) -> Draw:
         for axes in (mean, scatter):
             axes.set_xticks(list(places), counts)
             axes.set_xlabel("warm-up steps")
+            axes.set_axisbelow(True)
             axes.grid(axis="y", color="#dddddd", linewidth=0.7)
             if stable is not None:
                 where = [cell.num_warmups for cell in measured].index(stable)
                 axes.axvspan(where - 0.5, len(measured) - 0.5, color="#009E73", alpha=0.08)
+
+    return draw
+
+
+def _roof(roof: Ceiling) -> str:
+    return f"{roof.precision}: {roof.flops_per_second / TERA:.3g} TFLOP/s, {roof.bytes_per_second / GB:.3g} GB/s"
+
+
+def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point], *, machine: str) -> Draw:
+    """Rate against arithmetic intensity, both logarithmic, under the measured ceilings of each precision that ran."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        ran = list(dict.fromkeys(point.precision for point in points))
+        roofs = [roof for roof in ceilings if roof.precision in ran] or list(ceilings)
+        xs = [point.intensity for point in points] + [roof.ridge for roof in roofs]
+        low, high = min(xs) / 3, max(xs) * 3
+        for number, roof in enumerate(roofs):
+            colour = COLOURS[(ran.index(roof.precision) if roof.precision in ran else number) % len(COLOURS)]
+            axes.plot(
+                [low, roof.ridge, high],
+                [roof.at(low), roof.flops_per_second, roof.flops_per_second],
+                color=colour,
+                linewidth=1.4,
+                label=_roof(roof),
+            )
+        for number, point in enumerate(points):
+            axes.plot(
+                point.intensity, point.flops_per_second, color=COLOURS[ran.index(point.precision) % len(COLOURS)],
+                marker=MARKERS[number % len(MARKERS)], ms=7, linestyle="none", markeredgecolor="white",
+                label=f"{point.label} ({point.precision})" if number < MOST_CURVES else None,
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value / TERA:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
+        axes.set_ylabel("model TFLOP/s of one device")
+        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight")
+        axes.grid(which="major", color="#dddddd", linewidth=0.7)
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
     return draw

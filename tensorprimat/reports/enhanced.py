@@ -287,8 +287,8 @@ def convention_sentence(content: Economics) -> str:
     return f"FLOPs convention {used.name}: {used.formula} ({used.used_by})"
 
 
-def render_markdown(content: Economics) -> str:
-    """enhanced_report.md."""
+def render_markdown(content: Economics, *, picture: str | None = None) -> str:
+    """enhanced_report.md. picture: file name of the plot beside it."""
     from tensorprimat.reports import markdown
 
     parts = [
@@ -296,6 +296,8 @@ def render_markdown(content: Economics) -> str:
         f"{safe(words.moment(content.generated_at))} · TensorPrimat {__version__}",
         f"{safe(convention_sentence(content))}.",
     ]
+    if picture is not None:
+        parts.append(f"![MFU, energy, memory, cost and time to train, as bars]({picture})")
     for model, sides in content.models.items():
         parts.append(f"## {safe(side_heading(sides))}")
         for table, sentences in tables(content, model):

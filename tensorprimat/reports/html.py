@@ -22,7 +22,7 @@ from markupsafe import Markup
 from tensorprimat import __version__
 from tensorprimat.analysis.records import Comparison, Ratio, Side
 from tensorprimat.core.units import significant
-from tensorprimat.reports import facts, sections, words
+from tensorprimat.reports import facts, metric_panels, sections, words
 from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.series import Curve, curves, thinned
@@ -117,7 +117,13 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
             for pair in pairs
         ],
         "results": sections.results(sides),
-        "panels": [_scaled(panel) for panel in panels(sides, looks, comparable=comparable)],
+        "panels": [
+            _scaled(panel)
+            for panel in (
+                *panels(sides, looks, comparable=comparable),
+                *metric_panels.panels(sides, [side.metrics for side in sides], looks, comparable=comparable),
+            )
+        ],
         "tables": [
             *(build(sides) for build in TABLES),
             sections.published(sections.published_of(comparison, model)),

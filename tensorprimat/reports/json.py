@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any
 
 from tensorprimat import __version__
-from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.reports import sections, words
@@ -111,7 +110,7 @@ def _finite(value: Any) -> Any:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    result, metrics = side.result, measure(side.result)
+    result, metrics = side.result, side.metrics
     return {
         "label": side.label,
         "model": result.model.name,

@@ -27,8 +27,15 @@ def bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {safe(sentence)}" for sentence in sentences)
 
 
-def render(comparison: Comparison, *, plot: str | None = None) -> str:
-    """The whole document. plot: file name of the picture beside it."""
+PICTURES = {
+    "comparison_plot.png": "Step time, throughput, memory and step times over steps",
+    "comparison_loss.png": "Training loss over steps",
+}
+"""File name → what it shows, for those who cannot see it."""
+
+
+def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
+    """The whole document. pictures: names in PICTURES of the files beside it."""
     parts = [
         "# Training benchmark comparison",
         f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · sides by {safe(comparison.by)}",
@@ -40,8 +47,7 @@ def render(comparison: Comparison, *, plot: str | None = None) -> str:
         parts.append(f"**Geometric mean over the models: {safe(words.ratio_in_words(comparison.mean_ratio))}.**")
     if len(comparison.pairs) > 1:
         parts.append(table(sections.verdicts(comparison.pairs)))
-    if plot is not None:
-        parts.append(f"![Step time, throughput, memory and step times over steps]({plot})")
+    parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
     for title, build in (
         ("Hardware", facts.hardware),
         ("Configuration", facts.configuration),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -60,29 +60,43 @@ STYLE = {
 }
 
 
+Fill = Callable[[Any], None]
+"""Puts something on an empty matplotlib Figure, and sets its size."""
+
+
 def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """The plot in each format. Raises MissingPackageError where matplotlib is not installed."""
+    return drawn(lambda figure: _fill(figure, comparison), formats)
+
+
+def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError as error:
         raise MissingPackageError("matplotlib", needed_for="plots") from error
     pictures = {}
     with matplotlib.rc_context(STYLE):
-        figure = draw(comparison)
+        figure = laid_out(fill)
         for form in formats:
             pictures[form] = _saved(figure, form)
             figure.set_layout_engine("none")  # laid out by the first: the others keep the places
     return pictures
 
 
-def draw(comparison: Comparison) -> Any:
-    """The plot as a matplotlib Figure, to be saved under STYLE."""
+def laid_out(fill: Fill) -> Any:
+    """A filled matplotlib Figure, to be saved under STYLE."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure = Figure(layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08), dpi=DPI)
-    _fill(figure, comparison)
+    fill(figure)
     return figure
+
+
+def draw(comparison: Comparison) -> Any:
+    """The plot as a matplotlib Figure, to be saved under STYLE."""
+    return laid_out(lambda figure: _fill(figure, comparison))
 
 
 def _saved(figure: Any, form: str) -> bytes:
@@ -104,16 +118,12 @@ def _fill(figure: Any, comparison: Comparison) -> None:
     looks, titles = looks_of(comparison.sides), titles_of(comparison.sides)
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
     step_time, throughput, memory = panels(comparison.sides, looks, comparable=comparable)
-    upper, lower = _height(step_time.bars), max(_height(memory.bars), LEAST_PANEL_INCHES + 0.6)
+    upper, lower = height_of(step_time.bars), max(height_of(memory.bars), LEAST_PANEL_INCHES + 0.6)
     headings = _headings(comparison)
-    legend_rows = math.ceil((len(looks) + (len(titles) if len(titles) > 1 else 0)) / LEGEND_COLUMNS)
-    header = 0.5 + 0.2 * (len(headings) - 1) + 0.24 * legend_rows
-    figure.set_size_inches(WIDTH_INCHES, header + upper + lower)
-    top, body = figure.subfigures(2, 1, height_ratios=(header, upper + lower))
-    _header(top, headings, _keys(looks, titles), header)
+    body = framed(figure, headings, keys_of(looks, titles), upper + lower)
     grid = body.add_gridspec(2, 2, height_ratios=(upper, lower))
     for place, panel in (((0, 0), step_time), ((0, 1), throughput), ((1, 0), memory)):
-        _bars(body.add_subplot(grid[place]), panel)
+        bar_panel(body.add_subplot(grid[place]), panel)
     steps, spread = grid[1, 1].subgridspec(1, 2, width_ratios=(5, 1), wspace=0.02).subplots(sharey=True)
     _steps(steps, spread, comparison.sides, looks)
 
@@ -133,7 +143,7 @@ def _headings(comparison: Comparison) -> list[str]:
     return [drawable(f"Training {' · '.join(titles_of(comparison.sides))}"), *lines]
 
 
-def _keys(looks: dict[str, Look], titles: Sequence[str]) -> list[Any]:
+def keys_of(looks: Mapping[str, Look], titles: Sequence[str]) -> list[Any]:
     """What the legend explains: a colour and hatch per side and, where there are several, a line style per model."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -147,6 +157,15 @@ def _keys(looks: dict[str, Look], titles: Sequence[str]) -> list[Any]:
         for number, title in enumerate(titles)
     ]
     return [*sides, *(lines if len(lines) > 1 else [])]
+
+
+def framed(figure: Any, headings: Sequence[str], keys: list[Any], height: float) -> Any:
+    """Set a figure's size, write headings and legend on top, and return what is left: `height` inches to draw in."""
+    header = 0.5 + 0.2 * (len(headings) - 1) + 0.24 * math.ceil(len(keys) / LEGEND_COLUMNS)
+    figure.set_size_inches(WIDTH_INCHES, header + height)
+    top, body = figure.subfigures(2, 1, height_ratios=(header, height))
+    _header(top, headings, keys, header)
+    return body
 
 
 def _header(strip: Any, headings: Sequence[str], keys: list[Any], height: float) -> None:
@@ -190,18 +209,18 @@ def _folded(text: str) -> str:
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], lines[2][: LABEL_WIDTH - 1] + "…"])
 
 
-def _height(bars: Sequence[Bar]) -> float:
+def height_of(bars: Sequence[Bar]) -> float:
     groups = len({bar.group for bar in bars})
     return max(LEAST_PANEL_INCHES, BAR_INCHES * (len(bars) + GROUP_GAP * groups) + 0.9)
 
 
-def _bars(axes: Any, panel: Panel) -> None:
+def bar_panel(axes: Any, panel: Panel) -> None:
     """Horizontal bars, so that names of any length stand beside them; values are written at their ends."""
     bars = panel.bars
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)
     if all(bar.value is None for bar in bars):
-        _say(axes, "No side has this figure")
+        say(axes, "No side has this figure")
         return
     groups = list(dict.fromkeys(bar.group for bar in bars))
     ordered = sorted(bars, key=lambda bar: groups.index(bar.group))
@@ -264,7 +283,7 @@ def _plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _say(axes: Any, sentence: str) -> None:
+def say(axes: Any, sentence: str) -> None:
     axes.text(
         0.5, 0.5, "\n".join(textwrap.wrap(drawable(sentence), 48)), transform=axes.transAxes,
         ha="center", va="center", color=FAINT, fontsize=10,
@@ -281,7 +300,7 @@ def _steps(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, Look]
     without = [side.label for side in sides if not _timed(side)]
     limits = _limits([curve for _, side_curves in drawn for curve in side_curves])
     if limits is None:
-        _say(axes, "No distribution: the results hold no step times, only means or rates")
+        say(axes, "No distribution: the results hold no step times, only means or rates")
         return
     titles = titles_of(sides)
     low, high, logarithmic = limits
@@ -379,22 +398,19 @@ def _spread(axes: Any, drawn: Sequence[tuple[Side, list[Curve]]], looks: dict[st
     axes.set_title("median, 25–75,\n5–95 %", fontsize=7.5, fontweight="normal", loc="center")
 
 
-def render_history(all_series: Sequence[Series], formats: Sequence[str] = ("png",)) -> dict[str, bytes]:
+def render_history(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """One panel per series: the figure of each benchmark with its interval, and a mark where a change is shown.
 
     Raises MissingPackageError where matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("matplotlib", needed_for="plots") from error
     shown = all_series[:MOST_HISTORIES]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_INCHES, LEAST_PANEL_INCHES * len(shown)), layout="constrained", dpi=DPI)
+
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(WIDTH_INCHES, LEAST_PANEL_INCHES * len(shown))
         for panel, series in zip(figure.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
             _history(panel, series)
-        return {form: _saved(figure, form) for form in formats}
+
+    return drawn(fill, formats)
 
 
 def _history(axes: Any, series: Series) -> None:
@@ -424,17 +440,14 @@ def _history(axes: Any, series: Series) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.7)
 
 
-def picture(draw: Callable[[Any], None], *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
+def picture(draw: Fill, *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
     """A PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
 
     Raises MissingPackageError where matplotlib is not installed.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("matplotlib", needed_for="plots") from error
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained", dpi=DPI)
+
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(width, height)
         draw(figure)
-        return _saved(figure, "png")
+
+    return drawn(fill, ("png",))["png"]

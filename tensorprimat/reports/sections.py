@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.derived import Metric
-from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Pair, Side
 from tensorprimat.reports import words
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
@@ -20,14 +19,12 @@ MOST_WARNINGS = 200
 
 def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
     """The sides of one model, in reading order."""
-    return tuple(
-        side for side in comparison.sides if (side.result.model.name or "unknown model").lower() == model.lower()
-    )
+    return tuple(side for side in comparison.sides if side.model == model)
 
 
 def published_of(comparison: Comparison, model: str) -> list[Beside]:
     """What others published of one model."""
-    return [row for row in comparison.published if row.published.model == model.lower()]
+    return [row for row in comparison.published if row.published.model == model]
 
 
 def model_heading(sides: Sequence[Side]) -> str:
@@ -196,7 +193,7 @@ EFFICIENCY = {"model_tflops_per_gpu": words.rate, "mfu": words.percent}
 
 def efficiency(sides: Sequence[Side]) -> Table:
     """Model FLOP/s and MFU of each side on its own: what can be said even where no ratio can."""
-    metrics = [measure(side.result) for side in sides]
+    metrics = [side.metrics for side in sides]
     rows = []
     for name, form in EFFICIENCY.items():
         of_name = [of_side[name] for of_side in metrics]
@@ -226,8 +223,7 @@ def alone(pair: Pair) -> str | None:
     """What can still be said of two sides that did other work: how well each used its own device."""
     said = []
     for side in (pair.baseline, pair.candidate):
-        metrics = measure(side.result)
-        rate, mfu = metrics["model_tflops_per_gpu"], metrics["mfu"]
+        rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
         if rate.value is not None:
             share = f", {words.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
             said.append(f"{side.label} {words.rate(rate.value)} model TFLOP/s per GPU{share}")

@@ -38,9 +38,10 @@ class Curve:
 
 def curves(side: Side) -> tuple[Curve, ...]:
     """One curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
-    steps = side.result.steps
+    every_run = side.result.steps.column("run")
+    steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:MOST_CURVES]))
     selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)
-    return tuple(_curve(steps, selection.run, selection.rows) for selection in selections[:MOST_CURVES])
+    return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 
 
 def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> Curve:

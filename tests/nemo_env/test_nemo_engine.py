@@ -1,7 +1,6 @@
 """The NeMo engine against the real NeMo: recipes, serialisation, and training that agrees with NeMo's own log."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,26 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIM = ROOT.parent / "shared" / "nemo_on_cpu"
+HERE = ROOT / "tests" / "nemo_env"
 MODELS = ("llama", "qwen", "mistral")
 STEPS = 4  # after one of warm-up
 PRINTED_DIGITS = 2e-3  # NeMo prints four significant digits, rounded down or up
 HOOK_SECONDS = 0.25  # its timer stops before the batch-end hooks, logging among them; ours runs from end to end
 
 
-def python(*arguments, **environment):
-    """A fresh interpreter that finds the project and the stand-ins for CUDA."""
-    path = os.pathsep.join([str(ROOT), str(SHIM)])
+def python(shim, *arguments, PYTHONPATH="", **environment):  # noqa: N803
+    """A fresh interpreter that finds the project, its tiny recipe and the stand-ins for CUDA."""
+    path = os.pathsep.join(filter(None, (PYTHONPATH, str(ROOT), str(HERE), str(shim))))
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )  # fmt: skip
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def test_the_collection_has_the_three_recipes():
@@ -79,11 +72,11 @@ def agrees(result, log):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(model, tmp_path):
+def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(shim, model, tmp_path):
     from tensorprimat import logs
     from tensorprimat.core import store
 
-    shown = python(ROOT / "tests" / "nemo_env" / "tiny.py", model, tmp_path / "result.json", STEPS)
+    shown = python(shim, HERE / "tiny.py", model, tmp_path / "result.json", STEPS)
     assert shown.returncode == 0, shown.stderr[-2000:]
     (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
     result = store.load(tmp_path / "result.json")
@@ -95,18 +88,27 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(model, tmp_path):
     assert result.performance_metrics.measured_steps == STEPS
 
 
-def test_two_ranks_write_one_result(tmp_path):
+UNDER_TORCHRUN = """
+if __name__ == "__main__":  # NeMo-Run reads this file again in every rank
+    import tiny
+    from tensorprimat.engines import nemo, nemo_recipe
+    spec = tiny.spec("llama", {folder!r}, devices=2)
+    nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
+"""
+
+
+def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp_path):
     from tensorprimat.core import store
 
-    shown = python(
-        "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-addr", "127.0.0.1",
-        "--master-port", free_port(),
-        ROOT / "tests" / "nemo_env" / "tiny.py", "llama", tmp_path / "result.json", STEPS, 2,
-    )  # fmt: skip
+    script = tmp_path / "script.py"
+    script.write_text(UNDER_TORCHRUN.format(folder=str(tmp_path)))
+    (tmp_path / "sitecustomize.py").write_text("import cpu_shim\n")  # ranks import NeMo before they know of `tiny`
+    shown = python(shim, script, NEMORUN_HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
     assert shown.returncode == 0, shown.stderr[-2000:]
     result = store.load(tmp_path / "result.json")
     assert (result.training_config.num_gpus, result.training_config.data_parallel_size) == (2, 2)
     assert result.performance_metrics.measured_steps == STEPS
+    assert not [warning for warning in result.warnings if warning.startswith("memory")]
 
 
 LIVE = """
@@ -119,13 +121,10 @@ run.run(recipe, direct=True)
 """
 
 
-def test_a_live_callback_works_when_the_recipe_runs_directly(tmp_path):
+def test_a_live_callback_works_when_the_recipe_runs_directly(shim, tmp_path):
     from tensorprimat.core import store
 
-    shown = python(
-        "-c",
-        f"import sys; sys.path.insert(0, {str(ROOT / 'tests' / 'nemo_env')!r})" + LIVE.format(folder=str(tmp_path)),
-    )
+    shown = python(shim, "-c", LIVE.format(folder=str(tmp_path)))
     assert shown.returncode == 0, shown.stderr[-2000:]
     (file,) = tmp_path.glob("benchmark_cpu_llama*.json")
     assert store.load(file).performance_metrics.total_steps == STEPS + 1

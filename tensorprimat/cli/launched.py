@@ -1,0 +1,111 @@
+"""`torchrun … -m tensorprimat run` and `srun python3 -m tensorprimat run`: this process is one rank of several.
+
+Somebody else has started the ranks, so the training runs in this very process, as the rank it is, and rank 0 alone
+talks and writes the result.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import ENGINES, prepare, torch_engine
+
+if TYPE_CHECKING:
+    from tensorprimat.cli.benchmark import Request
+    from tensorprimat.core.records import Result
+    from tensorprimat.machine.platform import Machine
+
+INTERACTIVE = ("bash", "interactive")  # job names under which Lightning does not take part in srun's ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Where this process stands among those that torchrun or srun has started."""
+
+    launcher: str
+    rank: int
+    world_size: int
+    nodes: int
+
+
+def rank_of(environment: Mapping[str, str] | None = None) -> Rank | None:
+    """This process's place; None where it was started alone. Raises UsageError for a start that cannot work."""
+    environment = os.environ if environment is None else environment
+    if "TORCHELASTIC_RUN_ID" in environment:
+        nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
+        return Rank(
+            launcher="torchrun", rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]), nodes=nodes
+        )
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks == 1 or not environment.get("SLURM_STEP_ID", "").isdigit():  # in a batch script itself, before any srun
+        return None
+    if environment.get("SLURM_JOB_NAME") in INTERACTIVE:
+        raise UsageError(
+            f"srun: Lightning takes a job named {environment['SLURM_JOB_NAME']} for an interactive one and would train "
+            f"in each task alone; give srun --job-name=benchmark, or use torchrun"
+        )
+    return Rank(
+        launcher="srun",
+        rank=int(environment["SLURM_PROCID"]),
+        world_size=tasks,
+        nodes=int(environment.get("SLURM_STEP_NUM_NODES", "1")),
+    )
+
+
+def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
+    """What all ranks train together. Raises UsageError for what only a benchmark that starts its own processes can."""
+    for flag, wrong in (
+        (f"--model {request.model}", request.model == "all"),
+        (f"--runs {request.runs}", request.runs > 1),
+        (f"--engine {request.engine}", request.engine not in ("auto", "torch")),
+        ("--append", request.append),
+        ("--dry-run", request.dry_run),
+    ):
+        if wrong:
+            raise UsageError(
+                f"{flag}: not under {place.launcher}, which starts one training; leave {place.launcher} out"
+            )
+    per_node, rest = divmod(place.world_size, place.nodes)
+    if rest:
+        raise UsageError(f"{place.launcher}: {place.world_size} processes on {place.nodes} nodes; use as many on each")
+    if request.wanted.num_gpus not in (None, per_node):
+        raise UsageError(
+            f"--num-gpus {request.wanted.num_gpus}: {place.launcher} has started {per_node} processes per node"
+        )
+    engine = ENGINES["torch"]
+    prepare.check_engine(engine)
+    wanted = replace(request.wanted, num_gpus=per_node)
+    spec = prepare.spec_of(request.model, wanted, engine=engine, machine=machine)
+    spec = spec.model_copy(update={"num_nodes": place.nodes, "output_dir": str(request.output)}).check()
+    prepare.check_spec(engine, spec, machine)
+    return spec
+
+
+def tell_lightning(place: Rank) -> None:
+    """Say per node what `srun -n` says in all: Lightning refuses the one without the other."""
+    if place.launcher == "srun":
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place.world_size // place.nodes))
+
+
+def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
+    """Train in this process. On rank 0 with the result, incomplete beside an error; on others with None."""
+    error = None
+    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+        file = Path(scratch, "result.json")
+        try:
+            torch_engine.train(spec, file)
+        except TensorPrimatError as caught:
+            error = caught
+        try:
+            result = store.load(file)
+        except InputError:  # another rank's, or nothing was measured
+            return None, error
+    return (result if error is None else result.model_copy(update={"complete": False})), error

@@ -1,0 +1,52 @@
+"""`--profile torch|nsys|rocprof`: which profiler looks at a run, and how it is put around it.
+
+A profiled run is slower than itself: its result is marked, kept in history alone, and never enters a comparison.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.engines import Engine
+
+STEM = "profile"
+"""Option of a RunSpec: where the torch engine's own profile goes, as a path without ending."""
+
+PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
+"""What --profile takes, and the program that it needs; None for PyTorch's own, inside the torch engine."""
+_WHERE = {
+    "nsys": "install NVIDIA Nsight Systems, or run in NVIDIA's PyTorch container",
+    "rocprof": "install ROCm's rocprofiler-sdk, or run in AMD's PyTorch container",
+}
+
+
+def check(name: str, engine: Engine) -> None:
+    """Raise UsageError for a profiler that does not exist, is not installed, or cannot look into this engine."""
+    if name not in PROGRAMS:
+        raise UsageError(f"--profile {name}: no such profiler; choose {', '.join(PROGRAMS)}")
+    if engine.module is None:
+        raise UsageError(f"--profile {name}: reading logs has nothing to profile; give an --engine that trains")
+    program = PROGRAMS[name]
+    if program is None and engine.name != "torch":
+        raise UsageError(
+            f"--profile torch: only with --engine torch; --engine {engine.name} has --profile nsys, rocprof"
+        )
+    if program is not None and shutil.which(program) is None:
+        raise UsageError(f"--profile {name}: {program} is not installed; {_WHERE[name]}")
+
+
+def wrapping(name: str, stem: Path) -> list[str]:
+    """The words in front of the command of a run. stem: where the profiler writes, a path without ending."""
+    if name == "nsys":
+        return ["nsys", "profile", f"--output={stem}", "--trace=cuda,nvtx,osrt", "--sample=none"]
+    if name == "rocprof":
+        return ["rocprofv3", "--kernel-trace", "--stats", "-d", str(stem.parent), "-o", stem.name, "--"]
+    return []
+
+
+def options(name: str, stem: Path) -> Mapping[str, str]:
+    """What the engine itself has to know."""
+    return {STEM: str(stem)} if name == "torch" else {}

@@ -1,0 +1,232 @@
+"""tprimat aggregate: a folder of cells as tables, pivots, columns of one's own, and a data frame."""
+
+import json
+
+import pytest
+
+import tensorprimat
+from tensorprimat.analysis import aggregate
+from tensorprimat.analysis.expressions import Expression
+from tensorprimat.cli import main
+from tensorprimat.core.cells import load_rows
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.reports import aggregate as reports
+from tensorprimat.reports import cell_plots, plots
+
+SIZES = {"small": (768, 128_625_408), "medium": (1024, 423_183_360)}
+
+
+def row(size="small", context=128, *, forward_only=False, mean=100.0, **more):
+    """The keys that every tool of this kind writes, and no more."""
+    width, parameters = SIZES[size]
+    return {
+        "model_size": size, "vocab": 10_000, "context_length": context, "d_model": width, "d_ff": 4 * width,
+        "num_layers": 12, "num_heads": 12, "batch_size": 4, "num_steps": 1, "num_warmups": 5, "num_trials": 2,
+        "forward_only": forward_only, "mean_time_ms": mean, "std_time_ms": 1.0, "device": "cuda",
+        "trial_times_ms": [] if mean is None else [mean - 1, mean + 1], "num_parameters": parameters, **more,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("medium", 256, mean=400.0),
+    row("small", 128),
+    row("small", 256, mean=200.0),
+    row("medium", 128, mean=200.0),
+    row("small", 128, forward_only=True, mean=40.0),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of cells, with files beside them that are none."""
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    for number, one in enumerate(ROWS):
+        (cells / f"bench_{number}.json").write_text(json.dumps(one))
+    (cells / "other.json").write_text('{"performance_metrics": {}}')
+    return cells
+
+
+def test_a_folder_is_a_data_frame(folder):
+    frame = tensorprimat.load_cells(folder)
+    assert len(frame) == 5
+    assert frame.query("model_size == 'small'").mean_time_ms.tolist() == [100.0, 200.0, 40.0]
+    assert frame.trial_times_ms[1] == [99.0, 101.0]
+
+
+def test_importing_tensorprimat_imports_no_pandas():
+    assert "pandas" not in vars(tensorprimat)
+
+
+def test_tables_go_to_stdout_as_markdown(folder, capsys):
+    assert main(["aggregate", str(folder)]) == 0
+    out = capsys.readouterr().out
+    for heading in ("All cells", "Model small", "Model medium", "Context 128", "Context 256", "Forward only against"):
+        assert f"## {heading}" in out
+    assert "| small | 128 | 4 | – | 40 | 100 | 60 | 2.50 |" in out
+
+
+def test_a_pivot_shows_means_in_the_order_of_sizes(folder, capsys):
+    flags = ["--rows", "context_length", "--columns", "model_size", "--values", "mean_time_ms"]
+    assert main(["aggregate", str(folder), "--filter", "forward_only=false", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("## mean_time_ms by context_length and model_size")
+    assert lines[start + 2 : start + 6] == [
+        r"| context_length \\ model_size | small | medium |",
+        "| :--- | ---: | ---: |",
+        "| 128 | 100 | 200 |",
+        "| 256 | 200 | 400 |",
+    ]
+
+
+def test_a_pivot_says_when_it_averages_unlike_cells():
+    table = aggregate.pivot(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
+    assert table.means[0] == (70.0, 200.0)
+    assert "Means of up to 2 cells" in reports.pivot_table(table).note
+
+
+def test_out_of_memory_is_seen_in_every_table():
+    rows = [row(), row("medium", mean=None, status="oom")]
+    table = aggregate.pivot(rows, rows="context_length", columns="model_size", values="mean_time_ms")
+    assert table.means == ((100.0, "OOM"),)
+    assert reports.complete(rows).rows[1][-1].text == "OOM"
+
+
+def test_files_are_written_and_said(folder, tmp_path, capsys):
+    wanted = {flag: tmp_path / name for flag, name in (("--output", "t.md"), ("--csv", "t.csv"), ("--html", "t.html"))}
+    flags = [word for flag, path in wanted.items() for word in (flag, str(path))]
+    assert main(["aggregate", str(folder), "--add", "throughput=1000/mean_time_ms", *flags]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Files: ")
+    assert "| throughput |" in wanted["--output"].read_text()
+    header, first, *_ = wanted["--csv"].read_text().splitlines()
+    cells = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (cells["model_size"], cells["throughput"]) == ("small", "10.0")
+    assert "<td>small</td>" in wanted["--html"].read_text()
+
+
+def test_a_name_in_a_file_is_harmless_in_every_form():
+    rows = [row() | {"model_size": "<script>alert(1)</script>|=1"}]
+    tables = reports.tables(rows, added=(), pivots=(), fits=())
+    assert "<script>" not in reports.render_html(tables, heading="h")
+    assert "<script>" not in reports.render_markdown(tables, heading="h")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1000/mean_time_ms", 10.0),
+        ("batch_size*context_length/(mean_time_ms/1e3)", 5120.0),
+        ("min(d_model, d_ff) + -1", 767.0),
+        ("round(log2(context_length))", 7),
+        ("mean_time_ms > 50 and batch_size == 4", True),
+        ("model_size == 'small'", True),
+        ("1/0", None),
+        ("10**10**10", None),
+        ("missing + 1", None),
+        ("model_size * 10", None),
+        ("sqrt(0-1)", None),
+    ],
+)
+def test_an_expression_has_a_value_or_none(text, value):
+    assert Expression(text, flag="--add").value(row()) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')", "mean_time_ms.real", "(lambda: 1)()", "[1][0]", "open('x')", "f'{1}'",
+        "exit()", "1 if 1 else 2", "x := 1", "{**{}}", "1 +", "", "(" * 60 + "1" + ")" * 60 + "+" * 0, "-" * 60 + "1",
+        "9" * 600, "a @ b", "1 << 9", "print(1)", "max(*[1])", "max(1, key=abs)",
+    ],
+)  # fmt: skip
+def test_an_expression_can_do_nothing_but_arithmetic(text):
+    if text.startswith("(" * 60):
+        assert Expression(text, flag="--add").value({}) == 1.0  # brackets alone nest nothing
+        return
+    with pytest.raises(UsageError, match="--add"):
+        Expression(text, flag="--add")
+
+
+def test_added_columns_may_build_on_each_other():
+    (first, *_) = aggregate.with_columns([row()], ["seconds=mean_time_ms/1000", "rate=1/seconds"])
+    assert first["rate"] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        (["model_size=small"], 3),
+        (["model_size = 'small'", "context_length=128"], 2),
+        (["context_length >= 256"], 2),
+        (["not forward_only and mean_time_ms < 300"], 3),
+        (["forward_only=true"], 1),
+    ],
+)
+def test_filters_keep_what_they_say(conditions, left):
+    assert len(aggregate.filtered(ROWS, conditions)) == left
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--filter", "model_size=huge"], "--filter 'model_size=huge': none of 5 cells is left"),
+        (["--filter", "nothing=1"], "--filter nothing: no cell has such a column; columns: model_size,"),
+        (["--add", "x=nothing+1"], "--add nothing: no cell has such a column"),
+        (["--add", "1000/mean_time_ms"], "write it as name=expression"),
+        (["--rows", "nothing"], "--rows nothing: no cell has such a column"),
+        (["--values", "device"], "--values device: no cell has a number there"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(folder, flags, says, capsys):
+    assert main(["aggregate", str(folder), *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_a_folder_without_cells_says_what_to_do(tmp_path, capsys):
+    assert main(["aggregate", str(tmp_path)]) == 2
+    assert "no cells in it; run tprimat sweep first" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no such folder"):
+        load_rows(tmp_path / "absent")
+
+
+def test_broken_files_are_named_and_left_out(folder, capsys):
+    (folder / "bench_9.json").write_text('{"model_size": ')
+    (folder / "bench_nan.json").write_text(json.dumps(row(mean=float("nan"))))
+    assert main(["aggregate", str(folder)]) == 0
+    assert "left out" in capsys.readouterr().err
+    rows, _ = load_rows(folder)
+    assert any(one["mean_time_ms"] is None for one in rows)
+
+
+def test_a_fit_finds_the_exponent_of_a_power_law():
+    rows = [row(context=context, mean=0.5 * context**1.5) for context in (64, 128, 256)]
+    (found,) = aggregate.scalings(rows, "context_length")
+    assert found.exponent == pytest.approx(1.5)
+    assert found.factor == pytest.approx(0.5)
+
+
+def test_curves_hold_everything_else_equal():
+    found = aggregate.scalings(ROWS, "context_length")
+    assert sorted(len(one.points) for one in found) == [2, 2]
+    (by_size, other) = aggregate.scalings(ROWS, "num_parameters")
+    assert {by_size.label, other.label} == {"context 128", "context 256"}
+
+
+def test_the_scaling_plot_is_a_picture(folder, tmp_path):
+    assert main(["aggregate", str(folder), "--plot", str(tmp_path / "s.png"), "--csv", str(tmp_path / "s.csv")]) == 0
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ticks_are_numbers_that_a_person_reads():
+    seen = []
+
+    def draw(figure):
+        cell_plots.scaling(aggregate.scalings(ROWS, "num_parameters"))(figure)
+        figure.canvas.draw()
+        seen.extend(label.get_text() for label in figure.axes[0].get_xticklabels())
+
+    plots.picture(draw)
+    assert seen == ["128.6 M", "423.2 M"]

@@ -1,0 +1,157 @@
+"""The Megatron-Bridge engine as far as no GPU allows: a package of that name stands in for it and prints its lines."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import MODELS, RunSpec
+from tensorprimat.engines import bridge
+from tensorprimat.machine.platform import Machine
+
+ROOT = Path(__file__).parents[1]
+H100 = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
+LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host="here")
+
+STAND_IN = """
+from types import SimpleNamespace
+
+def qwen25_7b_pretrain_config():
+    part = lambda *names: SimpleNamespace(**dict.fromkeys(names))
+    return SimpleNamespace(
+        model=part("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+            "virtual_pipeline_model_parallel_size", "sequence_parallel", "seq_length", "recompute_granularity",
+            "recompute_method", "recompute_num_layers"),
+        dataset=part("seq_length", "random_seed"), tokenizer=part("tokenizer_type", "tokenizer_model", "vocab_size"),
+        train=part("train_iters", "micro_batch_size", "global_batch_size"), validation=part("eval_iters"),
+        scheduler=part("lr_warmup_iters"), logger=part("log_interval"), checkpoint=part("save", "load"),
+        rng=part("seed"), mixed_precision=None)
+"""
+TRAINING = """
+def pretrain(config, forward_step_func):
+    for step in range(1, config.train.train_iters + 1):
+        print(f" [2026-11-21 10:00:{step:02d}] iteration {step:8d}/{config.train.train_iters:8d} | consumed samples:"
+            f" {step * config.train.global_batch_size:12d} | elapsed time per iteration (ms): {500 + step:.1f} |"
+            f" learning rate: 1.0E-06 | global batch size: {config.train.global_batch_size:5d} |"
+            f" lm loss: {12 - step / 10:.6E} | loss scale: 1.0 | grad norm: 3.000 |"
+            " number of skipped iterations:   0 | number of nan iterations:   0 |", flush=True)
+    FAILURE
+"""
+
+
+def spec(tmp_path, model="qwen", **said):
+    return RunSpec(
+        **{
+            "model": model, "preset": "full", "engine": "bridge", "steps": 5, "warmup_steps": 1,
+            "micro_batch_size": 1, "global_batch_size": 8, "sequence_length": 2048, "precision": "bf16",
+            "num_gpus": 1, "methodology": None, "platform": "nvd", "output_dir": str(tmp_path / "output"), **said,
+        }
+    )  # fmt: skip
+
+
+def recipe():
+    names = {}
+    exec(STAND_IN, names)
+    return names["qwen25_7b_pretrain_config"]()
+
+
+def run(tmp_path, failure="pass"):
+    """The engine's own process, with the stand-in for Megatron-Bridge in reach."""
+    package = tmp_path / "site" / "megatron" / "bridge"
+    (package / "training").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "recipes.py").write_text(STAND_IN)
+    (package / "training" / "pretrain.py").write_text(textwrap.dedent(TRAINING).replace("FAILURE", failure))
+    (package / "training" / "gpt_step.py").write_text("forward_step = None\n")
+    asked = tmp_path / "spec.json"
+    asked.write_text(spec(tmp_path).model_dump_json())
+    return subprocess.run(
+        [sys.executable, "-m", bridge.__name__, "--spec", str(asked), "--result", str(tmp_path / "result.json")],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "iteration        6/       6" in done.stdout
+    result = store.load(tmp_path / "result.json")
+    assert result.steps.column("seconds").tolist() == pytest.approx([0.501, 0.502, 0.503, 0.504, 0.505, 0.506])
+    config = result.training_config
+    assert (config.global_batch_size, config.sequence_length, config.precision) == (8, 2048, "bf16")
+    assert (config.framework, result.provenance.engine, result.model.name) == ("Megatron-Bridge", "bridge", "qwen")
+    assert result.complete
+    assert list((tmp_path / "output").glob("bridge_training_qwen_*.log"))
+
+
+def test_a_training_that_fails_keeps_its_log_and_what_it_measured(tmp_path):
+    done = run(tmp_path, failure="raise RuntimeError('NCCL gave up')")
+    assert done.returncode == 1
+    assert "bridge engine: Megatron-Bridge exited with 1: " in done.stderr
+    assert "NCCL gave up" in done.stderr
+    result = store.load(tmp_path / "result.json")
+    assert not result.complete
+    assert len(result.steps) == 6
+
+
+def test_running_out_of_memory_names_remedies(tmp_path):
+    log = tmp_path / "train.log"
+    command = [sys.executable, "-c", "import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory')"]
+    failure = bridge.follow(command, log, spec(tmp_path, micro_batch_size=4))
+    assert isinstance(failure, OutOfMemoryError)
+    assert "--micro-batch-size 2" in str(failure)
+    assert "--tensor-parallel-size 2" in str(failure)
+    assert "out of memory" in log.read_text()
+
+
+def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
+    asked = spec(tmp_path, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, sequence_length=4096)
+    config = bridge.configure(recipe(), asked)
+    assert (config.model.tensor_model_parallel_size, config.model.sequence_parallel) == (4, True)
+    assert config.model.seq_length == config.dataset.seq_length == 4096
+    assert (config.train.train_iters, config.train.micro_batch_size, config.train.global_batch_size) == (6, 1, 8)
+    assert config.mixed_precision == "bf16_with_fp8_delayed_scaling_mixed"
+    assert (config.logger.log_interval, config.validation.eval_iters) == (1, 0)
+    assert config.tokenizer.vocab_size == 152_063
+
+
+def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_path):
+    older = recipe()
+    older.train.eval_iters = 32
+    del older.validation
+    assert bridge.configure(older, spec(tmp_path)).train.eval_iters == 0
+    del older.scheduler.lr_warmup_iters
+    with pytest.raises(RunError, match=r"has no scheduler\.lr_warmup_iters in its recipes; try --engine torch"):
+        bridge.configure(older, spec(tmp_path))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_has_a_recipe(model):
+    offered = ["llama31_8b_pretrain_config", "llama31_8b_sft_config", "qwen25_7b_pretrain_config"]
+    assert bridge.recipe_name(model, offered).endswith("_pretrain_config")
+
+
+def test_a_package_without_the_recipe_is_refused():
+    with pytest.raises(UsageError, match="this Megatron-Bridge has no pretrain recipe of llama31_8b; try --engine"):
+        bridge.recipe_name("llama", dir(SimpleNamespace()))
+
+
+@pytest.mark.parametrize(
+    ("machine", "said", "complaint"),
+    [
+        (LAPTOP, {}, "--engine bridge needs an NVIDIA GPU, and this is a CPU machine"),
+        (H100, {"preset": "tiny"}, "--preset tiny: Megatron-Bridge's recipes are of the real models"),
+        (H100, {"precision": "fp32"}, "--precision fp32: Megatron-Bridge trains in bf16, fp8, fp16"),
+        (H100, {"num_nodes": 2}, "--num-nodes 2: the bridge engine trains on one node"),
+    ],
+)
+def test_what_it_cannot_run_is_refused_in_one_line(machine, said, complaint, tmp_path):
+    with pytest.raises(UsageError, match=complaint):
+        bridge.check(spec(tmp_path, **said), machine)

@@ -1,0 +1,299 @@
+"""BenchmarkCallback in real Lightning trainings on the CPU: what it counts, times, marks and writes."""
+
+# ruff: noqa: ARG002  hooks of Lightning have fixed signatures
+
+import json
+import pickle
+import re
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning")
+
+import lightning.pytorch as lightning
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from benchmark_utils import BenchmarkCallback, load_results
+from tensorprimat.core import store
+from tensorprimat.core.errors import RunError, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and the like
+
+
+class Tokens(Dataset):
+    """Sequences of eight token ids; `pause` seconds to fetch one."""
+
+    def __init__(self, size, pause=0.0):
+        self.size, self.pause = size, pause
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, position):
+        time.sleep(self.pause)
+        return (torch.arange(8) * (position + 1)) % 16
+
+
+class Small(lightning.LightningModule):
+    """Its loss is the number of its call: 1.0, 2.0, …"""
+
+    def __init__(self, *, manual_every=None, fail_at=None, error=None):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, 1)
+        self.automatic_optimization = manual_every is None
+        self.manual_every, self.fail_at, self.error, self.calls = manual_every, fail_at, error, 0
+
+    def training_step(self, batch, batch_idx):
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise self.error
+        loss = self.embedding(batch).sum() * 0.0 + float(self.calls)
+        if self.automatic_optimization:
+            return loss
+        self.manual_backward(loss)
+        if self.calls % self.manual_every == 0:
+            self.optimizers().step()
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        time.sleep(0.05)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1.0)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), "interval": "step"}]
+
+
+def fit(callback, module=None, *, data=None, validation=None, callbacks=(), **options):
+    trainer = lightning.Trainer(
+        **{
+            "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+            "enable_checkpointing": False, "max_epochs": 1, "callbacks": [callback, *callbacks], **options,
+        }
+    )  # fmt: skip
+    trainer.fit(module or Small(), DataLoader(data or Tokens(24), batch_size=2), validation)
+    return callback.result
+
+
+@pytest.fixture
+def callback(tmp_path):
+    return BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", print_every=0)
+
+
+def test_a_step_is_an_optimizer_step_and_its_loss_the_mean_of_its_micro_batches(callback):
+    result = fit(callback, accumulate_grad_batches=3)
+    assert [step.index for step in result.steps] == [1, 2, 3, 4]
+    assert [step.loss for step in result.steps] == pytest.approx([2.0, 5.0, 8.0, 11.0])
+
+
+def test_an_epoch_that_ends_within_an_accumulation_still_has_the_mean_loss(callback):
+    result = fit(callback, data=Tokens(10), accumulate_grad_batches=3)
+    assert [step.loss for step in result.steps] == pytest.approx([2.0, 4.5])
+
+
+def test_manual_optimization_counts_its_own_steps(callback):
+    result = fit(callback, Small(manual_every=2))
+    assert [step.index for step in result.steps] == [1, 2, 3, 4, 5, 6]
+    assert [step.loss for step in result.steps] == pytest.approx([1.5, 3.5, 5.5, 7.5, 9.5, 11.5])
+
+
+def test_the_learning_rate_is_the_one_that_the_step_used(callback):
+    assert [step.learning_rate for step in fit(callback, max_steps=3).steps] == [1.0, 0.5, 0.25]
+
+
+def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
+    config = fit(callback, accumulate_grad_batches=3).training_config
+    assert (config.micro_batch_size, config.gradient_accumulation_steps, config.global_batch_size) == (2, 3, 6)
+    assert (config.sequence_length, config.num_gpus, config.max_steps) == (8, 1, None)
+    assert (config.precision, config.parameter_dtype, config.optimizer_dtype) == ("fp32", "float32", "float32")
+    assert (config.optimizer, config.framework) == ("AdamW", "Lightning")
+
+
+def test_data_wait_is_inside_the_step_and_known(callback):
+    steps = fit(callback, data=Tokens(12, pause=0.02)).steps
+    assert (steps.column("seconds")[1:] >= 0.04).all()
+    assert (steps.column("data_wait_seconds")[1:] >= 0.04).all()
+    assert (steps.column("data_wait_seconds")[1:] <= steps.column("seconds")[1:]).all()
+
+
+def test_step_times_add_up_to_the_run(callback):
+    class Stopwatch(lightning.Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.began = time.perf_counter()
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.took = time.perf_counter() - self.began
+
+    watch = Stopwatch()
+    result = fit(callback, data=Tokens(24, pause=0.005), callbacks=[watch])
+    assert result.performance_metrics.total_time_seconds == pytest.approx(watch.took, rel=0.05, abs=0.02)
+    assert not [warning for warning in result.warnings if warning.startswith("timer")]
+
+
+def test_a_step_that_holds_a_validation_is_marked_and_not_measured(callback):
+    validation = DataLoader(Tokens(2), batch_size=2)
+    result = fit(callback, validation=validation, val_check_interval=4, num_sanity_val_steps=1)
+    marks = [step.interrupted_by for step in result.steps]
+    assert marks == [""] * 4 + ["validation"] + [""] * 3 + ["validation"] + [""] * 3
+    assert result.steps[4].seconds >= 0.05
+    assert result.steps[4].data_wait_seconds is None
+    assert result.performance_metrics.excluded_steps == 2
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_step_that_holds_a_checkpoint_is_marked(tmp_path, callback, weights_only):
+    saving = lightning.callbacks.ModelCheckpoint(
+        dirpath=tmp_path / "checkpoints", every_n_train_steps=3, save_weights_only=weights_only, save_top_k=-1
+    )
+    result = fit(callback, callbacks=[saving], enable_checkpointing=True, max_steps=8)
+    assert [step.index for step in result.steps if step.interrupted_by == "checkpoint"] == [4, 7]
+
+
+def test_the_result_is_a_file_that_loads(tmp_path, callback):
+    fit(callback)
+    assert callback.result_path == tmp_path / "benchmark_cpu_llama.json"
+    (loaded,) = load_results([tmp_path])
+    assert loaded.complete
+    assert len(loaded.steps) == 12
+    assert (loaded.platform, loaded.model.name, loaded.provenance.timer) == ("cpu", "llama", "wall clock")
+    assert loaded.memory_metrics is None
+    assert loaded.host_memory_peak_gb > 0.05
+    moments = loaded.steps.column("ended_at")
+    assert (np.diff(moments) >= 0).all()
+    assert abs(moments[-1] - time.time()) < 60
+
+
+def test_a_model_without_a_name_gets_a_time_stamp(tmp_path):
+    unnamed = BenchmarkCallback(output_dir=str(tmp_path), print_every=0)
+    fit(unnamed, max_steps=2)
+    assert re.fullmatch(r"benchmark_cpu_\d{8}_\d{6}_\d{6}\.json", unnamed.result_path.name)
+
+
+def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
+    from tensorprimat.core import models
+    from tensorprimat.engines.torch_model import LanguageModel
+
+    class Wrapped(Small):
+        def __init__(self):
+            super().__init__()
+            del self.embedding
+            self.language_model = LanguageModel(models.find("qwen", "tiny"))
+
+        def training_step(self, batch, batch_idx):
+            return self.language_model(batch)
+
+    unnamed = BenchmarkCallback(output_dir=str(tmp_path), print_every=0)
+    found = fit(unnamed, Wrapped(), max_steps=2).model
+    assert found.name == "qwen"
+    assert found.shape == models.find("qwen", "tiny").shape
+    assert found.parameters == models.parameters(found.shape)
+
+
+def test_a_model_that_was_changed_has_no_shape_and_says_so():
+    from tensorprimat.core import models
+    from tensorprimat.engines import facts
+    from tensorprimat.engines.torch_model import LanguageModel
+
+    changed = LanguageModel(models.find("llama", "tiny"))
+    changed.adapter = torch.nn.Linear(3, 3)
+    found, warnings = facts.model(changed, sharded=False)
+    assert found.shape is None
+    assert "without a confirmed shape there is no MFU" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "ended_by"),
+    [
+        (ValueError("no such token\nmore"), "ValueError: no such token"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"), "out of memory"),
+    ],
+)
+def test_after_an_exception_what_was_measured_is_kept_as_incomplete(tmp_path, callback, error, ended_by):
+    with pytest.raises(type(error)):
+        fit(callback, Small(fail_at=6, error=error))
+    assert callback.result_path.parent == tmp_path / "history"
+    kept = store.load(callback.result_path)
+    assert not kept.complete
+    assert (len(kept.steps), kept.runs[0].ended_by) == (5, ended_by)
+    assert not (tmp_path / "benchmark_cpu_llama.json").exists()
+
+
+def test_after_ctrl_c_what_was_measured_is_kept_as_incomplete(callback, monkeypatch):
+    monkeypatch.setattr(
+        "signal.signal", lambda *_: None
+    )  # Lightning would leave Ctrl-C switched off for the other tests
+    with pytest.raises(SystemExit):
+        fit(callback, Small(fail_at=4, error=KeyboardInterrupt()))
+    assert (len(callback.result.steps), callback.result.runs[0].ended_by) == (3, "interrupted")
+
+
+def test_a_failure_before_the_first_step_still_writes_the_configuration(callback):
+    with pytest.raises(ValueError, match="at once"):
+        fit(callback, Small(fail_at=1, error=ValueError("at once")), max_steps=7)
+    document = json.loads(callback.result_path.read_text())
+    assert document["complete"] is False
+    assert document["training_config"]["max_steps"] == 7
+    assert document["raw_step_times"] == []
+
+
+def test_the_trainer_is_left_as_it_was_found(callback):
+    trainer = lightning.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, max_steps=2,
+        callbacks=[callback],
+    )  # fmt: skip
+    trainer.fit(Small(), DataLoader(Tokens(24), batch_size=2))
+    assert "save_checkpoint" not in vars(trainer)
+
+
+def test_one_callback_can_watch_one_training_after_another(callback):
+    assert len(fit(callback, max_steps=3).steps) == 3
+    assert len(fit(callback, max_steps=5).steps) == 5
+
+
+def test_it_travels_to_another_process(callback):
+    copy = pickle.loads(pickle.dumps(callback))
+    assert copy.declared == callback.declared
+    assert len(fit(copy, max_steps=2).steps) == 2
+
+
+def test_it_prints_a_start_block_a_line_per_ten_steps_and_an_end_block(tmp_path, capsys):
+    fit(BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", warmup_steps=2), data=Tokens(48))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "[CPU] Training starts"
+    lines = [line for line in said if " Step " in line]
+    assert [int(re.search(r"Step +(\d+)", line)[1]) for line in lines] == [10, 20]
+    assert all(
+        re.fullmatch(r"\[CPU\] Step  \d\d \| Time: \d+\.\d{3}s \| Avg: \d+\.\d{3}s \| Loss: .*", x) for x in lines
+    )
+    assert "[CPU] Training finished" in said
+    assert said[-1].endswith("benchmark_cpu_llama.json")
+
+
+def test_declared_facts_win_and_a_conflict_is_a_warning(tmp_path):
+    declared = BenchmarkCallback(
+        output_dir=str(tmp_path), platform="nvd", model_name="llama", print_every=0,
+        training_config={"sequence_length": 4, "num_gpus": 8, "data": "mock"},
+    )  # fmt: skip
+    result = fit(declared, max_steps=3)
+    assert (result.training_config.sequence_length, result.training_config.data) == (4, "mock")
+    assert result.platform == "cpu"
+    assert "platform: nvd was asked for, but the training runs on CPU" in result.warnings
+    assert "training_config: num_gpus was given as 8, but the trainer says 1" in result.warnings
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(UsageError, match="platform='tpu': must be auto"):
+        BenchmarkCallback(platform="tpu")
+    with pytest.raises(UsageError, match="must not be negative"):
+        BenchmarkCallback(print_every=-1)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    module = Small()
+    with pytest.raises(RunError, match="give another output folder"):
+        fit(BenchmarkCallback(output_dir=str(tmp_path / "file" / "results"), print_every=0), module)
+    assert module.calls == 0

@@ -1,0 +1,67 @@
+"""`torchrun -m tensorprimat run` and `srun`: ranks that somebody else has started train together, once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.cli.launched import Rank, rank_of
+from tensorprimat.core.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": "1"}
+
+
+def test_two_ranks_of_torchrun_measure_one_training(tmp_path):
+    flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32", "--output", "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tensorprimat",
+         "run", *flags],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "out" / "benchmark_cpu_llama.json").read_text())
+    config = made["training_config"]
+    assert (config["num_gpus"], config["num_nodes"], config["data_parallel_size"]) == (2, 1, 2)
+    assert made["performance_metrics"]["total_steps"] == 3
+    assert done.stdout.count("BENCHMARK COMPLETE") == 1, "rank 0 talks for all"
+    assert len(list((tmp_path / "out" / "history").iterdir())) == 1
+
+
+def test_the_place_among_the_ranks_is_the_launchers():
+    assert rank_of(TORCHRUN) == Rank(launcher="torchrun", rank=3, world_size=4, nodes=2)
+    assert rank_of(SRUN) == Rank(launcher="srun", rank=1, world_size=2, nodes=1)
+
+
+def test_a_process_that_nobody_has_launched_starts_its_own_ranks():
+    assert rank_of({}) is None
+    assert rank_of({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}) is None, "the batch script itself"
+    assert rank_of({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) is None
+
+
+def test_an_interactive_job_in_which_each_task_would_train_alone_is_refused():
+    with pytest.raises(UsageError, match="srun: Lightning takes a job named interactive"):
+        rank_of({**SRUN, "SLURM_JOB_NAME": "interactive"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ((), "--model all: not under torchrun"),
+        (("--model", "llama", "--runs", "3"), "--runs 3: not under torchrun"),
+        (("--model", "llama", "--engine", "logs"), "--engine logs: not under torchrun"),
+        (("--model", "llama", "--num-gpus", "8"), "--num-gpus 8: torchrun has started 2 processes per node"),
+        (("--model", "llama", "--global-batch-size", "6"), "--global-batch-size 6 is not a multiple"),
+    ],
+)
+def test_what_ranks_cannot_do_is_one_line(monkeypatch, tmp_path, capsys, flags, complaint):
+    monkeypatch.chdir(tmp_path)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", *flags]) == 2
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,270 @@
+"""tprimat preflight: what a machine can do at best, kept per machine, with whatever is odd about it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensorprimat.analysis import roofline
+from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.cli import main
+from tensorprimat.core import cells, models
+from tensorprimat.core import preflight as records
+from tensorprimat.core.cells import Cell
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, Preflight
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.machine.platform import Machine
+from tensorprimat.micro import collectives, estimate, matmul, preflight
+from tensorprimat.reports import cell_plots, plots
+from tensorprimat.reports.preflight import tables
+
+ROOT = Path(__file__).parents[1]
+CPU = torch.device("cpu")
+LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Intervals too short for figures, long enough to see that everything runs."""
+    monkeypatch.setattr(matmul, "LEAST_SECONDS", 1e-4)
+    monkeypatch.setattr(preflight, "QUICK_SIZES", {"cpu": (32, 64)})
+    monkeypatch.setattr(preflight, "QUICK_STREAM_BYTES", {"cpu": 2**16})
+    monkeypatch.setattr(preflight, "LAUNCHES", 10)
+
+
+def made(**changed):
+    values = {
+        "platform": "nvd", "device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "host": "node1",
+        "timestamp": "2026-01-02T03:04:05+00:00",
+        "matmul": (
+            MatrixRate(precision="bf16", size=4096, best_flops_per_second=6e14, typical_flops_per_second=5.9e14,
+                       peak_flops_per_second=989.4e12),
+            MatrixRate(precision="bf16", size=8192, best_flops_per_second=7e14, typical_flops_per_second=6.8e14,
+                       peak_flops_per_second=989.4e12),
+        ),
+        "bandwidth": (
+            Bandwidth(kind="copy", size_bytes=2**31, best_bytes_per_second=2.8e12, typical_bytes_per_second=2.7e12,
+                      peak_bytes_per_second=3.35e12),
+            Bandwidth(kind="host_to_device", size_bytes=2**28, best_bytes_per_second=5e12,
+                      typical_bytes_per_second=5e10),
+        ),
+    }  # fmt: skip
+    return Preflight(**{**values, **changed})
+
+
+def test_a_cpu_is_measured_in_every_part_that_it_has():
+    parts = []
+    found = preflight.measure(LAPTOP, "cpu", quick=True, on_part=parts.append)
+    assert {(row.precision, row.size) for row in found.matmul} == {(p, s) for p in ("fp32", "bf16") for s in (32, 64)}
+    assert [row.kind for row in found.bandwidth] == ["copy", "read", "triad"]
+    assert all(0 < row.typical_flops_per_second <= row.best_flops_per_second for row in found.matmul)
+    assert (found.launch_seconds > 0, found.collectives, found.devices) == (True, (), ())
+    assert parts == ["matrix products", "memory", "launches", "siblings and processes"]
+
+
+def test_an_interval_covers_more_calls_of_short_work():
+    calls = []
+    seconds = matmul.intervals(lambda: calls.append(1), CPU, repeats=3)
+    assert len(seconds) == 3
+    assert len(calls) > 5
+
+
+def test_matrices_are_random_never_zeros(monkeypatch):
+    seen = []
+    multiply = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda left, right, out: (seen.append(left), multiply(left, right, out=out)))
+    matmul.rate(32, "fp32", CPU)
+    assert seen[0].std() > 0.5
+
+
+def test_it_is_kept_per_machine_and_found_again(tmp_path):
+    path = records.save(made(), tmp_path / records.FOLDER)
+    assert path.name == "preflight_node1_NVIDIA-H100-80GB-HBM3_cuda.json"
+    records.save(made(timestamp="2026-02-02T00:00:00+00:00"), tmp_path / records.FOLDER)
+    records.save(made(host="node2", timestamp="2026-03-03T00:00:00+00:00"), tmp_path / records.FOLDER)
+    kept = records.kept([tmp_path])
+    assert [one.host for one in kept] == ["node2", "node1"]
+    assert kept[1].timestamp.startswith("2026-02")
+    assert kept[1].fits(platform="nvd", device_name="NVIDIA H100 80GB HBM3", host="node1")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "preflight_x.json").write_text('{"kind": "cell"}')
+    with pytest.raises(InputError, match="not a preflight"):
+        records.load(tmp_path / "preflight_x.json")
+    assert records.kept([tmp_path]) == []
+
+
+def test_the_best_rate_is_over_all_sizes_and_memory_is_the_devices():
+    assert made().matmul_flops_per_second("bf16") == 7e14
+    assert made().matmul_flops_per_second("fp32") is None
+    assert made().memory_bytes_per_second() == 2.8e12
+
+
+def test_every_figure_stands_against_the_catalogue():
+    matrix, memory = tables(made())
+    assert matrix.rows[1][-1].text == "70.7 %"
+    assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
+
+
+def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
+    checks = [
+        DeviceCheck(index=0, flops_per_second=7e14),
+        DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=350, throttled_by=("the power cap",)),
+        DeviceCheck(index=2, flops_per_second=6.9e14),
+        DeviceCheck(index=3, flops_per_second=4e14, other_processes=2),
+    ]
+    slow, shared = preflight.warnings_about(made(devices=tuple(checks)))
+    assert slow == "gpu 1: reaches 71 % of its fastest sibling (held down by the power cap; power limit 350 W)"
+    assert "gpu 3: reaches 57 % of its fastest sibling (2 other processes on it)" in shared
+
+
+def test_a_card_below_the_catalogue_is_named():
+    (row, *_) = made().matmul
+    (said,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
+    assert said.startswith("bf16: the best product reaches 30 % of the catalogue's peak")
+
+
+def test_a_sound_machine_is_not_warned_about():
+    assert preflight.warnings_about(made()) == []
+
+
+def test_a_sweep_estimates_from_it():
+    rate, origin = estimate.best_rate(LAPTOP, "cpu", "bf16", kept=made())
+    assert (rate, origin) == (7e14, "preflight of 2026-01-02T03:04:05+00:00")
+
+
+def test_the_command_prints_tables_and_keeps_the_file(tmp_path, capsys):
+    assert main(["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Matrix products" in out
+    assert "| triad |" in out
+    (path,) = (tmp_path / "preflight").iterdir()
+    assert records.load(path).platform == "cpu"
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path, capsys):
+    assert main(["preflight", "--quick", "--device", "cpu", "--json", "--output", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "preflight"
+
+
+@pytest.mark.parametrize(
+    ("device", "says"), [("tpu", "must be auto, cpu, cuda or cuda:N"), ("cuda:9", "--device cuda:9")]
+)
+def test_a_device_that_is_not_there_is_one_line(device, says, tmp_path, capsys):
+    assert main(["preflight", "--device", device, "--output", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_one_process_has_nobody_to_exchange_with(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert collectives.measure(CPU) == ([], None, 1)
+
+
+def test_two_processes_measure_their_exchange():
+    script = (
+        "import json, torch\n"
+        "from tensorprimat.micro import collectives\n"
+        "collectives.SIZES = {'cpu': (4096,)}\n"
+        "found, backend, processes = collectives.measure(torch.device('cpu'))\n"
+        "print(json.dumps([[one.model_dump() for one in found], backend, processes]))\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    found, backend, processes = json.loads(outputs[0])
+    assert (backend, processes) == ("gloo", 2)
+    assert [one["kind"] for one in found] == ["all_reduce", "all_gather", "reduce_scatter"]
+    assert all(one["seconds"] > 0 and one["bus_bytes_per_second"] > 0 for one in found)
+
+
+def test_bus_bandwidth_counts_what_a_link_carries():
+    found = Collective(kind="all_reduce", size_bytes=2**20, seconds=1.0, bus_bytes_per_second=2**20)
+    table = tables(made(collectives=(found,), world_size=2, collective_backend="nccl"))[2]
+    assert table.title == "Exchange between 2 processes (nccl)"
+    assert [cell.text for cell in table.rows[0]] == ["all-reduce", "1 MiB", "1.000 s", "0.001049"]
+
+
+def trained(**changed):
+    return Result(
+        platform="nvd",
+        gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
+        model=Model(name="llama", preset="full", shape=models.find("llama").shape),
+        training_config=TrainingConfig(
+            sequence_length=8192, micro_batch_size=1, gradient_accumulation_steps=4, precision="bf16", num_gpus=1
+        ),
+        performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=8000.0, avg_step_time_seconds=1.0),
+        provenance=Provenance(host="node1"),
+        **changed,
+    )
+
+
+def test_a_result_stands_against_what_its_own_machine_reached():
+    found = measure(trained(), Assumptions(preflights=[made()]))
+    assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
+    source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
+    assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
+
+
+def test_another_machines_preflight_says_nothing_about_a_result():
+    found = measure(trained(), Assumptions(preflights=[made(host="node2")]))
+    assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
+
+
+def test_no_point_lies_above_a_roof_that_it_could_not_reach():
+    (roof,) = roofline.ceilings(made())
+    assert roof.at(1.0) == 2.8e12
+    assert roof.at(1e6) == 7e14
+    assert roof.at(roof.ridge) == pytest.approx(7e14)
+
+
+def test_training_has_a_place_under_the_roof():
+    point = roofline.of_result(trained())
+    assert point.flops_per_second == pytest.approx(8000 * 51_470_401_536)
+    once = roofline.of_result(
+        trained().model_copy(
+            update={"training_config": trained().training_config.model_copy(update={"gradient_accumulation_steps": 1})}
+        )
+    )
+    assert point.intensity > once.intensity > roofline.ceilings(made())[0].ridge
+
+
+def test_a_result_of_unknown_shape_has_no_place():
+    assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
+
+
+def test_the_roofline_is_a_picture():
+    points = [roofline.of_result(trained())]
+    image = plots.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
+    assert image.startswith(b"\x89PNG")
+
+
+def test_a_roofline_without_a_preflight_says_what_to_do(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = Cell(
+        model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
+        pass_name="train", precision="fp32", num_warmups=0, num_trials=1, trial_times_ms=(1.0,), platform="cpu",
+    )  # fmt: skip
+    cells.save(cells.with_figures(cell), tmp_path / "cells" / cell.file_name)
+    assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
+    assert "run tprimat preflight there first" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""`--profile`: a profiler around one run, whose result is marked, kept in history alone, and never compared."""
+
+import gzip
+import json
+import os
+
+import fake_primus
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.engines import ENGINES, profiling
+
+TINY = ("--engine", "torch", "--model", "llama", "--steps", "4", "--warmup-steps", "1", "--sequence-length", "32")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*flags):
+        code = main(["run", *TINY, *flags], program="benchmark.py")
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def kept(folder):
+    return next((folder / "output" / "history").glob("*_profiled.json"))
+
+
+def test_the_torch_profiler_writes_a_trace_and_a_table_of_some_steps(run, tmp_path):
+    code, said, complaint = run("--profile", "torch")
+    assert code == 0, complaint
+    trace = next((tmp_path / "output" / "history").glob("*_torch.trace.json.gz"))
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert "aten::" in next((tmp_path / "output" / "history").glob("*_torch.txt")).read_text()
+    assert f"Profile: {trace}" in said
+    assert json.loads(kept(tmp_path).read_text())["provenance"]["profiled"] is True
+    assert not list((tmp_path / "output").glob("*.json")), "a profiled run is never the latest result"
+
+
+def test_nsight_is_put_around_the_run_and_the_result_never_compared(run, tmp_path, monkeypatch, capfd):
+    fake_primus.program(
+        tmp_path / "bin",
+        "nsys",
+        """
+        shift
+        while [[ $1 == --* ]]; do
+          [[ $1 == --output=* ]] && echo report > "${1#--output=}.nsys-rep"
+          shift
+        done
+        exec "$@"
+        """,
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    code, said, complaint = run("--profile", "nsys")
+    assert code == 0, complaint
+    assert "_nsys.nsys-rep" in said
+    compared = main(["compare", str(kept(tmp_path)), "--output-dir", str(tmp_path / "report")])
+    assert "profil" in "".join(capfd.readouterr())
+    assert compared == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--profile", "gprof"), "--profile gprof: no such profiler; choose torch, nsys, rocprof"),
+        (("--profile", "nsys"), "--profile nsys: nsys is not installed; install NVIDIA Nsight Systems"),
+        (("--profile", "rocprof"), "--profile rocprof: rocprofv3 is not installed"),
+        (("--profile", "torch", "--runs", "3"), "profiles one run; leave --runs and --append out"),
+    ],
+)
+def test_what_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint):
+    monkeypatch.setattr(profiling.shutil, "which", lambda _: None)
+    code, _, said = run(*flags)
+    assert code == 2
+    assert complaint in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_only_an_engine_that_trains_can_be_profiled():
+    with pytest.raises(profiling.UsageError, match="reading logs has nothing to profile"):
+        profiling.check("nsys", ENGINES["logs"])
+    with pytest.raises(profiling.UsageError, match="only with --engine torch"):
+        profiling.check("torch", ENGINES["nemo"])

@@ -1,0 +1,147 @@
+"""The recorder against clocks that a test can wind: late answers, disagreement, interruptions, a lost device."""
+
+import math
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tensorprimat.engines import recorder as recorders
+from tensorprimat.engines.recorder import Recorder, mean_loss
+
+
+class WoundClock:
+    """Marks are numbers that the test sets; those up to `passed` have been reached."""
+
+    name = "wound clock"
+
+    def __init__(self):
+        self.now, self.passed, self.lost = 0.0, math.inf, False
+
+    def mark(self):
+        return self.now
+
+    def reached(self, mark):
+        if self.lost:
+            raise RuntimeError("an illegal memory access was encountered")
+        return mark <= self.passed
+
+    def seconds(self, start, end):
+        return end - start
+
+    def synchronise(self):
+        self.passed = max(self.passed, self.now)
+
+
+@pytest.fixture
+def clock():
+    return WoundClock()
+
+
+def run(clock, *step_ends, **options):
+    recorder = Recorder(clock, **options)
+    recorder.start()
+    for index, end in enumerate(step_ends, start=1):
+        clock.now = end
+        recorder.step_end(index)
+    return recorder
+
+
+def test_steps_come_out_when_the_device_has_passed_them_and_not_before(clock):
+    clock.passed = 0.0
+    recorder = run(clock, 1.0, 2.5, 3.0)
+    assert list(recorder.drain()) == []
+    clock.passed = 2.5
+    assert list(recorder.drain()) == [0, 1]
+    assert recorder.steps.column("seconds").tolist() == [1.0, 1.5]
+    recorder.finish()
+    assert recorder.steps.column("seconds").tolist() == [1.0, 1.5, 0.5]
+
+
+def test_a_row_that_covers_several_steps_holds_the_mean_of_them(clock):
+    recorder = run(clock, 1.0)
+    clock.now = 4.0
+    recorder.step_end(4, covers=3, data_wait_seconds=0.3)
+    recorder.drain()
+    step = recorder.steps[1]
+    assert (step.index, step.covers, step.seconds) == (4, 3, 1.0)
+    assert step.data_wait_seconds == pytest.approx(0.1)
+
+
+def test_clocks_that_disagree_are_a_warning(clock):
+    recorder = run(clock, 1.0, 2.0)
+    recorder.finish()  # two seconds by its marks, next to nothing by the wall
+    assert "wound clock sum to 2.000 s, but a synchronised wall clock around the run says 0.00" in recorder.warnings[0]
+
+
+def test_an_interruption_is_timed_and_marks_the_step_it_falls_into(clock):
+    recorder = run(clock, 1.0, 2.0)
+    recorder.interruption_starts("validation")
+    clock.now = 5.0
+    recorder.interruption_ends()
+    clock.now = 6.0
+    recorder.step_end(3)
+    clock.now = 7.0
+    recorder.step_end(4)
+    recorder.finish()
+    assert [step.interrupted_by for step in recorder.steps] == ["", "", "validation", ""]
+    assert recorder.interruption_seconds == {"validation": 3.0}
+    assert (recorder.timed_steps, recorder.timed_seconds) == (2, 2.0)
+
+
+def test_a_lost_device_keeps_what_had_been_read(clock):
+    recorder = run(clock, 1.0)
+    recorder.drain()
+    clock.now = 2.0
+    recorder.step_end(2)
+    clock.lost = True
+    recorder.abandon()
+    assert len(recorder.steps) == 1
+
+
+def test_a_device_that_hangs_is_given_a_moment_only(clock, monkeypatch):
+    monkeypatch.setattr(recorders, "ABANDON_SECONDS", 0.01)
+    clock.passed = 1.0
+    recorder = run(clock, 1.0, 2.0)
+    recorder.abandon(patience_seconds=0.05)
+    assert len(recorder.steps) == 1
+
+
+def test_a_missing_loss_stays_none_and_a_nan_loss_stays_nan(clock):
+    recorder = Recorder(clock)
+    recorder.start()
+    recorder.step_end(1)
+    recorder.step_end(2, loss=torch.tensor(math.nan))
+    recorder.step_end(3, loss=torch.tensor(2.0))
+    recorder.drain()
+    losses = [step.loss for step in recorder.steps]
+    assert losses[0] is None
+    assert math.isnan(losses[1])
+    assert losses[2] == 2.0
+
+
+def test_memory_is_on_the_rows_that_were_read_and_nowhere_else(clock):
+    recorder = Recorder(clock)
+    recorder.start()
+    recorder.step_end(1, memory={"memory_allocated_bytes": 5.0})
+    recorder.step_end(2)
+    recorder.drain()
+    assert [step.memory_allocated_bytes for step in recorder.steps] == [5.0, None]
+    assert recorder.steps.seen == ("index", "seconds", "covers", "ended_at", "memory_allocated_bytes")
+
+
+def test_power_is_asked_for_the_time_of_each_step(clock):
+    asked = []
+    recorder = run(clock, 1.0, 3.0, power_at=lambda start, end: asked.append(end - start) or 400.0)
+    recorder.drain()
+    assert asked == pytest.approx([1.0, 2.0])
+    assert [step.power_watts_per_gpu for step in recorder.steps] == [400.0, 400.0]
+
+
+def test_a_loss_is_the_mean_of_its_micro_batches_in_full_precision():
+    halves = [torch.tensor(1.0, dtype=torch.bfloat16), torch.tensor(1.0078125, dtype=torch.bfloat16)]
+    assert float(mean_loss(halves)) == 1.00390625
+    assert float(mean_loss([torch.tensor(0.5)], scale=4)) == 2.0
+    assert mean_loss([]) is None

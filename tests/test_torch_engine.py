@@ -1,0 +1,396 @@
+"""The torch engine: the right models, a loss that is right and falls, and every way it can start and end."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+
+import torch
+from torch.nn import functional
+
+from tensorprimat.core import models, store
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import cross_entropy, endings, facts, torch_engine
+from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.machine.platform import Machine
+
+MODULE = "tensorprimat.engines.torch_engine"
+CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
+EIGHT_H100 = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
+
+
+def spec_of(**changes):
+    fields = {
+        "model": "llama", "preset": "tiny", "engine": "torch", "steps": 4, "warmup_steps": 1, "micro_batch_size": 2,
+        "global_batch_size": 4, "sequence_length": 32, "precision": "fp32", "num_gpus": 1,
+    }  # fmt: skip
+    return RunSpec(**{**fields, **changes})
+
+
+class Run:
+    """The engine in a process of its own."""
+
+    def __init__(self, folder, spec, *, launcher=(sys.executable,), environment=None):
+        self.spec_file, self.result_file = folder / "spec.json", folder / "result.json"
+        self.spec_file.write_text(spec if isinstance(spec, str) else spec.model_dump_json())
+        self.process = subprocess.Popen(
+            [*launcher, "-m", MODULE, "--spec", self.spec_file, "--result", self.result_file],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )  # fmt: skip
+
+    def end(self, timeout=150):
+        """(exit code, lines of stdout, lines of stderr)"""
+        try:
+            said, complaints = self.process.communicate(timeout=timeout)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.returncode, said.splitlines(), complaints.splitlines()
+
+    def wait_for_step(self):
+        for line in self.process.stdout:
+            if " Step " in line:
+                return
+        raise AssertionError(self.process.communicate()[1])
+
+    @property
+    def result(self):
+        return store.load(self.result_file)
+
+    @property
+    def document(self):
+        return json.loads(self.result_file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("model", "preset", "parameters"),
+    [
+        ("llama", "full", 8_030_261_248),
+        ("qwen", "full", 7_615_616_512),
+        ("mistral", "full", 7_241_732_096),
+        ("llama", "tiny", 1_901_696),
+        ("qwen", "tiny", 2_443_136),
+        ("mistral", "tiny", 1_115_264),
+        ("course", "small", 128_625_408),
+    ],
+)
+def test_models_have_the_published_shape_and_count(model, preset, parameters):
+    wanted = models.find(model, preset)
+    with torch.device("meta"):
+        built = LanguageModel(wanted)
+    assert sum(parameter.numel() for parameter in built.parameters()) == parameters
+    found, warnings = facts.model(built, sharded=False)
+    assert (found.shape, found.parameters, warnings) == (wanted.shape, parameters, [])
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+def test_the_loss_is_that_of_transformers(model):
+    torch.manual_seed(1)
+    network = LanguageModel(models.find(model, "tiny"))
+    tokens = torch.randint(0, 1000, (2, 100))
+    reference = network.causal(input_ids=tokens, labels=tokens, use_cache=False).loss
+    reference.backward()
+    wanted = [parameter.grad.clone() for parameter in network.parameters()]
+    network.zero_grad()
+    loss = network(tokens)
+    loss.backward()
+    assert float(loss) == pytest.approx(float(reference), rel=1e-5)
+    for parameter, gradient in zip(network.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("logits_per_chunk", [2**30, 7 * 50, 1])
+def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk):
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
+    torch.manual_seed(1)
+    hidden, weight = torch.randn(23, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.randint(0, 50, (23,))
+    wanted = torch.autograd.grad(
+        functional.cross_entropy(functional.linear(hidden, weight), targets) / 3, (hidden, weight)
+    )
+    loss = cross_entropy.linear_cross_entropy(hidden, weight, targets)
+    found = torch.autograd.grad(loss / 3, (hidden, weight))
+    for gradient, reference in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient, reference)
+
+
+@pytest.mark.parametrize("how", ["pure", "autocast"])
+def test_cross_entropy_in_bfloat16_keeps_types_and_is_near(how):
+    torch.manual_seed(1)
+    kind = torch.bfloat16 if how == "pure" else torch.float32
+    hidden, weight = torch.randn(64, 32).to(kind).requires_grad_(), torch.randn(128, 32).to(kind).requires_grad_()
+    targets = torch.randint(0, 128, (64,))
+    reference = functional.cross_entropy(hidden.float() @ weight.float().T, targets)
+    wanted = torch.autograd.grad(reference, (hidden, weight))
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        loss = cross_entropy.linear_cross_entropy(hidden, weight, targets)
+    found = torch.autograd.grad(loss, (hidden, weight))
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(float(reference), rel=0.01)
+    for gradient, near in zip(found, wanted, strict=True):
+        assert gradient.dtype == kind
+        torch.testing.assert_close(gradient.float(), near.float(), rtol=0.1, atol=2e-3)
+
+
+def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
+    network = LanguageModel(models.find("llama", "tiny"))
+    before = next(part.inv_freq for part in network.modules() if hasattr(part, "inv_freq"))
+    network.to(torch.bfloat16)
+    network.restore_rotary()
+    after = next(part.inv_freq for part in network.modules() if hasattr(part, "inv_freq"))
+    assert after.dtype == torch.float32
+    torch.testing.assert_close(after, before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine", "message"),
+    [
+        (
+            {"tensor_model_parallel_size": 2, "num_gpus": 2},
+            CPU,
+            "--tensor-parallel-size 2: the torch engine splits data",
+        ),
+        ({"precision": "fp8"}, CPU, "--precision fp8: the torch engine has none"),
+        ({"precision": "fp16"}, CPU, "--precision fp16: not on a CPU"),
+        ({"precision": "tf32"}, CPU, "--precision tf32: not on a CPU"),
+        ({"attention_backend": "paged"}, CPU, "--attention paged: must be"),
+        ({"preset": "huge"}, CPU, "no preset 'huge' of llama"),
+        ({"platform": "amd"}, EIGHT_H100, "the spec is for platform amd, but torch sees a CUDA machine"),
+        (
+            {"platform": "nvd", "num_gpus": 16, "global_batch_size": 32},
+            EIGHT_H100,
+            "--num-gpus 16: only 8 GPUs visible",
+        ),
+        ({"global_batch_size": 3}, CPU, "--global-batch-size 3 is not a multiple"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_its_flag(changes, machine, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        torch_engine.check(spec_of(**changes), machine)
+
+
+def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():
+    eight = {"platform": "nvd", "num_gpus": 8, "global_batch_size": 16}
+    assert torch_engine.strategy_of(spec_of()) == "single"
+    assert torch_engine.strategy_of(spec_of(**eight)) == "ddp"
+    assert torch_engine.strategy_of(spec_of(**eight, preset="full")) == "fsdp"
+    assert torch_engine.strategy_of(spec_of(**eight, preset="full", strategy="ddp")) == "ddp"
+
+
+def test_remedies_for_memory_never_touch_the_global_batch():
+    said = endings.memory_remedies(spec_of(micro_batch_size=4))
+    assert said.startswith("--micro-batch-size 2, --sequence-length 16 (other work), --recompute")
+    assert "--tensor-parallel-size" in said
+    assert "global" not in said
+
+
+def test_a_tiny_model_trains_and_learns(tmp_path):
+    run = Run(tmp_path, spec_of(steps=20, warmup_steps=5, micro_batch_size=4, global_batch_size=8, sequence_length=128))
+    code, said, complaints = run.end()
+    assert (code, complaints) == (0, [])
+    result = run.result
+    losses = result.steps.column("loss")
+    assert losses[0] == pytest.approx(math.log(4096), abs=0.3)
+    assert losses[-5:].mean() < math.log(4096) - 1.5  # uniform tokens would stay at ln V
+    assert result.complete
+    assert [step.index for step in result.steps] == list(range(1, 26))
+    assert result.performance_metrics.measured_steps == 20
+    assert result.performance_metrics.tokens_per_step == 8 * 128
+    config = result.training_config
+    assert (config.global_batch_size, config.gradient_accumulation_steps, config.sequence_length) == (8, 2, 128)
+    assert (config.attention_backend, config.compile, config.recompute) == ("sdpa", False, "none")
+    assert {"torch", "lightning", "transformers", "python"} <= set(config.versions)
+    assert result.model.shape == models.find("llama", "tiny").shape
+    assert result.provenance.engine == "torch"
+    assert not [warning for warning in result.warnings if warning.startswith(("training_config", "timer", "model"))]
+    assert sum(" Step " in line for line in said) >= 10
+
+
+def test_without_frequencies_there_is_nothing_to_learn(tmp_path):
+    uniform = (
+        "import numpy, runpy, sys\n"
+        "from tensorprimat.engines import torch_data\n"
+        "def sequence(self, number, length):\n"
+        "    return numpy.random.default_rng(number).integers(0, self.vocabulary_size, length)\n"
+        "torch_data.TokenStream.sequence = sequence\n"
+        f"sys.exit(__import__('{MODULE}', fromlist=['main']).main(sys.argv[3:]))\n"
+    )
+    spec = spec_of(model="mistral", steps=15, micro_batch_size=4, sequence_length=64)
+    run = Run(tmp_path, spec, launcher=(sys.executable, "-c", uniform))
+    assert run.end()[0] == 0
+    assert run.result.steps.column("loss")[-5:].mean() > math.log(1024) - 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "recorded"),
+    [
+        ({"precision": "bf16", "model": "qwen"}, ("bfloat16", "bfloat16", "bfloat16")),
+        ({"precision": "bf16", "options": {"master_weights": "fp32"}}, ("bfloat16", "float32", "float32")),
+        ({"recompute": True, "model": "mistral", "attention_backend": "eager"}, ("float32", "float32", "float32")),
+    ],
+)
+def test_precision_and_recompute_are_done_and_recorded(tmp_path, changes, recorded):
+    run = Run(tmp_path, spec_of(**changes))
+    code, _, complaints = run.end()
+    assert (code, complaints) == (0, [])
+    config = run.result.training_config
+    assert (config.compute_dtype, config.parameter_dtype, config.optimizer_dtype) == recorded
+    assert config.recompute == ("full" if changes.get("recompute") else "none")
+    assert config.attention_backend == changes.get("attention_backend", "sdpa")
+
+
+TRAIN_AND_KEEP = """
+import sys, torch
+from lightning.pytorch import Trainer
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import torch_engine
+from tensorprimat.engines.torch_module import TrainingModule
+spec = RunSpec.model_validate_json(open(sys.argv[4]).read())
+torch_engine._prepare_process(spec)
+torch.set_num_threads(1)
+trainer = Trainer(
+    accelerator="cpu", devices=spec.num_gpus, strategy=torch_engine._strategy(spec), max_steps=3, logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+    use_distributed_sampler=False,
+)
+module = TrainingModule(spec)
+trainer.fit(module)
+weights = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in module.parameters()]
+if trainer.is_global_zero:
+    torch.save(weights, sys.argv[6])
+"""
+
+
+def weights_after_training(tmp_path, name, **changes):
+    folder = tmp_path / name
+    folder.mkdir()
+    script = folder / "train.py"  # a file: Lightning starts the other rank with the same command
+    script.write_text(TRAIN_AND_KEEP)
+    run = Run(folder, spec_of(micro_batch_size=1, **changes), launcher=(sys.executable, script))
+    code, _, complaints = run.end()
+    assert code == 0, complaints
+    return torch.load(run.result_file)
+
+
+def test_two_processes_train_the_same_model_as_one(tmp_path):
+    alone = weights_after_training(tmp_path, "alone")
+    for strategy in ("ddp", "fsdp"):
+        shared = weights_after_training(tmp_path, strategy, num_gpus=2, strategy=strategy)
+        for ours, theirs in zip(shared, alone, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", ["Lightning", "torchrun"])
+def test_two_processes_write_one_result(tmp_path, start):
+    launcher = (sys.executable,)
+    if start == "torchrun":
+        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    run = Run(tmp_path, spec_of(num_gpus=2), launcher=launcher)
+    code, said, complaints = run.end()
+    assert code == 0, complaints
+    assert sum("Training finished" in line for line in said) == 1
+    result = run.result
+    config = result.training_config
+    assert (config.num_gpus, config.data_parallel_size, config.strategy) == (2, 2, "ddp")
+    assert (config.global_batch_size, config.gradient_accumulation_steps) == (4, 1)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(
+        result.performance_metrics.tokens_per_second / 2, rel=1e-3
+    )
+    assert not [warning for warning in result.warnings if warning.startswith("training_config")]
+
+
+def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):
+    limited = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))\n"
+        f"sys.exit(__import__('{MODULE}', fromlist=['main']).main(sys.argv[3:]))\n"
+    )
+    spec = spec_of(micro_batch_size=8192, global_batch_size=8192, sequence_length=2048)
+    run = Run(tmp_path, spec, launcher=(sys.executable, "-c", limited))
+    code, _, complaints = run.end()
+    assert code == 1
+    (line,) = complaints
+    assert line.startswith(
+        "torch engine: out of memory: llama (tiny), micro batch 8192, global batch 8192, sequence 2048"
+    )
+    assert "try --micro-batch-size 4096, --sequence-length 1024" in line
+    document = run.document
+    assert document["complete"] is False
+    assert document["runs"][0]["ended_by"] == "out of memory"
+    assert document["training_config"]["micro_batch_size"] == 8192
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_leaves_what_was_measured_and_no_traceback(tmp_path, number, processes):
+    run = Run(tmp_path, spec_of(steps=100_000, num_gpus=processes))
+    run.wait_for_step()
+    os.killpg(run.process.pid, number)
+    code, _, complaints = run.end(timeout=60)
+    assert code == 1
+    assert "torch engine: interrupted; what was measured until then is kept" in complaints
+    assert not [line for line in complaints if "Traceback" in line]
+    result = run.result
+    assert not result.complete
+    assert len(result.steps) > 0
+    assert result.runs[0].ended_by in ("interrupted", "terminated")
+
+
+def test_a_rank_that_dies_ends_the_other(tmp_path):
+    run = Run(tmp_path, spec_of(steps=100_000, num_gpus=2))
+    run.wait_for_step()
+    children = subprocess.run(["pgrep", "-P", str(run.process.pid)], capture_output=True, text=True, check=True)
+    os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+    began = time.monotonic()
+    code, _, _ = run.end(timeout=60)
+    assert code != 0
+    assert time.monotonic() - began < 45
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "Invalid JSON"),
+        ('{"model": "llama"}', "preset: Field required"),
+        (spec_of(precision="fp8").model_dump_json(), "--precision fp8: the torch engine has none"),
+    ],
+)
+def test_a_spec_that_cannot_work_is_one_line_and_exit_code_2(tmp_path, capsys, content, message):
+    path = tmp_path / "spec.json"
+    path.write_text(content)
+    assert torch_engine.main(["--spec", str(path), "--result", str(tmp_path / "result.json")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_missing_spec_is_one_line_and_exit_code_2(tmp_path, capsys):
+    assert torch_engine.main(["--spec", str(tmp_path / "none.json"), "--result", "unused.json"]) == 2
+    assert capsys.readouterr().err.endswith("none.json: no such file\n")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_gpu_trains_and_its_memory_and_events_are_read(tmp_path, precision):
+    platform = "amd" if torch.version.hip else "nvd"
+    run = Run(tmp_path, spec_of(platform=platform, precision=precision, steps=30))
+    code, _, complaints = run.end()
+    assert (code, complaints) == (0, [])
+    result = run.result
+    assert result.provenance.timer == "device events"
+    assert result.memory_metrics.peak_memory_allocated_gb > 0.001
+    assert not [warning for warning in result.warnings if warning.startswith("timer")]

@@ -1,0 +1,94 @@
+"""tprimat warmup: what the first steps cost, and from which count on it no longer matters."""
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core.cells import Cell, CellSpec, with_figures
+from tensorprimat.micro import fresh, passes, warmup
+from tensorprimat.reports import cell_plots, plots
+
+SPEC = CellSpec(
+    model_size="tiny", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
+    pass_name="train", precision="fp32", num_warmups=5, num_trials=4,
+)  # fmt: skip
+QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8", "--batch-size", "1"]
+
+
+def study(first=50.0, second=10.0, noise=0.1):
+    """Cells of a machine whose first step is slow, and whose second may be."""
+    slow = [first, second]
+
+    def measure(spec):
+        times = [*slow, *(10.0 + noise * (-1) ** number for number in range(20))]
+        cut = spec.num_warmups
+        values = spec.model_dump(exclude={"forward_only", "num_parameters"})
+        return with_figures(
+            Cell(**values, warmup_times_ms=tuple(times[:cut]), trial_times_ms=tuple(times[cut : cut + spec.num_trials]))
+        )
+
+    return list(warmup.run(SPEC, (0, 1, 2, 5), measure=measure))
+
+
+def test_each_count_is_measured_with_that_many_steps():
+    assert [len(cell.warmup_times_ms) for cell in study()] == [0, 1, 2, 5]
+
+
+def test_a_slow_first_step_is_told_with_its_cost():
+    said = warmup.conclusion(study())
+    assert said[0].startswith("The first step took 50.0 ms (median of 4 fresh processes), 5.0 times the 10.0 ms")
+    assert "raises the mean of 4 trials by 99.5 %" in said[1]
+    assert said[2].endswith("--warmup-steps 1 is enough here.")
+    assert "From 1 warm-up step on the CV is stable" in said[2]
+
+
+def test_a_slow_second_step_needs_two():
+    assert warmup.stable_from(study(second=30.0)).num_warmups == 2
+
+
+def test_a_machine_without_warmup_needs_none():
+    assert warmup.stable_from(study(first=10.0)).num_warmups == 0
+
+
+def test_a_restless_machine_is_not_called_stable():
+    cells = study()
+    cells[-1] = cells[-1].model_copy(update={"cv_percent": 40.0})
+    assert warmup.stable_from(cells) is None
+    assert "No count is stable: after 5 warm-up steps the CV is still 40.0 %" in warmup.conclusion(cells)[-1]
+
+
+def test_nothing_measured_concludes_nothing():
+    values = SPEC.model_dump(exclude={"forward_only", "num_parameters"})
+    assert warmup.conclusion([Cell(**values, status="oom")]) == ("No count of warm-up steps could be measured.",)
+
+
+def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fresh, "measure", passes.measure)  # a process takes long to start; test_sweep.py starts some
+    flags = ["--counts", "0,1", "--trials", "2", "--device", "cpu", "--output", str(tmp_path)]
+    assert main(["warmup", *QUICK, *flags]) == 0
+    captured = capsys.readouterr()
+    assert "The first step took" in captured.out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "bench_tiny_8_b1_train_fp32_warmup0.json", "bench_tiny_8_b1_train_fp32_warmup1.json", "warmup.csv",
+        "warmup.md", "warmup.png",
+    }  # fmt: skip
+    assert "The first step took" in (tmp_path / "warmup.md").read_text()
+    assert len((tmp_path / "warmup.csv").read_text().splitlines()) == 3
+
+
+def test_the_plot_is_a_picture():
+    assert plots.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--counts", "0,-1"], "--counts 0,-1: must be 0 or more"),
+        (["--counts", "few"], "--counts few: write whole numbers"),
+        (["--pass", "all"], "3 configurations; the study is of one"),
+        (["--device", "cuda:7"], "--device cuda:7"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(flags, says, tmp_path, capsys):
+    assert main(["warmup", *QUICK, "--output", str(tmp_path), *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
