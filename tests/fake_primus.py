@@ -29,7 +29,14 @@ seq_length: 1024
 global_batch_size: 16
 """
 TRAINER_BASE = "bf16: true\nfp16: false\nfp8: null\nmicro_batch_size: 4\nlr_decay_iters: null\n"
-MODEL = "num_layers: 32\nhidden_size: 4096\nffn_hidden_size: 14336\nnum_attention_heads: 32\npipeline_model_parallel_size: 1\ncontext_parallel_size: 1\n"
+MODEL = """
+num_layers: 32
+hidden_size: 4096
+ffn_hidden_size: 14336
+num_attention_heads: 32
+pipeline_model_parallel_size: 1
+context_parallel_size: 1
+"""
 
 LAUNCHER = r"""#!/usr/bin/env bash
 # Prints what a training would: the command, then one line per iteration. FAKE_FAIL_AFTER=N fails after N iterations.

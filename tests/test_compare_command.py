@@ -14,9 +14,10 @@ from tensorprimat.core import store
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {
-    "comparison_plot.png", "comparison_plot.svg", "comparison_report.md", "comparison_report.html", "comparison.json",
-    "comparison.csv",
+    "comparison_plot.png", "comparison_plot.svg", "comparison_loss.png", "comparison_loss.svg", "comparison_report.md",
+    "comparison_report.html", "comparison.json", "comparison.csv",
 }  # fmt: skip
+WRITTEN_WITHOUT_PICTURES = {name for name in WRITTEN if not name.endswith((".png", ".svg"))}
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_json_alone_is_on_stdout(results, tmp_path, capsys):
 def test_no_plot_writes_no_picture_and_refers_to_none(results, tmp_path):
     out = tmp_path / "out"
     assert compare(results, "--output-dir", out, "--no-plot") == 0
-    assert files_of(out) == {name for name in WRITTEN if "plot" not in name}
+    assert files_of(out) == WRITTEN_WITHOUT_PICTURES
     assert "comparison_plot" not in (out / "comparison_report.md").read_text()
 
 
@@ -73,7 +74,7 @@ def test_without_matplotlib_everything_but_the_plot_is_written(results, tmp_path
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     out = tmp_path / "out"
     assert compare(results, "--output-dir", out) == 0
-    assert files_of(out) == {name for name in WRITTEN if "plot" not in name}
+    assert files_of(out) == WRITTEN_WITHOUT_PICTURES
     assert "pip install matplotlib" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.cli.launched import Rank, rank_of
+from tensorprimat.cli.launched import Rank, rank_of, tell_lightning
 from tensorprimat.core.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -65,3 +65,13 @@ def test_what_ranks_cannot_do_is_one_line(monkeypatch, tmp_path, capsys, flags, 
         monkeypatch.setenv(name, value)
     assert main(["run", *flags]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_lightning_is_told_per_node_what_srun_says_in_all(monkeypatch):
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    tell_lightning(rank_of(SRUN))
+    assert os.environ["SLURM_NTASKS_PER_NODE"] == "2"
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
+    tell_lightning(rank_of(TORCHRUN))
+    assert "SLURM_NTASKS_PER_NODE" not in os.environ

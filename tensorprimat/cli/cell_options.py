@@ -71,7 +71,7 @@ LEFT_OUT = (
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """A batch system's SIGTERM ends a sweep as Ctrl-C does: the process of the present cell too, finished cells kept."""
+    """A batch system's SIGTERM ends a sweep as Ctrl-C does: the present cell's process too, finished cells kept."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -27,13 +27,13 @@ def command(
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="Figure to follow.")] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Only this model.")] = None,
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where history.csv and .png go.")] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where history.* is written.")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
 ) -> int:
     """Show a metric over time, one table per machine, model and configuration, oldest benchmark first.
 
     A change is marked where a benchmark differs from those before it by more than they scatter (99 %). Writes
-    history.csv and history.png into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second, samples_per_second,
+    history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second, samples_per_second,
     avg_step_time_seconds.
 
     \b
@@ -72,7 +72,7 @@ def command(
         from tensorprimat.reports.plots import render_history
 
         try:
-            files["history.png"] = render_history(all_series)["png"]
+            files |= {f"history.{form}": picture for form, picture in render_history(all_series).items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
     for name, content_of_file in files.items():

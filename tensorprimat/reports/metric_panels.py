@@ -52,7 +52,7 @@ COST = (
         better="lower", beside="price_usd_per_gpu_hour",
     ),
     Drawn(
-        name="time_to_1t_tokens_seconds", title="Time to 1 T tokens on all GPUs of a side", unit="days",
+        name="time_to_1t_tokens_seconds", title="Time to 1 T tokens", unit="days on all GPUs of a side",
         per_unit=SECONDS_PER_DAY, better="lower",
     ),
 )  # fmt: skip
@@ -93,8 +93,8 @@ def _said(drawn: Drawn, metrics: Metrics) -> str:
     if drawn.beside is None:
         return figure
     beside = metrics[drawn.beside]
-    kind = f", {beside.remark}" if beside.remark and drawn.beside == "power_watts_per_gpu" else ""
-    return f"{figure} (at {FORMS[drawn.beside](beside.value)}{kind})"
+    kind = f" ({beside.remark})" if beside.remark and drawn.beside == "power_watts_per_gpu" else ""
+    return f"{figure} at {FORMS[drawn.beside](beside.value)}{kind}"
 
 
 def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:

@@ -32,6 +32,7 @@ BAR_INCHES = 0.30  # height of one bar with its share of the gap: room for a val
 LEAST_PANEL_INCHES = 3.1
 GROUP_GAP = 0.7  # between groups of bars, in bars
 LEAST_BARS = 4.5  # a panel of fewer bars keeps room around them
+TEXT_SHARE = 0.018  # of a panel's width, which one character of a value takes
 LABEL_WIDTH = 22  # characters of a label on one line
 LEGEND_COLUMNS = 3
 MOST_HEADINGS = 6
@@ -251,7 +252,8 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     reach = max(ends) or 1.0
     for where, end, bar in zip(places, ends, ordered, strict=True):
         axes.text(end + 0.012 * reach, where, bar.text, va="center", fontsize=8.5)
-    axes.set_xlim(0, reach * 1.3)  # room for the values
+    longest = max(len(bar.text) for bar in ordered)
+    axes.set_xlim(0, reach / (1 - min(0.6, max(0.23, TEXT_SHARE * longest))))  # room for the values
     slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # two bars do not fill a panel like walls
     axes.set_ylim(places[-1] + 0.6 + slack, places[0] - 0.6 - slack)
     if len(groups) == 1:

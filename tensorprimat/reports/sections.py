@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tensorprimat.analysis.derived import Metric
 from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Pair, Side
 from tensorprimat.reports import words
+from tensorprimat.reports.enhanced import FORMS
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
@@ -187,19 +188,19 @@ def fairness(pair: Pair) -> Table:
     )
 
 
-EFFICIENCY = {"model_tflops_per_gpu": words.rate, "mfu": words.percent}
-"""Metrics that say how well a device is used, whatever another one did."""
+EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_per_trillion_tokens")
+"""Metrics that say how well a device is used, whatever another one did; compare_with_enhanced_metrics.py has them all."""
 
 
 def efficiency(sides: Sequence[Side]) -> Table:
     """Model FLOP/s and MFU of each side on its own: what can be said even where no ratio can."""
     metrics = [side.metrics for side in sides]
     rows = []
-    for name, form in EFFICIENCY.items():
+    for name in EFFICIENCY:
         of_name = [of_side[name] for of_side in metrics]
         if any(metric.value is not None for metric in of_name):
             title = of_name[0].definition.title
-            rows.append((text(title[0].upper() + title[1:]), *(_metric_cell(metric, form) for metric in of_name)))
+            rows.append((text(title[0].upper() + title[1:]), *(_metric_cell(metric, FORMS[name]) for metric in of_name)))
     remarks = dict.fromkeys(
         f"{side.label}: {of_side['mfu'].remark or of_side['mfu'].because}"
         for side, of_side in zip(sides, metrics, strict=True)

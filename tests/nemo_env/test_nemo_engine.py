@@ -108,7 +108,7 @@ def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp
     result = store.load(tmp_path / "result.json")
     assert (result.training_config.num_gpus, result.training_config.data_parallel_size) == (2, 2)
     assert result.performance_metrics.measured_steps == STEPS
-    assert not [warning for warning in result.warnings if warning.startswith("memory")]
+    assert not [warning for warning in result.warnings if warning.startswith("memory:")]
 
 
 LIVE = """
