@@ -19,6 +19,7 @@ import logging
 import math
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -121,12 +122,13 @@ def engine(work: Workload) -> Contender:
     module.preset = work.preset
 
     def train(steps: int) -> float:
-        callback = BenchmarkCallback(result_file="/dev/null", print_every=0, power=False)
-        Trainer(
-            accelerator=work.device.type, devices=1, precision=torch_engine.lightning_precision(spec), max_steps=steps,
-            callbacks=[callback], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, limit_val_batches=0,
-        ).fit(module)  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            callback = BenchmarkCallback(result_file=f"{folder}/result.json", print_every=0, power=False)
+            Trainer(
+                accelerator=work.device.type, devices=1, precision=torch_engine.lightning_precision(spec),
+                max_steps=steps, callbacks=[callback], logger=False, enable_checkpointing=False,
+                enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+            ).fit(module)  # fmt: skip
         assert callback.result is not None
         return statistics.median(callback.result.steps.column("seconds")[1:])
 

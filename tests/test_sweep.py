@@ -178,7 +178,7 @@ def test_fit_can_be_asked_for_later(tmp_path):
     assert again.resumed
 
 
-def test_real_memory_runs_out_and_the_largest_batch_is_found(tmp_path, capsys):
+def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
     if not Path("/proc/self/status").exists():
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
     limited = ["--context-length", "64", "--batch-size", "3000", "--memory-limit", "0.8", "--in-process"]

@@ -33,8 +33,8 @@ def command(
     """Show a metric over time, one table per machine, model and configuration, oldest benchmark first.
 
     A change is marked where a benchmark differs from those before it by more than they scatter (99 %). Writes
-    history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second, samples_per_second,
-    avg_step_time_seconds.
+    history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second,
+    samples_per_second, avg_step_time_seconds.
 
     \b
     Examples:

@@ -193,26 +193,45 @@ EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_p
 
 
 def efficiency(sides: Sequence[Side]) -> Table:
-    """Model FLOP/s and MFU of each side on its own: what can be said even where no ratio can."""
+    """How well each side uses its own device, power and money: what can be said even where no ratio can."""
     metrics = [side.metrics for side in sides]
     rows = []
     for name in EFFICIENCY:
         of_name = [of_side[name] for of_side in metrics]
         if any(metric.value is not None for metric in of_name):
             title = of_name[0].definition.title
-            rows.append((text(title[0].upper() + title[1:]), *(_metric_cell(metric, FORMS[name]) for metric in of_name)))
-    remarks = dict.fromkeys(
-        f"{side.label}: {of_side['mfu'].remark or of_side['mfu'].because}"
-        for side, of_side in zip(sides, metrics, strict=True)
-    )
+            rows.append(
+                (text(title[0].upper() + title[1:]), *(_metric_cell(metric, FORMS[name]) for metric in of_name))
+            )
+    notes = [
+        f"{opening}: {'; '.join(remarks)}."
+        for name, opening in _RESTS_ON.items()
+        if (remarks := [f"{side.label} {said}" for side in sides if (said := _said_of(side.metrics[name]))])
+    ]
     return Table(
         key="efficiency",
         title="Efficiency",
         columns=(Column(title=""), *(Column(title=side.label, numeric=True) for side in sides)),
         rows=tuple(rows),
-        note=f"MFU by the convention and of the peak named: {'; '.join(remarks)}." if rows else None,
+        note=" ".join(notes) if rows else None,
         sortable=False,
     )
+
+
+_RESTS_ON = {
+    "mfu": "MFU by the convention and of the peak named",
+    "power_watts_per_gpu": "Power",
+    "price_usd_per_gpu_hour": "Price",
+}
+"""What a figure of this table means only together with, and how that is introduced."""
+
+
+def _said_of(metric: Metric) -> str | None:
+    """A choice with where it comes from, or why there is none."""
+    if metric.value is None:
+        return metric.because
+    figure_said = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
+    return f"{figure_said}{metric.remark}" if metric.remark else None
 
 
 def _metric_cell(metric: Metric, form: words.Form) -> Cell:
