@@ -30,7 +30,8 @@ def _finite_or_none(value: Any) -> Any:
 
 Figure = Annotated[float | None, BeforeValidator(_finite_or_none)]
 """A measured figure: finite, or None."""
-Count = Annotated[int, Field(ge=0)] | None
+LARGEST_COUNT = 10**18  # beyond parameters, tokens or bytes of anything, and exact arithmetic still holds it
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None
 
 
 class Record(BaseModel):

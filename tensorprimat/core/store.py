@@ -25,11 +25,13 @@ from pydantic import ValidationError
 from tensorprimat.core import legacy
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.summary import summarise
 
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
+MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
+LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
 DEFAULT_METHODOLOGY = "max"
 
@@ -189,7 +191,7 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
     if result.series_file is not None:
         result = result.model_copy(update={"steps": _read_series(path, result.series_file), "series_file": None})
-    _check_times(result, path)
+    _check_series(result, path)
     if len(result.steps):
         return summarise(result)
     figures = result.performance_metrics
@@ -246,7 +248,7 @@ def _read_series(path: Path, name: str) -> Steps:
         raise InputError(f"its step series {name} cannot be read: {error}", path=path) from error
 
 
-def _check_times(result: Result, path: Path) -> None:
+def _check_series(result: Result, path: Path) -> None:
     seconds = result.steps.column("seconds")
     wrong = np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))
     if len(wrong):
@@ -254,8 +256,20 @@ def _check_times(result: Result, path: Path) -> None:
             f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is no step time", path=path,
             remedy="repair or remove the file",
         )  # fmt: skip
-    if (result.steps.column("covers") < 0).any():
-        raise InputError("step_metrics.covers holds a negative number", path=path, remedy="repair or remove the file")
+    covers = result.steps.column("covers")
+    if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
+        raise InputError(
+            f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}", path=path,
+            remedy="repair or remove the file",
+        )  # fmt: skip
+    for name in filter(result.steps.has, FLOAT_COLUMNS):
+        values = result.steps.column(name)
+        wrong = np.flatnonzero(np.abs(values) > LARGEST_FIGURE)
+        if len(wrong):
+            raise InputError(
+                f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which nothing measures", path=path,
+                remedy="repair or remove the file",
+            )  # fmt: skip
 
 
 def load_all(paths: Iterable[Path], *, model_name: str | None = None) -> tuple[list[Loaded], list[str]]:

@@ -114,7 +114,7 @@ def _published(comparison: Comparison, model: str) -> list[RenderableType]:
         safe(f"{content.title} ({len(alike)} of {len(rows)} did the same work)", "bold"),
     ]
     if alike:
-        parts.append(table(without(content, "Source", "Sequence", "Global batch"), narrow=True))
+        parts.append(table(without(content, "Source", "Fairness", "Sequence", "Global batch"), narrow=True))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]
 
 

@@ -97,6 +97,7 @@ def _beside(row: Beside) -> dict[str, Any]:
         **asdict(row.published),
         "measured_here": [
             {"label": one.label, "fairness": one.fairness.verdict, "sentence": one.fairness.sentence,
+             "differences": [asdict(difference) for difference in one.fairness.differences],
              "ratio": _finite(one.ratio)}
             for one in row.against
         ],

@@ -189,7 +189,7 @@ def fairness(pair: Pair) -> Table:
 
 
 EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_per_trillion_tokens")
-"""Metrics that say how well a device is used, whatever another one did; compare_with_enhanced_metrics.py has them all."""
+"""How well a device is used, whatever another one did; compare_with_enhanced_metrics.py shows every metric."""
 
 
 def efficiency(sides: Sequence[Side]) -> Table:
@@ -341,6 +341,7 @@ def published(rows: Sequence[Beside]) -> Table:
                 for title in ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
             ),
             *(Column(title=f"{label} over it", numeric=True) for label in labels),
+            Column(title="Fairness"),
             Column(title="Source"),
         ),
         rows=tuple(_published_row(row) for row in rows),
@@ -359,6 +360,7 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
         figure(one.global_batch_size, words.count),
         figure(one.tokens_per_second_per_gpu, words.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
+        text(" ".join(dict.fromkeys(against.fairness.sentence for against in row.against))),
         text(one.source),
     )
 
