@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,14 +34,17 @@ def best(command: list[str], *, folder: Path = ROOT, repetitions: int = REPETITI
 
 
 def write_results(folder: Path, count: int) -> None:
-    """Result files of two platforms, alternately, of 5 + 50 synthetic steps each."""
+    """Result files of two platforms, alternately, of 5 + 50 synthetic steps each, every one begun at another time."""
     import plausible
 
     from tensorprimat.core import store
 
-    texts = [store.to_json(plausible.result("h100")), store.to_json(plausible.result("mi300x"))]
+    results = [plausible.result("h100"), plausible.result("mi300x")]
+    texts = [store.to_json(result) for result in results]
     for index in range(count):
-        (folder / f"benchmark_{index:05d}.json").write_text(texts[index % 2])
+        began = datetime(2025, 11, 3, tzinfo=timezone.utc) + timedelta(minutes=index)
+        text = texts[index % 2].replace(str(results[0].timestamp), began.isoformat())
+        (folder / f"benchmark_{index:05d}.json").write_text(text)
 
 
 def main() -> int:

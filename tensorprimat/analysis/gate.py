@@ -121,7 +121,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
         )  # fmt: skip
     half = log.half_width(assumed.confidence)
     if log.log + half < least:
-        status, sentence = "fail", f"a slowdown of more than {limit:.3g} is shown"
+        status, sentence = "fail", f"a slowdown of more than {100 * limit:g} % is shown"
     elif log.log - half >= least:
         status, sentence = "pass", "shown to be within the limit"
     else:
@@ -142,7 +142,9 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
 def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
     """How many runs would decide, if the next ones scatter like those seen and lie where these lie."""
     needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
-    return "no number of runs would decide" if needed is None else f"about {needed} runs on each side would decide"
+    if needed is None:
+        return "it lies so near the limit that not even 1,000 runs on each side would decide"
+    return f"about {needed} runs on each side would decide"
 
 
 def _memory(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:

@@ -101,6 +101,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._learning_rate: float | None = None
         self._data_wait: float | None = None
         self._waiting_since: float | None = None
+        self._alone = False
         self._batch_seen = False
 
     # The run begins.
@@ -123,6 +124,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             return
         self._described = live_result.describe(trainer, pl_module, self.declared, built=True)
         self._step = trainer.global_step
+        # Several processes also wait for each other between batches (Lightning 2.6 exchanges a flag before each one).
+        self._alone = trainer.world_size == 1
         if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
             self._loss_scale = trainer.accumulate_grad_batches
         if self.power and device.type == "cuda":
@@ -152,15 +155,16 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         recorder = self._recorder
         if recorder is None:
             return
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        # Lightning hands over a dict; asking for a Mapping in general costs ten times as much.
+        loss = outputs.get("loss") if type(outputs) is dict or isinstance(outputs, Mapping) else outputs
         if loss is not None:
             self._losses.append(loss.detach())
         self._batches += 1
         step = trainer.global_step
         if step > self._step:
             self._end_step(recorder, step, batch)
-        # One process alone: several also wait for each other here (Lightning 2.6 exchanges a flag before each batch).
-        self._waiting_since = time.perf_counter() if trainer.world_size == 1 else None
+        if self._alone:
+            self._waiting_since = time.perf_counter()
 
     def _end_step(self, recorder: Recorder, step: int, batch: Any) -> None:
         loss = mean_loss(self._losses, scale=self._loss_scale)

@@ -88,7 +88,8 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def recompute_activations(self) -> None:
         """Keep only each layer's input and compute the rest again in backward."""
-        self.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        newer = getattr(self.causal, "activation_checkpointing_enable", None)  # the older name goes with transformers 6
+        (newer or self.causal.gradient_checkpointing_enable)({"use_reentrant": False})
 
     def compile_decoder(self) -> None:
         """Compile in place; names of parameters stay."""

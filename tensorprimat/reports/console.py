@@ -168,7 +168,8 @@ def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
             whose = ", ".join(pair.candidate.label for pair in of_baseline if pair.fairness.sentence == sentence)
             parts.append(safe(f"{whose}: {sentence}"))
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
-            parts += [Text(), table(without(sections.verdicts(of_baseline), "Model", "Baseline", "Fairness"))]
+            content = sections.verdicts(of_baseline)
+            parts += [Text(), table(without(content, "Model", "Baseline", "Fairness")), safe(content.note or "", "dim")]
         parts.append(Text())
     return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
 

@@ -160,8 +160,19 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
             Column(title="Fairness"),
         ),
         rows=tuple(rows),
-        note="Ratio: candidate over baseline; above 1 the candidate does more work per second.",
+        note="Ratio: candidate over baseline; above 1 the candidate does more work per second."
+        + (f" {TOGETHER}" if any(_of_a_family(pair) for pair in pairs) else ""),
     )
+
+
+TOGETHER = (
+    "Intervals of several candidates of one model are widened so that all of their verdicts hold together (Holm 1979)."
+)
+
+
+def _of_a_family(pair: Pair) -> bool:
+    """Whether a ratio is read at a stricter confidence because others are read beside it."""
+    return pair.ratio is not None and "Holm" in pair.ratio.estimate.rests_on
 
 
 def fairness(pair: Pair) -> Table:

@@ -1,0 +1,57 @@
+"""The picture of the losses, and the panels of efficiency and cost: drawn where there is something to draw."""
+
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.metrics import Assumptions
+from tensorprimat.analysis.returns import economics
+from tensorprimat.core.store import Loaded
+from tensorprimat.reports import loss_plot, metric_panels
+
+PNG = b"\x89PNG"
+
+
+def loaded(*results):
+    return [Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)]
+
+
+def test_losses_are_drawn_as_png_and_svg_with_what_parity_says():
+    pictures = loss_plot.render(
+        compare(loaded(plausible.result(runs=2, data="real"), plausible.result("mi300x", runs=2, seed=1, data="real")))
+    )
+    assert set(pictures) == {"png", "svg"}
+    assert pictures["png"].startswith(PNG)
+    assert b"No divergence of the losses is shown" in pictures["svg"]
+
+
+def test_a_side_without_losses_is_named():
+    svg = loss_plot.render(compare(loaded(plausible.result(), plausible.result("mi300x", losses=False))), ("svg",))
+    assert b"No loss was logged: AMD Instinct MI300X" in svg["svg"]
+
+
+def test_without_any_loss_there_is_no_picture():
+    assert loss_plot.render(compare(loaded(plausible.means_only()))) == {}
+
+
+@pytest.mark.parametrize(("length", "drawn"), [(8192, True), (2048, False)])
+def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
+    content = economics(
+        loaded(plausible.result(), plausible.result("mi300x", sequence_length=length)), Assumptions(prices={"": 2.0})
+    )
+    svg = metric_panels.render(content, ("svg",))["svg"].decode()
+    assert ("Cost of 1 T tokens" in svg) == drawn
+    assert "MFU" in svg
+
+
+def test_a_panel_says_at_which_price_and_power():
+    content = economics(loaded(plausible.result()), Assumptions(prices={"H100": 2.0}))
+    svg = metric_panels.render(content, ("svg",))["svg"].decode()
+    assert "at $2.00/h" in svg
+    assert "700 W (nameplate)" in svg
+
+
+def test_without_any_known_metric_there_is_no_picture():
+    assert metric_panels.render(economics(loaded(plausible.means_only("cpu")), Assumptions())) == {}

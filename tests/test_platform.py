@@ -1,0 +1,118 @@
+"""Platform detection, as far as this machine goes, and the pieces that other machines need."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tensorprimat.machine import environment, platform
+
+
+def fake_torch(*devices, hip=None, cuda="12.8"):
+    """As much of torch as detection asks, for GPUs that are not here."""
+    return SimpleNamespace(
+        __version__="2.9.0",
+        version=SimpleNamespace(hip=hip, cuda=cuda),
+        cuda=SimpleNamespace(device_count=lambda: len(devices), get_device_properties=lambda index: devices[index]),
+    )
+
+
+def h100(**changes):
+    facts = {
+        "name": "NVIDIA H100 80GB HBM3", "total_memory": 85_017_493_504, "multi_processor_count": 132, "major": 9,
+        "minor": 0, "uuid": "aa47b36e-4d4b-0a1a-9a42-2f0f5a6c0d11",
+    }  # fmt: skip
+    return SimpleNamespace(**{**facts, **changes})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_machine_without_a_gpu_is_a_cpu():
+    machine = platform.detect()
+    assert (machine.platform, machine.label, machine.gpu_info.software_stack) == ("cpu", "CPU", "cpu")
+    assert machine.gpu_info.device_name
+    assert machine.gpu_info.pytorch_version == torch.__version__
+    assert machine.gpu_info.gpu_cores == platform.usable_cores() >= 1
+    assert machine.gpu_info.total_memory_gb > 0.1
+
+
+def test_the_cpu_can_be_asked_for_where_there_is_a_gpu():
+    assert platform.detect(cpu=True).platform == "cpu"
+
+
+def test_a_machine_without_torch_is_a_cpu_that_says_why(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    machine = platform.detect()
+    assert machine.platform == "cpu"
+    assert machine.gpu_info.pytorch_version is None
+    assert machine.warnings == ("platform: torch is not installed, so no GPU can be seen; pip install torch",)
+
+
+def test_cuda_devices_are_described_in_the_drivers_words():
+    machine = platform._gpu(fake_torch(h100(), h100()), ())
+    assert (machine.platform, machine.label) == ("nvd", "CUDA")
+    info = machine.gpu_info
+    assert (info.device_name, info.device_count, info.gpu_cores) == ("NVIDIA H100 80GB HBM3", 2, 16_896)
+    assert (info.software_stack, info.software_version) == ("cuda", "12.8")
+    assert info.total_memory_gb == pytest.approx(85.017, abs=0.001)
+    assert machine.gpu_ids == ("aa47b36e-4d4b-0a1a-9a42-2f0f5a6c0d11",) * 2
+
+
+def test_rocm_is_told_by_torch():
+    mi300x = h100(name="AMD Instinct MI300X", multi_processor_count=304, uuid="35663862-6331-6434-6537-613261396230")
+    machine = platform._gpu(fake_torch(mi300x, hip="6.4.43483", cuda=None), ())
+    assert (machine.platform, machine.label) == ("amd", "ROCm")
+    assert (machine.gpu_info.software_stack, machine.gpu_info.software_version) == ("rocm", "6.4.43483")
+    assert machine.gpu_info.gpu_cores == 19_456
+    assert machine.gpu_ids == ("5f8bc1d4e7a2a9b0",)
+
+
+def test_an_unknown_generation_has_no_core_count():
+    assert platform._gpu(fake_torch(h100(major=99)), ()).gpu_info.gpu_cores is None
+
+
+def test_gpus_that_differ_are_a_warning():
+    machine = platform._gpu(fake_torch(h100(), h100(name="NVIDIA L40S")), ())
+    (warning,) = machine.warnings
+    assert warning.startswith(
+        "gpu_info: the GPUs differ (NVIDIA H100 80GB HBM3, NVIDIA L40S); figures describe the first"
+    )
+
+
+def test_versions_are_those_of_installed_packages_and_import_nothing():
+    program = (
+        "import sys; from tensorprimat.machine.environment import versions; print(versions()['torch']);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, torch.__version__)
+    assert "no-such-package" not in environment.versions(("no-such-package",))
+
+
+def test_reading_results_through_the_import_face_needs_no_torch(tmp_path):
+    program = (
+        "import sys; from benchmark_utils import load_results, detect_platform\n"
+        "try: load_results([sys.argv[1]])\n"
+        "except Exception as error: print(error)\n"
+        "sys.exit(bool({'torch', 'lightning'} & set(sys.modules)))"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "none.json"], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "no such file" in ended.stdout
+
+
+def test_the_import_face_says_what_it_has_not():
+    import benchmark_utils
+
+    assert set(benchmark_utils.__all__) == {"BenchmarkCallback", "detect_platform", "load_results"}
+    with pytest.raises(AttributeError, match="no attribute 'BenchmarkCallbacks'"):
+        _ = benchmark_utils.BenchmarkCallbacks

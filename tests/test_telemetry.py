@@ -1,0 +1,207 @@
+"""Telemetry from recordings, and from stand-ins for the drivers' packages; no GPU needed."""
+
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tensorprimat.machine import amd, nvidia, telemetry
+from tensorprimat.machine.telemetry import Process, Reading, Replay, Sampler
+
+
+def sampled(*watts):
+    """A sampler that has read these powers, one second apart, from second 100 on."""
+    sampler = Sampler([Replay([Reading(power_watts=value) for value in watts])])
+    for _ in watts:
+        sampler.sample()
+    sampler._times = [100.0 + second for second in range(len(watts))]
+    return sampler
+
+
+def test_power_of_a_step_is_the_mean_of_the_samples_in_it():
+    sampler = sampled(100.0, 200.0, 400.0, 800.0)
+    assert sampler.mean_watts(100.5, 102.5) == 300.0
+
+
+def test_a_step_between_two_samples_takes_the_nearer():
+    sampler = sampled(100.0, 200.0, 400.0)
+    assert sampler.mean_watts(101.1, 101.2) == 200.0
+    assert sampler.mean_watts(101.7, 101.8) == 400.0
+
+
+def test_a_step_far_from_any_sample_has_no_power():
+    assert sampled(100.0, 200.0).mean_watts(110.0, 111.0) is None
+    assert Sampler([]).mean_watts(0.0, 1.0) is None
+
+
+def test_several_devices_give_the_mean_of_one():
+    sampler = Sampler([Replay([Reading(power_watts=300.0)]), Replay([Reading(power_watts=500.0)])])
+    sampler.sample()
+    assert sampler.mean_watts(time.time() - 1, time.time() + 1) == 400.0
+
+
+def test_a_device_without_power_is_no_device_with_zero_power():
+    sampler = Sampler([Replay([Reading(power_watts=None)])])
+    sampler.sample()
+    assert sampler.mean_watts(time.time() - 1, time.time() + 1) is None
+
+
+def test_sampling_runs_in_the_background_and_ends():
+    sampler = Sampler([Replay([Reading(power_watts=250.0)])], period=0.005)
+    began = time.time()
+    sampler.start()
+    while sampler.mean_watts(began, time.time()) is None and time.time() < began + 5:
+        time.sleep(0.005)
+    sampler.stop()
+    assert sampler.mean_watts(began, time.time()) == 250.0
+    assert not sampler._thread.is_alive()
+
+
+def test_a_clock_that_is_held_down_is_told_with_its_share():
+    readings = [Reading(throttled_by=("heat",)), Reading(), Reading(throttled_by=("heat", "the power cap"))]
+    sampler = Sampler([Replay(readings)])
+    for _ in readings:
+        sampler.sample()
+    assert sampler.warnings() == [
+        "clock: held down by heat in 2 of 3 samples",
+        "clock: held down by the power cap in 1 of 3 samples",
+    ]
+
+
+def test_strangers_are_processes_that_are_not_ours():
+    reading = Reading(processes=(Process(pid=1), Process(pid=2)))
+    assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
+
+
+def test_a_replay_gives_its_readings_in_order_then_the_last():
+    device = Replay([Reading(power_watts=1.0), Reading(power_watts=2.0)])
+    assert [device.read().power_watts for _ in range(3)] == [1.0, 2.0, 2.0]
+    with pytest.raises(ValueError, match="nothing to replay"):
+        Replay([])
+
+
+class NvmlError(Exception):
+    pass
+
+
+def nvml(**answers):
+    """A stand-in for pynvml: what is not in answers is not supported."""
+    known = {
+        "nvmlInit": None,
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": "handle",
+        "nvmlDeviceGetUUID": b"GPU-AA47B36E-4d4b-0a1a-9a42-2f0f5a6c0d11",
+        "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+        **answers,
+    }
+    module = ModuleType("pynvml")
+
+    def unsupported(*_):
+        raise NvmlError("not supported")
+
+    def answering(value):
+        return lambda *_: value
+
+    for name in NVML_QUESTIONS:
+        setattr(module, name, answering(known[name]) if name in known else unsupported)
+    module.NVMLError = NvmlError
+    module.NVML_CLOCK_SM, module.NVML_CLOCK_MEM, module.NVML_TEMPERATURE_GPU = 1, 2, 0
+    return module
+
+
+NVML_QUESTIONS = (
+    "nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
+    "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetComputeRunningProcesses",
+)  # fmt: skip
+
+
+def test_nvml_is_read_in_si_units(monkeypatch):
+    answers = {
+        "nvmlDeviceGetPowerUsage": 612_345,
+        "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+        "nvmlDeviceGetClockInfo": 1_755,
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 10**9, total=85 * 10**9),
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
+        "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=77, usedGpuMemory=None)],
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
+    (device,) = nvidia.devices()
+    reading = device.read()
+    assert reading.power_watts == pytest.approx(612.345)
+    assert reading.power_limit_watts == 700.0
+    assert reading.clock_hertz == 1.755e9
+    assert reading.utilisation == 0.97
+    assert (reading.memory_used_bytes, reading.memory_total_bytes) == (5e9, 85e9)
+    assert reading.throttled_by == ("the power cap",)
+    assert reading.processes == (Process(pid=77, memory_bytes=None),)
+    assert reading.energy_joules is None  # not supported is not zero
+
+
+def test_a_device_is_found_by_the_identity_that_torch_gives(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert [device.name for device in telemetry.open_devices(["aa47b36e-4d4b-0a1a-9a42-2f0f5a6c0d11"])] == [
+        "NVIDIA H100 80GB HBM3"
+    ]
+    assert telemetry.open_devices(["another"]) == []
+
+
+def test_without_packages_there_are_no_devices_and_no_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert telemetry.open_devices([]) == []
+
+
+@pytest.mark.parametrize("error", [KeyError("ROCM_PATH"), OSError("libamd_smi.so: no such file")])
+def test_an_amdsmi_that_cannot_be_imported_is_no_device(monkeypatch, tmp_path, capsys, error):
+    (tmp_path / "amdsmi.py").write_text(f"print('cannot find it'); raise {error!r}")
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert amd.devices() == []
+    assert capsys.readouterr().out == ""
+
+
+def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
+    smi = ModuleType("amdsmi")
+    smi.AmdSmiException = type("AmdSmiException", (Exception,), {})
+    smi.AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
+    smi.AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
+    smi.AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
+    smi.AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
+
+    def unsupported(*_):
+        raise smi.AmdSmiException
+
+    answers = {
+        "amdsmi_init": lambda: None,
+        "amdsmi_get_processor_handles": lambda: ["handle"],
+        "amdsmi_get_gpu_asic_info": lambda _: {
+            "asic_serial": "0x5F8BC1D4E7A2A9B0",
+            "market_name": "AMD Instinct MI300X",
+        },
+        "amdsmi_get_power_info": lambda _: {"current_socket_power": "N/A", "average_socket_power": 731},
+        "amdsmi_get_power_cap_info": lambda _: {"power_cap": 750_000_000},
+        "amdsmi_get_energy_count": lambda _: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
+        "amdsmi_get_clock_info": lambda _, which: {"clk": 2_100 if which == "gfx" else 1_300, "max_clk": 2_100},
+        "amdsmi_get_gpu_activity": lambda _: {"gfx_activity": 88},
+        "amdsmi_get_gpu_memory_usage": lambda *_: 10**9,
+        "amdsmi_get_gpu_memory_total": unsupported,
+        "amdsmi_get_temp_metric": lambda *_: 61,
+        "amdsmi_get_gpu_process_list": lambda _: [{"pid": 5, "mem": 10**8}, "opaque handle"],
+    }
+    for name, answer in answers.items():
+        setattr(smi, name, answer)
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    (device,) = amd.devices()
+    assert device.id == "5f8bc1d4e7a2a9b0"
+    reading = device.read()
+    assert (reading.power_watts, reading.power_limit_watts) == (731.0, pytest.approx(750.0))
+    assert reading.energy_joules == pytest.approx(15.3)
+    assert (reading.clock_hertz, reading.memory_clock_hertz, reading.utilisation) == (2.1e9, 1.3e9, pytest.approx(0.88))
+    assert (reading.memory_used_bytes, reading.memory_total_bytes) == (1e9, None)
+    assert reading.temperature_celsius == 61.0
+    assert reading.processes == (Process(pid=5, memory_bytes=1e8),)

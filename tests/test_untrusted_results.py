@@ -1,0 +1,112 @@
+"""Result files that anyone may have written: one clear line or correct output, never a traceback, in bounded time."""
+
+import copy
+import functools
+import json
+
+import plausible
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+
+ROWS = 2 * 55
+"""Of the result below: two runs of five steps of warm-up and fifty measured ones."""
+EVIL_NUMBERS = (float("inf"), float("-inf"), float("nan"), -1.0, 1e300, 10**300, 10**400, "many", [1], {}, True)
+SERIES = (("raw_step_times", 7), ("step_metrics", "loss", 7), ("step_metrics", "index", 7), ("step_metrics", "run", 7))
+FIGURES = (
+    ("training_config", "global_batch_size"),
+    ("training_config", "num_gpus"),
+    ("training_config", "warmup_steps"),
+    ("model", "parameters"),
+    ("gpu_info", "total_memory_gb"),
+)
+WHOLE_SERIES = {
+    "loss": ([1.0], [(-1) ** row * 1e308 for row in range(ROWS)]),
+    "covers": ([2**62] * ROWS, [-1] * ROWS),
+    "tokens": ([1e308] * ROWS,),
+    "memory_allocated_bytes": ([1e308] * ROWS, []),
+    "index": ([2**62 + row for row in range(ROWS)],),
+}
+
+
+@functools.cache
+def document():
+    """A result as JSON, to be spoilt."""
+    return json.loads(store.to_json(plausible.result("h100", runs=2, steps=50)))
+
+
+def spoilt(place, value):
+    """The document with another value at a place."""
+    content = copy.deepcopy(document())
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    return content
+
+
+@pytest.fixture
+def judge(tmp_path, capsys):
+    """Compares a spoilt file with a good one; gives the exit code and what stderr says."""
+    good = tmp_path / "good.json"
+    good.write_text(store.to_json(plausible.result("mi300x", runs=2)))
+
+    def judge(content, *options):
+        bad = tmp_path / "bad.json"
+        bad.write_text(json.dumps(content))
+        outcome = main(["compare", str(bad), str(good), "--output-dir", str(tmp_path / "out"), "--no-plot", *options])
+        said = capsys.readouterr()
+        assert outcome in (0, 2)
+        if outcome == 2:
+            assert said.err.count("\n") == 1, said.err
+            assert "bad.json" in said.err
+        return outcome, said
+
+    return judge
+
+
+@pytest.mark.parametrize("place", [*SERIES, *FIGURES], ids=lambda place: ".".join(map(str, place)))
+def test_a_number_that_cannot_be_is_refused_in_one_line_or_passed_over(judge, place):
+    for value in EVIL_NUMBERS:
+        judge(spoilt(place, value))
+
+
+@pytest.mark.parametrize("name", WHOLE_SERIES)
+def test_a_series_of_another_length_or_size_is_refused_or_passed_over(judge, name):
+    for values in WHOLE_SERIES[name]:
+        judge(spoilt(("step_metrics", name), values))
+
+
+def test_arrays_of_different_length_are_named_as_such(judge):
+    outcome, said = judge(spoilt(("step_metrics", "loss"), [1.0]))
+    assert outcome == 2
+    assert "different length" in said.err
+
+
+def test_every_missing_key_is_passed_over_or_named(judge):
+    for key in document():
+        judge({name: value for name, value in document().items() if name != key})
+
+
+def test_a_step_of_negative_or_endless_time_is_refused_with_its_place(judge):
+    for seconds in (-1.0, 1e300):
+        outcome, said = judge(spoilt(("raw_step_times", 7), seconds))
+        assert outcome == 2
+        assert "raw_step_times[7]" in said.err
+
+
+def test_a_figure_that_nothing_measures_is_refused_with_its_place(judge):
+    outcome, said = judge(spoilt(("step_metrics", "memory_allocated_bytes", 3), 1e300))
+    assert outcome == 2
+    assert "step_metrics.memory_allocated_bytes[3]" in said.err
+
+
+def test_text_that_steers_a_terminal_or_a_spreadsheet_is_made_harmless_everywhere(judge, tmp_path):
+    outcome, said = judge(spoilt(("gpu_info", "device_name"), "=cmd|' /C calc'!A0\x1b[2J<script>x</script>"))
+    assert outcome == 0
+    assert "\x1b[2J" not in said.out
+    out = tmp_path / "out"
+    assert "<script>x" not in (out / "comparison_report.html").read_text()
+    assert "<script>x" not in (out / "comparison_report.md").read_text()
+    assert not any(cell.startswith("=") for cell in (out / "comparison.csv").read_text().replace('"', "").split(","))
