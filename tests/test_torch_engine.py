@@ -5,6 +5,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from tensorprimat.core import models, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import cross_entropy, endings, facts, torch_engine
+from tensorprimat.engines import cross_entropy, endings, facts, torch_engine, torch_model
 from tensorprimat.engines.torch_model import LanguageModel
 from tensorprimat.machine.platform import Machine
 
@@ -103,15 +104,15 @@ def test_the_loss_is_that_of_transformers(model):
     torch.manual_seed(1)
     network = LanguageModel(models.find(model, "tiny"))
     tokens = torch.randint(0, 1000, (2, 100))
-    reference = network.causal(input_ids=tokens, labels=tokens, use_cache=False).loss
+    untouched = torch_model.causal_model(models.find(model, "tiny"))
+    untouched.load_state_dict(network.causal.state_dict())
+    reference = untouched(input_ids=tokens, labels=tokens, use_cache=False).loss
     reference.backward()
-    wanted = [parameter.grad.clone() for parameter in network.parameters()]
-    network.zero_grad()
     loss = network(tokens)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)
-    for parameter, gradient in zip(network.parameters(), wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(network.parameters(), untouched.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("logits_per_chunk", [2**30, 7 * 50, 1])
@@ -294,6 +295,16 @@ def test_two_processes_train_the_same_model_as_one(tmp_path):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def check_two_ranks(result, said):
+    assert sum("Training finished" in line for line in said) == 1
+    config = result.training_config
+    assert (config.num_gpus, config.data_parallel_size, config.strategy) == (2, 2, "ddp")
+    assert (config.global_batch_size, config.gradient_accumulation_steps) == (4, 1)
+    figures = result.performance_metrics
+    assert figures.tokens_per_second_per_gpu == pytest.approx(figures.tokens_per_second / 2, rel=1e-3)
+    assert not [warning for warning in result.warnings if warning.startswith(("training_config", "memory: "))]
+
+
 @pytest.mark.parametrize("start", ["Lightning", "torchrun"])
 def test_two_processes_write_one_result(tmp_path, start):
     launcher = (sys.executable,)
@@ -302,15 +313,44 @@ def test_two_processes_write_one_result(tmp_path, start):
     run = Run(tmp_path, spec_of(num_gpus=2), launcher=launcher)
     code, said, complaints = run.end()
     assert code == 0, complaints
-    assert sum("Training finished" in line for line in said) == 1
-    result = run.result
-    config = result.training_config
-    assert (config.num_gpus, config.data_parallel_size, config.strategy) == (2, 2, "ddp")
-    assert (config.global_batch_size, config.gradient_accumulation_steps) == (4, 1)
-    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(
-        result.performance_metrics.tokens_per_second / 2, rel=1e-3
-    )
-    assert not [warning for warning in result.warnings if warning.startswith("training_config")]
+    check_two_ranks(run.result, said)
+
+
+def test_ranks_that_srun_starts_find_each_other(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    step = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1",
+        "SLURM_NODELIST": "127.0.0.1", "SLURM_NODEID": "0", "MASTER_PORT": port,
+    }  # fmt: skip
+    runs = [
+        Run(tmp_path, spec_of(num_gpus=2), environment={**step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank})
+        for rank in ("0", "1")
+    ]
+    (first, said, complaints), (second, silent, _) = [run.end() for run in runs]
+    assert (first, second) == (0, 0), complaints
+    assert silent == []
+    check_two_ranks(runs[0].result, said)
+
+
+@pytest.mark.parametrize(
+    ("variables", "own"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_NTASKS": "2"}, True),  # in the batch script itself
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, True),  # one task that shall start the other rank
+        ({"SLURM_NTASKS": "1", "TORCHELASTIC_RUN_ID": "7"}, False),
+    ],
+)
+def test_nobody_waits_for_ranks_that_slurm_does_not_start(monkeypatch, variables, own):
+    for name in ("SLURM_NTASKS", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert bool(torch_engine._environment(spec_of(num_gpus=2))) == own
 
 
 def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):

@@ -167,6 +167,11 @@ class Recorder:
         if self._interruptions and self._interruptions[-1].end is None:
             self._interruptions[-1].end = self.clock.mark()
 
+    @property
+    def waiting(self) -> int:
+        """Step ends that have not been read yet."""
+        return len(self._waiting)
+
     def drain(self) -> range:
         """Rows that the device has finished since the last call; never waits."""
         first = len(self._rows)

@@ -34,6 +34,8 @@ LARGEST_REPLICATED = 1_000_000_000
 """Parameters up to which `auto` gives every rank a whole replica (DDP); beyond it the state is split (FSDP). The rule
 looks at the model alone, so that two machines with different memory run the same thing."""
 
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
+
 PRINTED_LINES = 10  # a short benchmark still shows that it moves
 
 MASTER_WEIGHTS = "master_weights"
@@ -127,6 +129,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
         devices=spec.num_gpus,
         num_nodes=spec.num_nodes,
         strategy=_strategy(spec),
+        plugins=_environment(spec),
         precision=lightning_precision(spec),
         max_steps=spec.max_steps,
         callbacks=[callback, *_profile(spec)],
@@ -179,9 +182,24 @@ def _strategy(spec: RunSpec) -> Any:
     return "auto"
 
 
+def _environment(spec: RunSpec) -> list[Any]:
+    """Who starts the ranks, where Lightning's own detection would wait for ranks that nobody starts.
+
+    It takes a batch script's own shell, and a step of one task that shall train on several devices, for srun's work.
+    """
+    if "SLURM_NTASKS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        return []
+    if "SLURM_STEP_ID" in os.environ and os.environ["SLURM_NTASKS"] == str(spec.num_gpus * spec.num_nodes):
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(spec.num_gpus))  # Lightning refuses srun --ntasks without it
+        return []
+    from lightning.pytorch.plugins.environments import LightningEnvironment
+
+    return [LightningEnvironment()]
+
+
 def _declared(spec: RunSpec) -> dict[str, Any]:
     """What only the spec knows about the training."""
-    fused = "chunked linear cross-entropy" + (", fused AdamW" if spec.precision != "fp16" else "")
+    fused = "RMS norm, linear cross-entropy" + (", AdamW" if spec.precision != "fp16" else "")
     return {
         "max_steps": spec.max_steps,
         "global_batch_size": spec.global_batch_size,
@@ -252,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
     parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
     arguments = parser.parse_args(argv)
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or "0"
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
     who = "torch engine" if rank == "0" else f"torch engine (rank {rank})"
     try:
         train(_spec_of(arguments.spec), arguments.result)

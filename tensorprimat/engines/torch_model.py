@@ -60,15 +60,21 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
     )
 
 
+def causal_model(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
+    """transformers' own causal language model of a preset, with random weights."""
+    config = configuration(preset, attention=attention, sequence_length=sequence_length)
+    package, prefix = _HOMES[preset.model]
+    module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+    return getattr(module, f"{prefix}ForCausalLM")(config)
+
+
 class LanguageModel(nn.Module):  # type: ignore[misc]
     """A causal language model that returns its loss; the logits of the whole batch never exist."""
 
     def __init__(self, preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> None:
         super().__init__()
-        config = configuration(preset, attention=attention, sequence_length=sequence_length)
-        package, prefix = _HOMES[preset.model]
-        module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-        self.causal = getattr(module, f"{prefix}ForCausalLM")(config)
+        self.causal = causal_model(preset, attention=attention, sequence_length=sequence_length)
+        _fuse_norms(self.causal)
         self._rotary = [(part, part.inv_freq.float()) for part in self.causal.modules() if hasattr(part, "inv_freq")]
 
     @property
@@ -102,3 +108,13 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for layer in self.decoder.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(self, mesh=mesh)
+        if mesh.device_type == "cuda":
+            torch.cuda.empty_cache()  # the whole model is not there any more, and shall not count as reserved
+
+
+def _fuse_norms(model: nn.Module) -> None:
+    """torch's RMS norm, one kernel on a GPU, in the place of transformers', which is five; names of weights stay."""
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if type(norm).__name__.endswith("RMSNorm"):
+                setattr(parent, name, nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon))

@@ -57,9 +57,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             return
         spec = self._spec
         torch.manual_seed(spec.seed)
-        self.network = LanguageModel(
-            self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
-        )
+        with self.trainer.strategy.root_device:  # not on the host, where 8 billion random numbers take a minute
+            self.network = LanguageModel(
+                self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
+            )
         if spec.recompute:
             self.network.recompute_activations()
         if spec.compile:
