@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from tensorprimat.reports.safe_text import one_line
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
     from tensorprimat.core.store import Loaded
+    from tensorprimat.reports.parallel import Draw, Pictures
 
 DEFAULT_FOLDER = Path("output")
 RESULTS = "Result files, or folders of them."
@@ -66,20 +69,23 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is nothing to compare
     """
-    from tensorprimat.analysis.compare import compare
+    from tensorprimat.reports.parallel import drawing
 
-    comparison = compare(
-        _loaded(results, model_name=model_name, warmup_steps=warmup),
-        by=by,
-        assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
-        confidence=fraction("--confidence", confidence),
-        baseline=baseline,
-    )
-    if published:
-        from tensorprimat.analysis.published import beside
+    with contextlib.nullcontext() if no_plot else drawing() as draw:
+        from tensorprimat.analysis.compare import compare
 
-        comparison = replace(comparison, published=beside(comparison.sides))
-    written = write(comparison, writable_folder("--output-dir", output_dir), plot=not no_plot)
+        comparison = compare(
+            _loaded(results, model_name=model_name, warmup_steps=warmup),
+            by=by,
+            assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
+            confidence=fraction("--confidence", confidence),
+            baseline=baseline,
+        )
+        if published:
+            from tensorprimat.analysis.published import beside
+
+            comparison = replace(comparison, published=beside(comparison.sides))
+        written = write(comparison, writable_folder("--output-dir", output_dir), draw)
     if json:
         print((output_dir / "comparison.json").read_text(encoding="ascii"), end="")
     else:
@@ -110,28 +116,31 @@ def _loaded(results: list[Path] | None, *, model_name: str | None, warmup_steps:
     return redeclared
 
 
-def write(comparison: Comparison, folder: Path, *, plot: bool) -> list[str]:
-    """Write every report of a comparison, each file whole or not at all. Returns their names.
+def write(comparison: Comparison, folder: Path, draw: Draw | None) -> list[str]:
+    """Write every report of a comparison, each file whole or not at all; no picture without `draw`. Returns names.
 
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import csv, html, json, markdown
+    from tensorprimat.reports import csv, html, json, loss_plot, markdown, plots
 
     files: dict[str, str | bytes] = {}
-    if plot:
-        from tensorprimat.reports import loss_plot, plots
-
-        try:
-            for name, pictures in (("plot", plots.render(comparison)), ("loss", loss_plot.render(comparison))):
-                files |= {f"comparison_{name}.{form}": content for form, content in pictures.items()}
-        except MissingPackageError as error:
-            print(error, file=sys.stderr)
-    pictures_beside = [name for name in files if name.endswith(".png")]
-    files["comparison_report.md"] = markdown.render(comparison, pictures=pictures_beside)
+    plot = None
+    if draw and not plots.can_draw():
+        print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
+    elif draw:
+        plot = draw(plots.render, comparison)
+        files |= _named("loss", loss_plot.render(comparison))
+    beside = ["comparison_plot.png"] if plot else []
+    files["comparison_report.md"] = markdown.render(comparison, pictures=[*beside, *fnmatch.filter(files, "*.png")])
     files["comparison_report.html"] = html.render(comparison)
     files["comparison.json"] = json.render(comparison)
     files["comparison.csv"] = csv.render(comparison)
+    files = {**_named("plot", plot()), **files} if plot else files
     for name, content in files.items():
         write_atomically(folder / name, content)
     return list(files)
+
+
+def _named(what: str, pictures: Pictures) -> dict[str, bytes]:
+    return {f"comparison_{what}.{form}": content for form, content in pictures.items()}

@@ -13,13 +13,19 @@ The command line prints the message as one line on stderr and exits with `exit_c
 
 from __future__ import annotations
 
+import copyreg
 from os import PathLike
+from typing import Any
 
 
 class TensorPrimatError(Exception):
     """Base of all errors that are reported to the user as one line, without a traceback."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels whole between processes, whatever a subclass takes to be made."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(TensorPrimatError):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -72,10 +74,7 @@ def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPackageError("matplotlib", needed_for="plots") from error
+    matplotlib = load()
     pictures = {}
     with matplotlib.rc_context(STYLE):
         figure = laid_out(fill)
@@ -83,6 +82,24 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
             pictures[form] = _saved(figure, form)
             figure.set_layout_engine("none")  # laid out by the first: the others keep the places
     return pictures
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed; does not load it, which takes a while."""
+    return bool(sys.modules.get("matplotlib", True)) and find_spec("matplotlib") is not None
+
+
+def load() -> Any:
+    """matplotlib, with what drawing needs of it. Raises MissingPackageError where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingPackageError("matplotlib", needed_for="plots") from error
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+
+    return matplotlib
 
 
 def laid_out(fill: Fill) -> Any:
