@@ -1,48 +1,126 @@
 #!/usr/bin/env python3
-"""Is the training step of `tprimat passes` as fast as what one would use instead? (The engine's: engine_speed.py.)
+"""Are the torch engine and `tprimat passes` as fast as what one would use instead? Tokens/s, side by side in one run.
 
     python perf/speed_others.py                                   (the 4-layer, 256-wide shape on this machine's device)
     python perf/speed_others.py --precision bf16 --layers 16 --width 2048 --vocabulary 128256 --sequence 4096 --compile
 
-Contenders, shapes, tokens, clipping, AdamW and the taking of turns are those of engine_speed.py: transformers' own
-step, a plain nanoGPT-style loop, and litgpt where it is installed (pip install litgpt). Exit code 0: `passes` is shown
-not to be slower than any (lower bound of the ratio's 95 % interval at least 0.98), 1 where it is shown to be slower,
-3 where more --rounds are needed to tell.
+Ours: the engine (Lightning Trainer, BenchmarkCallback and all) and the train pass of `tprimat passes`. The others:
+transformers' own step (its model's own loss), a plain nanoGPT-style loop on a model written here, and litgpt where it
+is installed (pip install litgpt). All have the same shape, tokens, precision, AdamW, clipping and threads. They take
+turns step by step, inside one training of the engine, so that whatever else the machine does falls on all of them; some
+turns together are one observation of a ratio of sums.
+
+Exit code 0: ours are shown not to be slower than any (lower bound of each ratio's 95 % interval at least 0.98); 1: one
+is shown to be slower; 3: more --turns are needed to tell.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import itertools
+import logging
+import math
 import statistics
 import sys
+import tempfile
+import time
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
-import engine_speed as others
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import torch
+from lightning.pytorch import Callback, Trainer
+from scipy import stats
+from torch import nn
+from torch.nn import functional
 
 from tensorprimat.core.cells import CellSpec
-from tensorprimat.core.models import parameters
+from tensorprimat.core.models import Preset, parameters
+from tensorprimat.core.records import ModelShape
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import torch_data, torch_engine, torch_model, torch_module
+from tensorprimat.engines.callback import BenchmarkCallback
 from tensorprimat.micro.workload import Workload as PassWorkload
 
-CLIP = 1.0  # as the other contenders
+LEAST_RATIO = 0.98
+TURNS_TOGETHER = 10  # that give one observation: single steps scatter too much to be independent
+WARM_UP = 3  # turns, compilation included
+CLIP = 1.0
+OURS = ("engine", "passes")
+
+Step = Callable[[], None]
+"""One optimizer step, without waiting for the device at its end."""
 
 
-class Fitted(PassWorkload):
-    """The pass's own step, fed and clipped as the other contenders are."""
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--feed-forward", type=int, help="default: 8/3 of the width, to a multiple of 64")
+    parser.add_argument("--heads", type=int, help="default: width / 64")
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--sequence", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of an optimizer step")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="fp32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile for every contender")
+    parser.add_argument("--turns", type=int, default=150, help=f"steps of each, at least {2 * TURNS_TOGETHER}")
+    return parser.parse_args()
 
-    def __init__(self, spec: CellSpec, work: others.Workload) -> None:
-        super().__init__(spec)
-        self._batches = itertools.chain.from_iterable(iter(work.batch, None))
-        assert self._optimizer is not None
-        self._optimizer.register_step_pre_hook(self._clip)
 
-    def _clip(self, *_: object) -> None:
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
+class Workload:
+    """One shape, one precision, one device, and the tokens that every contender trains on."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
+        heads = given.heads or max(1, given.width // 64)
+        feed_forward = given.feed_forward or 64 * math.ceil(given.width * 8 / 3 / 64)
+        self.preset = Preset(
+            model="course",
+            name="comparison",
+            title="comparison",
+            shape=ModelShape(
+                num_layers=given.layers, hidden_size=given.width, ffn_hidden_size=feed_forward,
+                num_attention_heads=heads, num_key_value_heads=heads, head_dim=given.width // heads,
+                vocab_size=given.vocabulary,
+            ),
+            rope_theta=10_000.0,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=given.sequence,
+            micro_batch_size=given.batch,
+            global_batch_size=given.batch * given.accumulate,
+            sequence_length=given.sequence,
+        )  # fmt: skip
+        stream = torch_data.TokenStream(vocabulary_size=given.vocabulary, seed=1)
+        batches = torch_data.StepBatches(
+            stream, micro_batch_size=given.batch, accumulation=given.accumulate, sequence_length=given.sequence,
+            rank=0, replicas=1,
+        )  # fmt: skip
+        self._loader = iter(torch_data.loader(batches, pinned=self.device.type == "cuda"))
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.given.batch * self.given.accumulate * self.given.sequence
+
+    def batch(self) -> torch.Tensor:
+        """One step's tokens on the device, shape (micro-batches, sequences, length + 1)."""
+        return next(self._loader).to(self.device, non_blocking=True)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+    def synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
-def passes_step(work: others.Workload) -> others.Contender:
-    """The train pass of `tprimat passes`."""
+def passes_step(work: Workload) -> Step:
+    """The train pass of `tprimat passes`, fed and clipped as the others are."""
     shape, given = work.preset.shape, work.given
     spec = CellSpec(
         model_size="comparison", d_model=shape.hidden_size, d_ff=shape.ffn_hidden_size, num_layers=shape.num_layers,
@@ -50,64 +128,218 @@ def passes_step(work: others.Workload) -> others.Contender:
         batch_size=given.batch, pass_name="train", precision=given.precision, compile=given.compile,
         device=work.device.type, num_warmups=0, num_trials=1,
     )  # fmt: skip
-    workload = Fitted(spec, work)
 
-    def train(steps: int) -> float:
-        return statistics.median([timed(workload, work) for _ in range(steps)][1:])
+    class Fitted(PassWorkload):
+        def __init__(self) -> None:
+            super().__init__(spec)
+            self._batches = itertools.chain.from_iterable(iter(work.batch, None))
+            assert self._optimizer is not None
+            self._optimizer.register_step_pre_hook(self._clip)
 
-    return train
+        def _clip(self, *_: object) -> None:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
 
-
-def timed(workload: PassWorkload, work: others.Workload) -> float:
-    """Seconds of one step, the device idle before and after."""
-    work.synchronise()
-    begin = others.time.perf_counter()
-    workload.step()
-    work.synchronise()
-    return others.time.perf_counter() - begin
+    return Fitted().step
 
 
-def main() -> int:
-    given = others.options()
-    warnings.filterwarnings("ignore")
-    torch.set_float32_matmul_precision("high" if given.precision == "tf32" else "highest")
-    torch.manual_seed(1)
-    work = others.Workload(given)
-    contenders = {
-        "passes": passes_step(work), "transformers": others.transformers_step(work), "plain loop": others.plain(work),
-    }  # fmt: skip
-    if importlib.util.find_spec("litgpt") is not None:
-        contenders["litgpt"] = others.litgpt_step(work)
-    else:
-        print("litgpt is not installed (pip install litgpt): left out")
-    print(
-        f"{parameters(work.preset.shape):,} parameters, {work.tokens_per_step} tokens a step, {given.precision}, "
-        f"{work.device.type}, {torch.get_num_threads()} threads, {given.rounds} rounds of {given.steps} steps"
+def loop(work: Workload, model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+    """A plain training loop. loss_of: tokens (sequences, length + 1) to a loss."""
+    optimizer = work.optimizer(model)
+
+    def step() -> None:
+        batch = work.batch()
+        for tokens in batch:
+            (loss_of(tokens) / len(batch)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def transformers_step(work: Workload) -> Step:
+    """The model class's own loss, as transformers' Trainer calls it (its logits in float32 included)."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    model = LlamaForCausalLM(torch_model.configuration(work.preset)).to(work.device, work.dtype).train()
+    if work.given.compile:
+        model.compile(dynamic=False)
+    # It shifts labels by itself, so that length + 1 tokens train length positions.
+    return loop(
+        work, model, lambda tokens: model(input_ids=tokens[:, :-1], labels=tokens[:, :-1], use_cache=False).loss
     )
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for train in contenders.values():
-        train(3)  # warm-up, compilation
-    names = list(contenders)
-    for turn in range(given.rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            seconds[name].append(contenders[name](given.steps))
-    return report(seconds, work.tokens_per_step)
+
+
+class PlainBlock(nn.Module):
+    """RMSNorm, causal attention with RoPE, SwiGLU."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        width, hidden = shape.hidden_size, shape.ffn_hidden_size
+        self.heads = shape.num_attention_heads
+        self.attention_norm, self.feed_norm = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.gate_up, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+        sequences, length, width = x.shape
+        parts = self.qkv(self.attention_norm(x)).view(sequences, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind(0)
+        attended = functional.scaled_dot_product_attention(
+            turned(query, cosine, sine), turned(key, cosine, sine), value, is_causal=True
+        )
+        x = x + self.out(attended.transpose(1, 2).reshape(sequences, length, width))
+        gate, up = self.gate_up(self.feed_norm(x)).chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding. x: (sequences, heads, length, head size)."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+class PlainModel(nn.Module):
+    """What somebody writes in an afternoon."""
+
+    def __init__(self, shape: ModelShape, length: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.blocks = nn.ModuleList(PlainBlock(shape) for _ in range(shape.num_layers))
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=1e-5)
+        self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        frequencies = 1.0 / 10_000.0 ** (torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+        angles = torch.outer(torch.arange(length).float(), frequencies).repeat(1, 2)
+        self.register_buffer("cosine", angles.cos())
+        self.register_buffer("sine", angles.sin())
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens[:, :-1])
+        for block in self.blocks:
+            x = block(x, self.cosine, self.sine)
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def plain(work: Workload) -> Step:
+    """A nanoGPT-style loop on a model of its own."""
+    model = PlainModel(work.preset.shape, work.given.sequence).to(work.device, work.dtype)
+    if work.given.compile:
+        model.compile(dynamic=False)
+    return loop(work, model, model)
+
+
+def litgpt_step(work: Workload) -> Step:
+    """litgpt's model and its chunked cross-entropy, as its pretrain command uses them."""
+    from litgpt import GPT, Config
+    from litgpt.utils import chunked_cross_entropy
+
+    shape = work.preset.shape
+    config = Config(
+        name="comparison", block_size=work.given.sequence, vocab_size=shape.vocab_size,
+        padded_vocab_size=shape.vocab_size, n_layer=shape.num_layers, n_head=shape.num_attention_heads,
+        n_embd=shape.hidden_size, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP", intermediate_size=shape.ffn_hidden_size,
+    )  # fmt: skip
+    model = GPT(config).to(work.device, work.dtype)
+    if work.given.compile:
+        model.compile(dynamic=False)
+    return loop(work, model, lambda tokens: chunked_cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]))
+
+
+class Turns(Callback):  # type: ignore[misc]
+    """After every step of the engine one of each other contender, in another order each time; the seconds of all."""
+
+    def __init__(self, work: Workload, others: dict[str, Step], turns: int) -> None:
+        self.work, self.others, self.turns = work, others, turns
+        self.seconds: dict[str, list[float]] = {name: [] for name in ("engine", *others)}
+
+    def on_train_start(self, *_: object) -> None:
+        self._since = self.now()
+
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+        if len(self.seconds["engine"]) == trainer.global_step:  # within gradient accumulation
+            return
+        self.seconds["engine"].append(self.now() - self._since)
+        names = list(self.others)
+        first = trainer.global_step % len(names)
+        for name in names[first:] + names[:first]:
+            begin = self.now()
+            self.others[name]()
+            self.seconds[name].append(self.now() - begin)
+        self._since = self.now()
+
+    def now(self) -> float:
+        self.work.synchronise()
+        return time.perf_counter()
+
+
+def train(work: Workload, turns: Turns) -> None:
+    """The engine's own training, with everybody else's steps between its own."""
+    given = work.given
+    spec = RunSpec(
+        model="course", preset="small", engine="torch", steps=turns.turns, warmup_steps=WARM_UP,
+        micro_batch_size=given.batch, global_batch_size=given.batch * given.accumulate,
+        sequence_length=given.sequence, precision=given.precision, num_gpus=1,
+        platform="cpu" if work.device.type == "cpu" else "nvd", compile=given.compile,
+    )  # fmt: skip
+    module = torch_module.TrainingModule(spec)
+    module.preset = work.preset
+    with tempfile.TemporaryDirectory() as folder:
+        callback = BenchmarkCallback(result_file=f"{folder}/result.json", print_every=0, power=False)
+        Trainer(
+            accelerator=work.device.type, devices=1, precision=torch_engine.lightning_precision(spec),
+            max_steps=spec.max_steps, callbacks=[callback, turns], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+        ).fit(module)  # fmt: skip
+
+
+def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """How many times as fast as theirs ours is, with its 95 % interval (Student's t on logs of groups of turns)."""
+    starts = range(0, len(ours) - TURNS_TOGETHER + 1, TURNS_TOGETHER)
+    logs = [math.log(sum(theirs[at : at + TURNS_TOGETHER]) / sum(ours[at : at + TURNS_TOGETHER])) for at in starts]
+    middle = statistics.fmean(logs)
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
 def report(seconds: dict[str, list[float]], tokens: int) -> int:
     """Print the table; the exit code."""
-    print(f"{'':<14}{'tokens/s':>12}{'ratio of passes to it, 95 % interval':>42}")
+    print(f"{'':<14}{'tokens/s':>10}" + "".join(f"{f'{name} to it, 95 % interval':>32}" for name in OURS))
     shown_slower = undecided = False
     for name, own in seconds.items():
-        rate = tokens / statistics.median(own)
-        if name == "passes":
-            print(f"{name:<14}{rate:>12,.0f}")
-            continue
-        ratio, low, high = others.interval([theirs / ours for theirs, ours in zip(own, seconds["passes"], strict=True)])
-        print(f"{name:<14}{rate:>12,.0f}{f'{ratio:.3f} ({low:.3f} to {high:.3f})':>42}")
-        shown_slower = shown_slower or high < others.LEAST_RATIO
-        undecided = undecided or low < others.LEAST_RATIO
+        line = f"{name:<14}{tokens * len(own) / sum(own):>10,.0f}"
+        for ours in OURS if name not in OURS else ():
+            ratio, low, high = ratio_of(seconds[ours], own)
+            line += f"{f'{ratio:.3f} ({low:.3f} to {high:.3f})':>32}"
+            shown_slower, undecided = shown_slower or high < LEAST_RATIO, undecided or low < LEAST_RATIO
+        print(line)
     return 1 if shown_slower else 3 if undecided else 0
+
+
+def main() -> int:
+    given = options()
+    warnings.filterwarnings("ignore")
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_float32_matmul_precision("high" if given.precision == "tf32" else "highest")
+    torch.manual_seed(1)
+    work = Workload(given)
+    others = {"passes": passes_step(work), "transformers": transformers_step(work), "plain loop": plain(work)}
+    if importlib.util.find_spec("litgpt") is not None:
+        others["litgpt"] = litgpt_step(work)
+    else:
+        print("litgpt is not installed (pip install litgpt): left out")
+    print(
+        f"{parameters(work.preset.shape):,} parameters, {work.tokens_per_step} tokens a step, {given.precision}, "
+        f"{work.device.type}, {torch.get_num_threads()} threads, {given.turns} turns"
+    )
+    turns = Turns(work, others, given.turns)
+    train(work, turns)
+    return report({name: own[WARM_UP:] for name, own in turns.seconds.items()}, work.tokens_per_step)
 
 
 if __name__ == "__main__":
