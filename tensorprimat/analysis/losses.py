@@ -104,15 +104,11 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
 
 
 def _same_seeds(ours: Sequence[_Curve], theirs: Sequence[_Curve]) -> list[tuple[_Curve, _Curve]]:
-    """Runs of equal seed, each used once; a seed that nobody states is equal to nothing."""
-    left = [curve for curve in theirs if curve.seed is not None]
-    pairs = []
-    for curve in ours:
-        match = next((other for other in left if other.seed == curve.seed), None)
-        if match is not None:
-            left.remove(match)
-            pairs.append((curve, match))
-    return pairs
+    """Runs of equal seed, each seed once: repeating it says nothing about what a seed does. No seed equals nothing."""
+    first_ours, first_theirs = (
+        {curve.seed: curve for curve in reversed(side) if curve.seed is not None} for side in (ours, theirs)
+    )
+    return [(first_ours[seed], first_theirs[seed]) for seed in sorted(first_ours.keys() & first_theirs.keys())]
 
 
 def _verdict(

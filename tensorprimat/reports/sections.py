@@ -382,9 +382,19 @@ def _against(against: Against) -> Cell:
 
 
 def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
-    """Everything odd, each sentence once, led by the side that it is about; at most MOST_WARNINGS."""
-    of_sides = (f"{side.label}: {warning}" for side in sides for warning in side.result.warnings)
+    """Everything odd, each sentence once, led by the sides that it is about; at most MOST_WARNINGS."""
+    several = len({side.result.model.name for side in sides}) > 1
+    about: dict[str, list[str]] = {}
+    for side in sides:
+        title = f" ({words.model_title(side.result.model)})" if several else ""
+        for warning in side.result.warnings:
+            about.setdefault(warning, []).append(f"{side.label}{title}")
+    of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
     every = tuple(dict.fromkeys((*comparison.warnings, *of_sides)))
     if len(every) <= MOST_WARNINGS:
         return every
     return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
+
+
+def _all_of(labels: Sequence[str], count: int) -> str:
+    return f"all {count} sides" if len(labels) == count > 1 else ", ".join(labels)
