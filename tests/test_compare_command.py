@@ -9,6 +9,7 @@ from pathlib import Path
 import plausible
 import pytest
 
+from tensorprimat.cli import compare as compare_command
 from tensorprimat.cli import main
 from tensorprimat.core import store
 
@@ -224,6 +225,17 @@ def test_a_broken_file_in_a_folder_is_named_and_passed_over(results, tmp_path, c
     said = capsys.readouterr().err
     assert "left out" in said
     assert "\x1b" not in said
+
+
+def test_a_broken_file_among_very_many_is_named_too(results, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare_command, "MANY_FILES", 2)  # two processes read them
+    (results / "zzz.json").write_text('{"raw_step_times": ')
+    (results / "aaa.json").write_text("[1, 2]")
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
+    said = capsys.readouterr()
+    assert "is faster than" in " ".join(said.out.split())
+    assert "zzz.json" in said.err
+    assert "aaa.json" not in said.err
 
 
 def test_an_interruption_while_writing_leaves_no_half_written_file(results, tmp_path, monkeypatch, capsys):

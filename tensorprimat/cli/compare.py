@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +17,11 @@ from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
-    from tensorprimat.core.store import Loaded
-    from tensorprimat.reports.parallel import Draw, Pictures
+    from tensorprimat.cli.aside import Aside
+    from tensorprimat.core.store import Loaded, Outcome
 
 DEFAULT_FOLDER = Path("output")
+MANY_FILES = 200  # from here on two processes read them sooner than one
 RESULTS = "Result files, or folders of them."
 OUTPUT_DIR = "Where comparison_* is written."
 BY = "What tells sides apart: platform, engine, precision, preset or gpu."
@@ -69,13 +70,15 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is nothing to compare
     """
-    from tensorprimat.reports.parallel import drawing
+    from tensorprimat.cli.aside import second_process
 
-    with contextlib.nullcontext() if no_plot else drawing() as draw:
+    with second_process() as aside:
+        if not no_plot:
+            aside(_load_matplotlib)  # while results are read here
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(
-            _loaded(results, model_name=model_name, warmup_steps=warmup),
+            _loaded(results, aside, model_name=model_name, warmup_steps=warmup),
             by=by,
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             confidence=fraction("--confidence", confidence),
@@ -85,7 +88,7 @@ def command(
             from tensorprimat.analysis.published import beside
 
             comparison = replace(comparison, published=beside(comparison.sides))
-        written = write(comparison, writable_folder("--output-dir", output_dir), draw)
+        written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else aside)
     if json:
         print((output_dir / "comparison.json").read_text(encoding="ascii"), end="")
     else:
@@ -96,14 +99,31 @@ def command(
     return 0
 
 
-def _loaded(results: list[Path] | None, *, model_name: str | None, warmup_steps: int | None) -> list[Loaded]:
+def _load_matplotlib() -> None:
+    from tensorprimat.reports import plots
+
+    if plots.can_draw():
+        plots.load()
+
+
+def _loaded(
+    results: list[Path] | None, aside: Aside, *, model_name: str | None, warmup_steps: int | None
+) -> list[Loaded]:
     """Every result of the files and folders; what a folder holds besides is said on stderr."""
-    from tensorprimat.core.store import load_all
+    from tensorprimat.core.store import load_all, read_each
     from tensorprimat.core.summary import summarise
 
     if not results and not DEFAULT_FOLDER.is_dir():
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
-    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name)
+
+    def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
+        if len(files) < MANY_FILES:
+            return read_each(files, model_name)
+        half = len(files) // 2
+        second = aside(read_each, files[half:], model_name)
+        return [*read_each(files[:half], model_name), *second()]
+
+    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name, read=read_in_halves)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     if warmup_steps is None:
@@ -116,8 +136,10 @@ def _loaded(results: list[Path] | None, *, model_name: str | None, warmup_steps:
     return redeclared
 
 
-def write(comparison: Comparison, folder: Path, draw: Draw | None) -> list[str]:
-    """Write every report of a comparison, each file whole or not at all; no picture without `draw`. Returns names.
+def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str]:
+    """Write every report of a comparison, each file whole or not at all. Returns names.
+
+    aside: draws the plot meanwhile; None leaves the pictures out.
 
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
@@ -126,10 +148,10 @@ def write(comparison: Comparison, folder: Path, draw: Draw | None) -> list[str]:
 
     files: dict[str, str | bytes] = {}
     plot = None
-    if draw and not plots.can_draw():
+    if aside and not plots.can_draw():
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
-    elif draw:
-        plot = draw(plots.render, comparison)
+    elif aside:
+        plot = aside(plots.render, comparison)
         files |= _named("loss", loss_plot.render(comparison))
     beside = ["comparison_plot.png"] if plot else []
     files["comparison_report.md"] = markdown.render(comparison, pictures=[*beside, *fnmatch.filter(files, "*.png")])
@@ -142,5 +164,5 @@ def write(comparison: Comparison, folder: Path, draw: Draw | None) -> list[str]:
     return list(files)
 
 
-def _named(what: str, pictures: Pictures) -> dict[str, bytes]:
+def _named(what: str, pictures: dict[str, bytes]) -> dict[str, bytes]:
     return {f"comparison_{what}.{form}": content for form, content in pictures.items()}

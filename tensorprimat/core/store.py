@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -272,11 +272,33 @@ def _check_series(result: Result, path: Path) -> None:
             )  # fmt: skip
 
 
-def load_all(paths: Iterable[Path], *, model_name: str | None = None) -> tuple[list[Loaded], list[str]]:
+Outcome = Result | InputError | None
+"""What became of a file: its result, what is wrong with it, or None where it is JSON of another kind."""
+
+Read = Callable[[Sequence[Path], str | None], Sequence[Outcome]]
+
+
+def read_each(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
+    """What became of each file of a folder."""
+    return [_outcome(file, model_name) for file in files]
+
+
+def _outcome(file: Path, model_name: str | None) -> Outcome:
+    try:
+        document = _read_json(file)
+        return _from_document(document, file, model_name=model_name) if is_result(document) else None
+    except InputError as error:
+        return error
+
+
+def load_all(
+    paths: Iterable[Path], *, model_name: str | None = None, read: Read = read_each
+) -> tuple[list[Loaded], list[str]]:
     """Results of files and folders, in the order given, files of a folder by name.
 
     A named file must be a result: InputError otherwise. In a folder (not searched deeper), other JSON files are passed
     over and broken ones come back as sentences in the second list. InputError where a folder holds no result at all.
+    read: reads the files of a folder, for a caller who has several processes.
     """
     loaded: list[Loaded] = []
     problems: list[str] = []
@@ -284,16 +306,11 @@ def load_all(paths: Iterable[Path], *, model_name: str | None = None) -> tuple[l
         if not path.is_dir():
             loaded.append(Loaded(path=path, result=load(path, model_name=model_name)))
             continue
-        found = 0
-        for file in sorted(path.glob("*.json")):
-            try:
-                document = _read_json(file)
-                if is_result(document):
-                    result = _from_document(document, file, model_name=model_name)
-                    loaded.append(Loaded(path=file, result=result))
-                    found += 1
-            except InputError as error:
-                problems.append(f"left out: {error}")
+        files = sorted(path.glob("*.json"))
+        outcomes = list(zip(files, read(files, model_name), strict=True))
+        found = [Loaded(path=file, result=outcome) for file, outcome in outcomes if isinstance(outcome, Result)]
+        loaded += found
+        problems += [f"left out: {outcome}" for _, outcome in outcomes if isinstance(outcome, InputError)]
         if not found:
             raise InputError(
                 "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,

@@ -1,0 +1,34 @@
+"""A second process that takes over part of a command's work, where this system forks safely and has two cores."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+Aside = Callable[..., Callable[[], Any]]
+"""aside(function, *arguments) begins the call; calling what it returns gives the outcome, or raises what was raised."""
+
+
+@contextlib.contextmanager
+def second_process() -> Iterator[Aside]:
+    """Lend an Aside; elsewhere than on Linux, and on one core, the work is done here when its outcome is asked for.
+
+    The second process begins with the first call, as a copy of this one: the earlier, the smaller.
+    """
+    if sys.platform != "linux" or (os.cpu_count() or 1) == 1:
+        yield functools.partial
+        return
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _leave_interrupts) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches the whole group of processes; the one that started the others answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
