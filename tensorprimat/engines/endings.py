@@ -7,13 +7,22 @@ from tensorprimat.core.spec import RunSpec
 OUT_OF_MEMORY = "out of memory"
 INTERRUPTED = "interrupted"
 
-_CPU_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"  # torch raises a bare RuntimeError for it
+_REFUSALS = (
+    "out of memory",  # CUDA and HIP where they raise no class of their own, NCCL
+    "DefaultCPUAllocator: can't allocate memory",
+    "bad_alloc",  # C++
+    "could not create a primitive",  # oneDNN, twice
+    "could not create a memory",
+    "unable to allocate",  # numpy
+)
+"""How libraries say in a bare RuntimeError that memory was refused."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device or the host refused memory."""
     named = any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type(error).__mro__)
-    return named or (isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error))
+    said = str(error).lower()
+    return named or (isinstance(error, RuntimeError) and any(sign.lower() in said for sign in _REFUSALS))
 
 
 def reason(error: BaseException) -> str:

@@ -20,6 +20,10 @@ from tensorprimat.core.preflight import Collective
 SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
 
+# torch 2.13 renamed both, and warns of the old names.
+_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 
@@ -45,13 +49,13 @@ def _all_reduce(size: int, device: torch.device, _processes: int) -> Callable[[]
 def _all_gather(size: int, device: torch.device, processes: int) -> Callable[[], object]:
     whole = torch.empty(size // 4 // processes * processes, device=device)
     part = torch.randn(size // 4 // processes, device=device)
-    return lambda: dist.all_gather_into_tensor(whole, part)
+    return lambda: _GATHER(whole, part)
 
 
 def _reduce_scatter(size: int, device: torch.device, processes: int) -> Callable[[], object]:
     whole = torch.randn(size // 4 // processes * processes, device=device)
     part = torch.empty(size // 4 // processes, device=device)
-    return lambda: dist.reduce_scatter_tensor(part, whole)
+    return lambda: _SCATTER(part, whole)
 
 
 _KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Callable[[], object]], int]] = {

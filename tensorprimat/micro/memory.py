@@ -1,4 +1,4 @@
-"""Memory of one cell: what it needed, what the process may use, and whether an error means that it was not enough."""
+"""Memory of one cell: the most that it needed, what is free, and a limit on what it may use."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensorprimat.core.units import GB
-from tensorprimat.engines import endings
 from tensorprimat.engines.memory import host_peak_bytes
 
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
 _STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
 HEADROOM = 0.95  # of what is free on a CPU: the system must not start to swap or kill before the allocator says no
-
-_ALLOCATORS = ("bad_alloc", "could not create a primitive", "could not create a memory", "unable to allocate")
-"""How libraries below torch say on a CPU that memory was refused: C++, oneDNN (twice), numpy."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the host refused memory."""
-    if endings.is_out_of_memory(error):
-        return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(sign in said for sign in (*_ALLOCATORS, "out of memory"))
 
 
 def restart_peak(device_type: str) -> bool:

@@ -75,7 +75,7 @@ def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
             _run(spec, times, on_step)
             cell = with_figures(_cell(spec, machine, times), times.parts)
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
-            short = memory.is_out_of_memory(error)
+            short = endings.is_out_of_memory(error)
             reason = f"out of memory: {spec.title}" if short else endings.reason(error)
             kept = times if not short else Times()  # trials before the refusal are not the cell that was asked for
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
