@@ -85,6 +85,15 @@ def test_a_pivot_says_when_it_averages_unlike_cells():
     assert "Means of up to 2 cells" in reports.pivot_table(table).note
 
 
+def test_passes_are_never_averaged_with_each_other():
+    tables = aggregate.pivots(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
+    assert {table.pass_name for table in tables} == {aggregate._pass_of(row) for row in ROWS}
+    assert len(tables) > 1
+    assert all(table.most_cells == 1 for table in tables)
+    by_pass = aggregate.pivots(ROWS, rows="context_length", columns="forward_only", values="mean_time_ms")
+    assert [table.pass_name for table in by_pass] == [None]
+
+
 def test_out_of_memory_is_seen_in_every_table():
     rows = [row(), row("medium", mean=None, status="oom")]
     table = aggregate.pivot(rows, rows="context_length", columns="model_size", values="mean_time_ms")

@@ -18,6 +18,7 @@ from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.errors import RunError
 from tensorprimat.micro import fresh, grid, passes, sweep
 from tensorprimat.micro.workload import Network
+from tensorprimat.reports import cells as reports
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
@@ -43,6 +44,22 @@ def stand_in(spec, *, fits=lambda _: True, calls=None):
 def swept(folder, wanted, **kept):
     fit = kept.pop("fit", False)
     return list(sweep.run(wanted, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit))
+
+
+def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
+    own = ("mine=32/64/2/2", "other=64/64/2/2")
+    labels = [spec.model_size for spec in specs(shapes=own, model_size="small,mine", context_length="8")]
+    assert labels == ["small", "mine", "other"]
+
+
+def test_cells_that_say_the_same_with_other_numbers_say_it_once():
+    wide = [Cell(**spec.model_dump(exclude=FIGURELESS), warnings=(said,)) for spec, said in zip(
+        specs(context_length="8,16,24"),
+        ("scatter: CV 12.5 % over 4 trials", "scatter: CV 30.1 % over 4 trials", "scatter: CV 11.0 % over 4 trials"),
+        strict=True,
+    )]  # fmt: skip
+    (said,) = reports.warnings(wide)
+    assert said == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; the most of 3 cells of 3]"
 
 
 def test_the_default_grid_is_all_sizes_by_three_contexts(capsys):

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorprimat.analysis.expressions import Expression
@@ -131,6 +131,26 @@ class Pivot:
     """A word ("OOM") where cells are there but none of them has a figure."""
     most_cells: int
     """Largest number of cells behind one mean."""
+    pass_name: str | None = None
+    """The pass that all of it is of; None where there is only one, or where passes are rows or columns."""
+
+
+def pivots(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> list[Pivot]:
+    """A table per pass, whose mean with another pass says nothing. Raises what `pivot` raises."""
+    of_pass: dict[str, list[Row]] = {}
+    for row in all_rows:
+        of_pass.setdefault(_pass_of(row), []).append(row)
+    if len(of_pass) < 2 or {"pass", "forward_only"} & {rows, columns}:
+        return [pivot(all_rows, rows=rows, columns=columns, values=values)]
+    return [
+        replace(pivot(of_one, rows=rows, columns=columns, values=values), pass_name=name)
+        for name, of_one in of_pass.items()
+    ]
+
+
+def _pass_of(row: Row) -> str:
+    """The pass of a cell; other tools say only whether it was forward alone."""
+    return str(row.get("pass") or ("forward" if row.get("forward_only") else "forward-backward"))
 
 
 def pivot(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> Pivot:
@@ -190,7 +210,7 @@ def pass_pairs(rows: Sequence[Row]) -> list[PassPair]:
     for row in rows:
         if not is_figure(row.get("mean_time_ms")) or row["mean_time_ms"] <= 0:
             continue
-        name = row.get("pass", "forward" if row.get("forward_only") else "forward-backward")
+        name = _pass_of(row)
         side = {"forward": alone, "forward-backward": both}.get(name)
         if side is not None:
             side[tuple(row.get(key) for key in CONFIGURATION)] = row

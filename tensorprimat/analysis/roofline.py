@@ -20,7 +20,11 @@ from tensorprimat.core.records import Result
 class Point:
     """One cell or one training."""
 
-    label: str
+    model: str
+    work: str
+    """A pass, or training."""
+    size: str
+    """Tokens of a sequence × sequences."""
     intensity: float
     """FLOP per byte."""
     flops_per_second: float
@@ -63,7 +67,9 @@ def of_cells(cells: Sequence[Cell]) -> list[Point]:
     """Cells that were measured."""
     return [
         Point(
-            label=f"{cell.model_size} {cell.pass_name}, {cell.context_length} × {cell.batch_size}",
+            model=cell.model_size,
+            work=cell.pass_name,
+            size=f"{cell.context_length}×{cell.batch_size}",
             intensity=cell.step_flops / moved_bytes(cell),
             flops_per_second=cell.flops_per_second,
             precision=cell.precision,
@@ -107,7 +113,9 @@ def of_result(result: Result) -> Point | None:
     optimizer = moved_bytes(step) - moved_bytes(step.model_copy(update={"pass_name": "forward-backward"}))
     moved = moved_bytes(step) - optimizer + optimizer / accumulated
     return Point(
-        label=f"training {result.model.name or 'model'}",
+        model=result.model.name or "model",
+        work="training",
+        size=f"{length}×{batch}",
         intensity=step.step_flops / moved,
         flops_per_second=rate / step.tokens * step.step_flops,
         precision=precision,

@@ -105,7 +105,7 @@ def command(
         with options.ended_like_ctrl_c():
             for cell in warmup.run(specs[0], sorted(tried), measure=fresh.measure):
                 cells.append(cell)
-                options.say(f"  {cell.num_warmups} warm-up steps: {_said(cell)}")
+                options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_said(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
     finally:  # after Ctrl-C too: what was measured is shown and written
         if cells:

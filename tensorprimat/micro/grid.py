@@ -147,8 +147,12 @@ def sizes(asked: Asked) -> list[Size]:
         width = numbers.get("d_model", small.d_model)
         found = [replace(small, label="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
     else:
-        named = [_named(word) for word in _split("--model-size", asked.model_size)] if asked.model_size else []
-        found = [*named, *(_own(text, small) for text in asked.shapes)] or [small]
+        own = [_own(text, small) for text in asked.shapes]
+        names = _split("--model-size", asked.model_size) if asked.model_size else []
+        known = {size.label: size for size in own}
+        found = [known.get(name) or _named(name) for name in names]
+        found += [size for size in own if size.label not in names]
+        found = found or [small]
     if asked.label is not None:
         if len(found) > 1:
             raise UsageError(f"--label {asked.label}: there are {len(found)} sizes, and a label names one")
@@ -169,7 +173,8 @@ def _named(word: str) -> Size:
             return _of_preset(preset, names[-1])
     ladder = ", ".join(preset.name for preset in models.PRESETS if preset.model == COURSE)
     raise UsageError(
-        f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, or llama-tiny and so on"
+        f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, llama-tiny and so on, or one that "
+        "--shape names"
     )
 
 

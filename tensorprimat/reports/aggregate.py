@@ -124,7 +124,8 @@ def pivot_table(content: Pivot) -> Table:
     note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to keep one kind apart."
     return Table(
         key="pivot",
-        title=f"{content.values} by {content.rows} and {content.columns}",
+        title=f"{content.values} by {content.rows} and {content.columns}"
+        + (f", {content.pass_name}" if content.pass_name else ""),
         columns=(
             Column(title=f"{content.rows} \\ {content.columns}"),
             *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),

@@ -10,6 +10,7 @@ from tensorprimat.analysis.roofline import Ceiling, Point
 from tensorprimat.core.cells import Cell
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.bars import COLOURS
+from tensorprimat.reports.plots import FAINT, INK, LINE_STYLES
 
 MARKERS = "osD^vP*X"
 MOST_CURVES = 12  # more cannot be told apart; the table has them all
@@ -23,6 +24,8 @@ def scaling(found: Sequence[Scaling]) -> Draw:
     """Time against parameters and against context, both logarithmic, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
+        from matplotlib.ticker import LogLocator, NullLocator
+
         present = [axis for axis in AXES if any(one.axis == axis for one in found)]
         for axes, axis in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
             curves = [one for one in found if one.axis == axis][:MOST_CURVES]
@@ -33,9 +36,10 @@ def scaling(found: Sequence[Scaling]) -> Draw:
             axes.set_xticks(sorted({x for one in curves for x, _ in one.points}), minor=False)
             axes.set_xticks([], minor=True)
             axes.margins(0.08, 0.2)
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_locator(NullLocator())
             for axis_of in (axes.xaxis, axes.yaxis):
                 axis_of.set_major_formatter(_short)
-                axis_of.set_minor_formatter(_short)
             axes.set_xlabel(AXES[axis])
             axes.set_ylabel("milliseconds per step")
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
@@ -108,6 +112,30 @@ def _roof(roof: Ceiling) -> str:
     return f"{roof.precision}: {roof.flops_per_second / TERA:.3g} TFLOP/s, {roof.bytes_per_second / GB:.3g} GB/s"
 
 
+def _points(axes: Any, points: Sequence[Point], *, several_precisions: bool) -> None:
+    """A colour per model and a marker per kind of work; sequence length and batch stand beside each point."""
+
+    def kind(point: Point) -> str:
+        return f"{point.work}, {point.precision}" if several_precisions else point.work
+
+    models, kinds = (list(dict.fromkeys(map(of, points))) for of in (lambda point: point.model, kind))
+    for model in models:
+        for work in kinds:
+            alike = [point for point in points if (point.model, kind(point)) == (model, work)]
+            if not alike:
+                continue
+            axes.plot(
+                [point.intensity for point in alike], [point.flops_per_second for point in alike],
+                color=COLOURS[models.index(model) % len(COLOURS)], marker=MARKERS[kinds.index(work) % len(MARKERS)],
+                ms=8, linestyle="none", markeredgecolor="white", label=f"{model}, {work}",
+            )  # fmt: skip
+            for point in alike:
+                axes.annotate(
+                    point.size, (point.intensity, point.flops_per_second), xytext=(6, -3), textcoords="offset points",
+                    fontsize=6.5, color=FAINT,
+                )  # fmt: skip
+
+
 def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point], *, machine: str) -> Draw:
     """Rate against arithmetic intensity, both logarithmic, under the measured ceilings of each precision that ran."""
 
@@ -118,20 +146,15 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point], *, machine: s
         xs = [point.intensity for point in points] + [roof.ridge for roof in roofs]
         low, high = min(xs) / 3, max(xs) * 3
         for number, roof in enumerate(roofs):
-            colour = COLOURS[(ran.index(roof.precision) if roof.precision in ran else number) % len(COLOURS)]
             axes.plot(
                 [low, roof.ridge, high],
                 [roof.at(low), roof.flops_per_second, roof.flops_per_second],
-                color=colour,
-                linewidth=1.4,
+                color=INK,
+                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
+                linewidth=1.2,
                 label=_roof(roof),
             )
-        for number, point in enumerate(points):
-            axes.plot(
-                point.intensity, point.flops_per_second, color=COLOURS[ran.index(point.precision) % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)], ms=7, linestyle="none", markeredgecolor="white",
-                label=f"{point.label} ({point.precision})" if number < MOST_CURVES else None,
-            )  # fmt: skip
+        _points(axes, points, several_precisions=len(ran) > 1)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value / TERA:g}")
@@ -140,7 +163,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point], *, machine: s
         axes.xaxis.set_minor_formatter("")
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
-        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight")
+        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch beside points")
         axes.grid(which="major", color="#dddddd", linewidth=0.7)
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 

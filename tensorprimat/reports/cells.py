@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,19 +138,26 @@ def note(cells: Sequence[Cell]) -> str:
 
 
 def warnings(cells: Sequence[Cell]) -> list[str]:
-    """Each warning once, with the cells that it is about."""
-    by_text: dict[str, list[Cell]] = {}
+    """Each warning once, with the cells that it is about; of those that differ in numbers alone, the worst."""
+    by_kind: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
-        for sentence in cell.warnings:
-            by_text.setdefault(sentence, []).append(cell)
-        if cell.reason is not None:
-            by_text.setdefault(cell.reason, []).append(cell)
-    return [_about(sentence, of, len(cells)) for sentence, of in by_text.items()]
+        for sentence in (*cell.warnings, *([cell.reason] if cell.reason is not None else [])):
+            kind = _NUMBER.sub("#", sentence) if sentence in cell.warnings else sentence
+            by_kind.setdefault(kind, {}).setdefault(sentence, []).append(cell)
+    return [_worst(alike, len(cells)) for alike in by_kind.values()]
 
 
-def _about(sentence: str, of: Sequence[Cell], cells: int) -> str:
-    if cells == 1 or (len(of) == 1 and of[0].title in sentence):
+_NUMBER = re.compile(r"\d[\d.]*")
+
+
+def _worst(alike: Mapping[str, Sequence[Cell]], cells: int) -> str:
+    """The sentence with the greatest first number. alike: cells by sentence."""
+    sentence = max(alike, key=lambda said: float((_NUMBER.findall(said) or ["0"])[0].rstrip(".")))
+    of = alike[sentence]
+    if cells == 1 or (len(alike) == len(of) == 1 and of[0].title in sentence):
         return sentence
+    if len(alike) > 1:
+        return f"{sentence} [{of[0].title}; the most of {sum(map(len, alike.values()))} cells of {cells}]"
     which = "every cell" if len(of) == cells else f"{len(of)} cells" if len(of) > 2 else "; ".join(c.title for c in of)
     return f"{sentence} [{which}]"
 
