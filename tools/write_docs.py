@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that say what the code says: commands.md from every --help, result.schema.json.
+"""Write the pages of docs/ that say what the code says: commands.md from every --help, files.md, result.schema.json.
 
 python3 tools/write_docs.py          write them
 python3 tools/write_docs.py --check  exit 1 and name the page if one is out of date (a test does this)
@@ -7,13 +7,17 @@ python3 tools/write_docs.py --check  exit 1 and name the page if one is out of d
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+ROOMS = ("core", "logs", "machine", "engines", "micro", "analysis", "reports", "cli")
 DOORS = {
     "run": "benchmark.py",
     "extract": "extract_primus_metrics.py",
@@ -57,7 +61,41 @@ def schema() -> str:
     return json.dumps({"$schema": GenerateJsonSchema.schema_dialect, **document}, indent=2, ensure_ascii=False) + "\n"
 
 
-PAGES = {"docs/commands.md": commands_page, "docs/result.schema.json": schema}
+def files_page() -> str:
+    """Every file of the package and around it, with the first sentence that it says of itself."""
+    parts = ["# Files\n\nEvery file and what it says of itself. Written by `tools/write_docs.py`.\n"]
+    for folder in ("", *FOLDERS):
+        files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
+        said = [(path.name, _first_sentence(path)) for path in files]
+        width = max(len(name) for name, _ in said) + 2
+        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in said if sentence]
+        parts.append(f"## {folder or 'At the top'}\n\n```text\n" + "\n".join(lines) + "\n```\n")
+    return "\n".join(parts)
+
+
+FOLDERS = (
+    *(f"tensorprimat/{room}" for room in ROOMS), "tensorprimat/data", "tools", "perf", "tests", "tests/nemo_env",
+    "tests/slurm",
+)  # fmt: skip
+COMMENTS = {".py": "", ".sh": "#", ".toml": "#", ".css": "/*", ".js": "//"}
+"""What begins a comment, by ending; a Python file has its docstring."""
+
+
+def _first_sentence(path: Path) -> str:
+    """Of a module's docstring, or of the first comment."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        mark = COMMENTS[path.suffix]
+        lines = [line for line in text.splitlines() if not line.startswith("#!")]
+        comment = itertools.takewhile(lambda line: line.startswith((mark, " *")), lines)
+        said = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
+    paragraph = " ".join(said.partition("\n\n")[0].split())
+    return re.split(r"(?<=[.?!])\s", paragraph)[0]
+
+
+PAGES = {"docs/files.md": files_page, "docs/commands.md": commands_page, "docs/result.schema.json": schema}
 
 
 def main() -> int:
