@@ -10,10 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-INSTALLED = {"tprimat": [sys.executable, "-m", "tensorprimat"]}
+BY_HAND = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md") if "Written by" not in path.read_text()}
+WRITTEN = "\n".join([README, *BY_HAND.values()])
 
-COMMAND = re.compile(r"(?:python3 |\./)(\w+\.(?:py|sh))((?: +[^`#\n|]*)?)")
-MENTIONED = sorted({(script, flags.strip()) for script, flags in COMMAND.findall(README)})
+SCRIPT = re.compile(r"(?:python3 |\./)(\w+\.(?:py|sh))((?: +[^`#\n|]*)?)")
+TPRIMAT = re.compile(r"(?:tprimat|-m tensorprimat) (\w+)((?: +[^`#\n|]*)?)")
+MENTIONED = sorted({(script, flags.strip()) for script, flags in SCRIPT.findall(WRITTEN)})
+COMMANDS = sorted({(command, flags.strip()) for command, flags in TPRIMAT.findall(WRITTEN)})
 
 
 def tracked():
@@ -22,14 +25,26 @@ def tracked():
 
 
 @pytest.mark.parametrize(("script", "flags"), MENTIONED, ids=lambda value: value or "bare")
-def test_every_command_of_the_readme_exists_and_knows_its_flags(script, flags):
+def test_every_script_of_the_readme_and_docs_exists_and_knows_its_flags(script, flags):
     assert (ROOT / script).is_file()
-    named = re.findall(r"--[a-z-]+", flags)
-    if script.endswith(".py") and named:
-        manual = subprocess.run(
-            [sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-        assert [flag for flag in named if flag not in manual and flag != "--help"] == []
+    if script.endswith(".py"):
+        assert unknown_flags([script], flags) == []
+
+
+@pytest.mark.parametrize(("command", "flags"), COMMANDS, ids=lambda value: value or "bare")
+def test_every_command_of_the_readme_and_docs_exists_and_knows_its_flags(command, flags):
+    assert unknown_flags(["-m", "tensorprimat", command], flags) == []
+
+
+def unknown_flags(program, flags):
+    """Flags that the manual of a program does not name."""
+    named = set(re.findall(r"(?<!\S)--[a-z-]+", flags)) - {"--help"}
+    if not named:
+        return []
+    manual = subprocess.run(
+        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    return sorted(named - set(re.findall(r"--[a-z-]+", manual)))
 
 
 def tree():
