@@ -24,8 +24,6 @@ def scaling(found: Sequence[Scaling]) -> Draw:
     """Time against parameters and against context, both logarithmic, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
-        from matplotlib.ticker import LogLocator, NullLocator
-
         present = [axis for axis in AXES if any(one.axis == axis for one in found)]
         for axes, axis in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
             curves = [one for one in found if one.axis == axis][:MOST_CURVES]
@@ -36,8 +34,8 @@ def scaling(found: Sequence[Scaling]) -> Draw:
             axes.set_xticks(sorted({x for one in curves for x, _ in one.points}), minor=False)
             axes.set_xticks([], minor=True)
             axes.margins(0.08, 0.2)
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_minor_locator(NullLocator())
+            axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.set_yticks([], minor=True)
             for axis_of in (axes.xaxis, axes.yaxis):
                 axis_of.set_major_formatter(_short)
             axes.set_xlabel(AXES[axis])

@@ -80,7 +80,6 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
         figure = laid_out(fill)
         for form in formats:
             pictures[form] = _saved(figure, form)
-            figure.set_layout_engine("none")  # laid out by the first: the others keep the places
     return pictures
 
 
@@ -106,9 +105,15 @@ def laid_out(fill: Fill) -> Any:
     """A filled matplotlib Figure, to be saved under STYLE."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.transforms import Bbox
 
-    figure = Figure(layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08), dpi=DPI)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
+    figure = Figure(layout=layout, dpi=DPI)
     fill(figure)
+    layout.execute(figure)
+    figure.set_layout_engine("none")  # once is enough for every format
+    for axes in figure.get_axes():  # the solver's last digits are not the same each time
+        axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
     return figure
 
 
@@ -118,7 +123,7 @@ def draw(comparison: Comparison) -> Any:
 
 
 def _saved(figure: Any, form: str) -> bytes:
-    """The file's bytes. savefig would draw everything twice where there is a layout engine; a canvas draws once."""
+    """The file's bytes, drawn by a canvas itself: savefig would draw everything twice."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
