@@ -7,7 +7,7 @@ NEMO   := .venv-nemo
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-nemo test-browser env nemo-env lint help clean
+.PHONY: benchmark test test-nemo test-slurm test-browser env nemo-env lint help clean
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -32,6 +32,9 @@ env: $(READY)         ## only build .venv
 
 test-nemo: $(NEMO)/.ready   ## test against the real NeMo, in .venv-nemo
 	$(NEMO)/bin/python -m pytest tests/nemo_env
+
+test-slurm: $(NEMO)/.ready  ## test against a real Slurm on this machine (installed by apt, as root; elsewhere skipped)
+	@tools/install_slurm.sh; case $$? in 0) $(NEMO)/bin/python -m pytest tests/slurm;; 3) ;; *) exit 1;; esac
 
 nemo-env: $(NEMO)/.ready    ## only build .venv-nemo (NeMo pins what .venv cannot have)
 

@@ -33,13 +33,13 @@ def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Resu
 def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -> None:
     """Raise UsageError that names every field which keeps two results from being runs of one benchmark.
 
-    known_only: pass over what the later one, a plan, does not know yet.
+    known_only: the later one is a plan: pass over what it does not know yet, and what the earlier one does not say.
     """
     reads = {field.label: field.read for field in FIELDS} | ALSO_EQUAL
     differences = [
         f"{label} ({there} there, {here} here)"
         for label, read in reads.items()
-        if (there := read(earlier)) != (here := read(later)) and not (known_only and here is None)
+        if (there := read(earlier)) != (here := read(later)) and not (known_only and None in (there, here))
     ]
     if differences:
         raise UsageError(
@@ -60,8 +60,13 @@ def planned_result(spec: RunSpec, machine: Machine) -> Result:
             global_batch_size=spec.global_batch_size,
             micro_batch_size=spec.micro_batch_size,
             sequence_length=spec.sequence_length,
-            num_gpus=spec.num_gpus,
+            num_gpus=spec.num_gpus * spec.num_nodes,
+            num_nodes=spec.num_nodes,
             precision=spec.precision,
+            tensor_model_parallel_size=spec.tensor_model_parallel_size,
+            pipeline_model_parallel_size=spec.pipeline_model_parallel_size,
+            context_parallel_size=spec.context_parallel_size,
+            recompute="full" if spec.recompute else "none",
         ),
         performance_metrics=PerformanceMetrics(),
         provenance=Provenance(engine=spec.engine),

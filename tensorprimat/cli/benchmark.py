@@ -8,8 +8,8 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -17,13 +17,15 @@ from tensorprimat.cli import appending, blocks, launched
 from tensorprimat.cli.live import Screen
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.records import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import (
     PRIMUS_TRAINING,
     Engine,
+    Plan,
     choose,
+    cluster,
     default_engine,
     launch,
     looks_for_logs,
@@ -34,6 +36,7 @@ from tensorprimat.engines import (
     primus_spec,
     profiling,
 )
+from tensorprimat.engines.cluster import Cluster
 from tensorprimat.engines.prepare import Wanted
 from tensorprimat.logs import discover
 from tensorprimat.logs import read as read_log
@@ -60,6 +63,7 @@ class Request:
     json: bool
     wanted: Wanted
     profile: str | None = None
+    cluster: Cluster = field(default_factory=Cluster)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +109,12 @@ def benchmark(request: Request) -> int:
     for warning in machine.warnings:
         screen.warn(warning)
     chosen = MODELS if request.model == "all" else (request.model,)
-    primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
-    if primus_models is not None:
-        machine = primus_checkout.machine_of(machine)
-    from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
-    searches = discover.find(chosen) if from_logs else {}
-    plan = choose(
-        request.engine,
-        platform=machine.platform,
-        models=chosen,
-        with_log=[model for model, search in searches.items() if search.path],
-        primus_models=primus_models,
-    )
+    if request.cluster.executor:
+        machine = cluster.machine_of(request.cluster, request.wanted.num_gpus, machine)
+        searches: Mapping[str, discover.Search] = {}
+        plan = cluster.plan(request.engine, request.cluster, platform=machine.platform, models=chosen)
+    else:
+        machine, searches, plan = _plan_here(request, chosen, machine)
     screen.say(f"Engine: {plan.because}")
     jobs = [_job(model, engine, searches.get(model), request, machine) for model, engine in plan.engines.items()]
     for job in jobs:
@@ -134,6 +132,25 @@ def benchmark(request: Request) -> int:
     with _terminated_like_interrupted():
         outcomes = list(_outcomes(jobs, request, machine, screen))
     return _finish(outcomes, request, screen)
+
+
+def _plan_here(
+    request: Request, chosen: Sequence[str], machine: Machine
+) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
+    """The machine as its engine sees it, the logs that were looked for, and what happens with each model."""
+    primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
+    if primus_models is not None:
+        machine = primus_checkout.machine_of(machine)
+    from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
+    searches = discover.find(chosen) if from_logs else {}
+    plan = choose(
+        request.engine,
+        platform=machine.platform,
+        models=chosen,
+        with_log=[model for model, search in searches.items() if search.path],
+        primus_models=primus_models,
+    )
+    return machine, searches, plan
 
 
 def _as_rank(place: launched.Rank, request: Request) -> int:
@@ -172,16 +189,17 @@ def _check(request: Request) -> None:
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
     wanted = request.wanted
     for name in (
-        *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus"),
+        *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus", "num_nodes"),
         *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     ):
         value = getattr(wanted, name)
         if value is not None and value < 1:
-            flag = name.replace("_model", "").replace("_", "-")
+            flag = {"num_nodes": "nodes"}.get(name) or name.replace("_model", "").replace("_", "-")
             raise UsageError(f"--{flag} {value}: must be at least 1")
     if wanted.precision is not None and wanted.precision not in PRECISIONS:
         raise UsageError(f"--precision {wanted.precision}: no such precision; choose {', '.join(PRECISIONS)}")
     prepare.check_folder(request.output)
+    cluster.check(request.cluster, nodes=wanted.num_nodes, folder=request.output, dry_run=request.dry_run)
 
 
 def _job(model: str, engine: Engine | None, search: discover.Search | None, request: Request, machine: Machine) -> Job:
@@ -190,17 +208,25 @@ def _job(model: str, engine: Engine | None, search: discover.Search | None, requ
         if request.append:
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)
-    prepare.check_engine(engine)
+    elsewhere = request.cluster.executor
+    if request.cluster.container_image is None:  # an image has packages of its own
+        prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.wanted, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
+    if elsewhere:
+        spec = spec.model_copy(update={"options": {cluster.OPTION: elsewhere}})
     if request.profile is not None:
         profiling.check(request.profile, engine)
+        if elsewhere:
+            raise UsageError(f"--profile {request.profile}: not with --executor {elsewhere}; profile on one machine")
         if request.runs > 1 or request.append:
             raise UsageError(f"--profile {request.profile}: profiles one run; leave --runs and --append out")
     prepare.check_spec(engine, spec, machine)
     earlier = None
     if request.append:
         planned = appending.planned_result(spec, machine)
+        if request.cluster.gpu:  # a catalogue's name for it, not yet the driver's
+            planned = planned.model_copy(update={"gpu_info": GpuInfo()})
         earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)
 
@@ -226,23 +252,34 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
 
 def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> int:
     """Say what would happen. Everything but the logs' contents was checked on the way here."""
+    worst = 0
     for job in jobs:
         if job.spec is not None:
             rows = _start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
             if job.engine == PRIMUS_TRAINING:
-                primus.show_command(job.spec, screen.say)
+                try:
+                    primus.show_command(job.spec, screen.say)
+                except RunError as error:  # the next model is shown all the same
+                    screen.complain(f"{job.model}: {error}")
+                    worst = error.exit_code
+            if request.cluster.executor:
+                folder = request.output / "cluster" / "dry_run"
+                screen.say(cluster.script(job.spec, request.cluster, module=job.module, folder=folder))
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):
         screen.say("Dry run: there is nothing to run or read")
         return 2
-    screen.say("Dry run: nothing was trained, read or written; every check passed")
-    return 0
+    screen.say(f"Dry run: nothing was trained, read or written{'' if worst else '; every check passed'}")
+    return worst
 
 
 def _start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
-    return blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=_cooldown(request, machine))
+    rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=_cooldown(request, machine))
+    if request.cluster.executor:
+        rows.append(("Nodes", cluster.describe(request.cluster, spec.num_nodes)))
+    return rows
 
 
 def _cooldown(request: Request, machine: Machine) -> float:
@@ -320,7 +357,13 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: 
             if request.runs > 1:
                 screen.say(f"Run {run} of {request.runs}")
             with screen.training(f"{job.model} run {run}/{request.runs}", spec.max_steps) as show:
-                ending = launch.run(spec, module=job.module, log=place.kept(planned, f"run{run}.txt"), on_line=show)
+                ending = launch.run(
+                    spec,
+                    module=job.module,
+                    log=place.kept(planned, f"run{run}.txt"),
+                    on_line=show,
+                    wrapping=cluster.wrapping(request.cluster, place.elsewhere(planned, run)),
+                )
         except KeyboardInterrupt:  # while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
@@ -377,6 +420,10 @@ class Place:
         """A file of this invocation in history."""
         stem = store.file_stem(result, default_engine=self.default_engine)
         return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
+
+    def elsewhere(self, result: Result, run: int) -> Path:
+        """Where the files of a run on other machines go."""
+        return self.folder / "cluster" / self.kept(result, f"run{run}").name
 
     def check_append(self, earlier: Result, later: Result) -> None:
         """Raise UsageError where a run turned out to be of another benchmark; the run itself is kept."""

@@ -68,6 +68,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
         (f"--engine {request.engine}", request.engine not in ("auto", "torch")),
         ("--append", request.append),
         ("--dry-run", request.dry_run),
+        (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
     ):
         if wrong:
             raise UsageError(

@@ -14,6 +14,9 @@ PRECISION = "fp32, tf32, bf16, fp16 or fp8."
 METHODOLOGY = "Configuration to compare with: max (the vendor's best), identical on both, or classic."
 CONFIGURED = "the methodology's or the preset's"
 PARALLEL = "the methodology's, or 1"
+EXECUTOR = "Who starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
+MOUNTS = "A folder for the container (repeatable)."
+LIKE_THIS = "as this machine"
 
 
 def command(
@@ -69,6 +72,24 @@ def command(
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass: less memory, slower.")
     ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
+    executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Machines that train together, with --executor.")] = 1,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What each node has: a GPU's name, or cpu.", show_default=LIKE_THIS),
+    ] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm account to charge.")] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="Slurm time limit of a run.", show_default="01:00:00")
+    ] = None,
+    container_image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Container to train in.")] = None,
+    container_mounts: Annotated[list[str] | None, typer.Option(metavar="SRC:DST", help=MOUNTS)] = None,
+    infra: Annotated[str | None, typer.Option(metavar="WHERE", help="SkyPilot's cloud or cluster.")] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes namespace.")] = None,
+    volume_claim: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Kubernetes volume claim that all pods can write to.")
+    ] = None,
     profile: Annotated[
         str | None, typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; kept in history alone.")
     ] = None,
@@ -92,6 +113,7 @@ def command(
     Examples:
       ./benchmark.py --model all --runs 3
       ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
+      ./benchmark.py --model llama --nodes 2 --num-gpus 8 --executor slurm --partition gpu --dry-run
 
     \b
     Exit codes:
@@ -100,8 +122,21 @@ def command(
       2  a flag is wrong, or there is nothing to run or read
     """
     from tensorprimat.cli import benchmark
+    from tensorprimat.engines.cluster import Cluster
     from tensorprimat.engines.prepare import Wanted
 
+    cluster = Cluster(
+        executor=executor or "",
+        gpu=gpu,
+        account=account,
+        partition=partition,
+        time=time,
+        container_image=container_image,
+        container_mounts=tuple(container_mounts or ()),
+        infra=infra,
+        namespace=namespace,
+        volume_claim=volume_claim,
+    )
     return benchmark.benchmark(
         benchmark.Request(
             model=model,
@@ -113,6 +148,7 @@ def command(
             dry_run=dry_run,
             json=json,
             profile=profile,
+            cluster=cluster,
             wanted=Wanted(
                 steps=steps,
                 warmup_steps=warmup_steps,
@@ -127,6 +163,7 @@ def command(
                 context_parallel_size=context_parallel_size,
                 methodology=methodology,
                 num_gpus=num_gpus,
+                num_nodes=nodes,
                 strategy=strategy,
                 recompute=recompute,
             ),

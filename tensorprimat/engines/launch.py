@@ -37,6 +37,9 @@ TAIL_LINES = 40  # of stderr, in which the cause is looked for
 ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
 """How an engine says on stderr what went wrong: "torch engine: out of memory …"."""
 
+ELSEWHERE = "cluster engine: "
+"""How engines/submitted begins the line that says what became of a job on other machines."""
+
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "outofmemoryerror")
 """How CUDA, ROCm, the CPU allocator and Linux say it, in lower case."""
 
@@ -86,15 +89,13 @@ def run(
         result = _read(result_file)
         if not interrupted and child.returncode == 0 and result is not None and result.complete:
             return Ending(result=result)
-        error = _interruption() if interrupted else _cause(spec, child.returncode, stderr_file, log)
+        error = _interruption(stderr_file) if interrupted else _cause(spec, child.returncode, stderr_file, log)
         partial = None if result is None else result.model_copy(update={"complete": False})
         return Ending(result=partial, error=error, interrupted=interrupted)
 
 
 def _start(command: list[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
     """In a session of its own: a Ctrl-C reaches us alone, and all its processes can be signalled together."""
-    package_parent = str(Path(tensorprimat.__file__).parents[1])
-    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -103,8 +104,15 @@ def _start(command: list[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
         start_new_session=True,
         encoding="utf-8",
         errors="replace",
-        env={**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"},
+        env=environment(),
     )
+
+
+def environment() -> dict[str, str]:
+    """What a process of ours needs to find this very package, and to say things as they happen."""
+    package_parent = str(Path(tensorprimat.__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"}
 
 
 def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
@@ -159,8 +167,11 @@ def _read(path: Path) -> Result | None:
     return result if len(result.steps) else None
 
 
-def _interruption() -> RunError:
-    return RunError("interrupted")
+def _interruption(stderr_file: Path) -> RunError:
+    """With what became of a run that goes on elsewhere when its process here ends."""
+    lines = stderr_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + "interrupted")
+    return RunError(said.removeprefix(ELSEWHERE))
 
 
 def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:

@@ -20,7 +20,7 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import endings, nemo_recipe
+from tensorprimat.engines import cluster, endings, nemo_recipe
 from tensorprimat.machine.platform import Machine
 
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
@@ -60,10 +60,10 @@ def check(spec: RunSpec, machine: Machine) -> None:
         raise UsageError(f"--strategy {spec.strategy}: NeMo has its own, Megatron's; leave the flag out")
     if spec.seed != NEMO_SEED:
         raise UsageError(f"--seed {spec.seed}: NeMo 2 always starts from {NEMO_SEED}; leave the flag out")
-    if spec.num_nodes > 1 and not started_by_launcher():
+    if spec.num_nodes > 1 and cluster.OPTION not in spec.options and not started_by_launcher():
         raise UsageError(
             f"--num-nodes {spec.num_nodes}: start the script with srun or torchrun on every node, "
-            "or use benchmark.py --nodes"
+            "or use benchmark.py --nodes with --executor"
         )
     nemo_recipe.precision_recipe(spec)
 

@@ -103,7 +103,8 @@ def _said(value: int | None, default: int) -> int:
 
 def least_memory_bytes(spec: RunSpec) -> float:
     """Memory that weights, gradients and optimizer state need on one device at the very least, fully sharded."""
-    return models.parameters(models.find(spec.model, spec.preset).shape) * LEAST_BYTES_PER_PARAMETER / spec.num_gpus
+    devices = spec.num_gpus * spec.num_nodes
+    return models.parameters(models.find(spec.model, spec.preset).shape) * LEAST_BYTES_PER_PARAMETER / devices
 
 
 def check_engine(engine: Engine) -> None:
@@ -142,8 +143,8 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     if memory is not None and needed > memory:
         raise UsageError(
             f"--preset {spec.preset}: {models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on "
-            f"each of {spec.num_gpus} devices for weights, gradients and optimizer, and one has {memory:,.0f} GB; "
-            "use --preset tiny or more --num-gpus"
+            f"each of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
+            f"{memory:,.0f} GB; use --preset tiny or more --num-gpus"
         )
 
 

@@ -1,0 +1,87 @@
+"""What a job on other machines says: which lines are for people, which rank was lost, what is new in its files."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from tensorprimat.machine.platform import LABELS
+
+ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
+"""What an engine prints for people, wherever in a line torchrun, srun or kubectl put it."""
+OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: .+")
+ROOT_CAUSE = re.compile(
+    r"Root Cause.*?host\s+: (?P<host>\S+).*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+) ", re.DOTALL
+)
+"""The rank that failed first, in the summary that torchrun writes on every node."""
+SIGNALS = {number.value: number.name for number in signal.Signals}
+KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
+
+
+@dataclass
+class Console:
+    """Where a job's lines go as they come; keeps what may explain its end."""
+
+    out: TextIO
+    err: TextIO
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+
+    def show(self, line: str) -> None:
+        """One line of the job."""
+        if match := ENGINE_LINE.search(line):
+            print(match[0], file=self.out, flush=True)
+            return
+        print(line, file=self.err, flush=True)
+        self.said.append(line)
+
+    def note(self, line: str) -> None:
+        """One line of ours."""
+        print(line, file=self.out, flush=True)
+
+    def cause(self) -> str | None:
+        """Why the ranks ended, as far as they said: a lost rank, else an engine's own words."""
+        text = "\n".join(self.said)
+        for failed in ROOT_CAUSE.finditer(text):
+            died_of = -int(failed["code"])
+            if died_of > 0 and died_of != signal.SIGTERM:  # which torchrun itself sends to the others
+                name = SIGNALS.get(died_of, f"signal {died_of}")
+                return f"rank {failed['rank']} on {failed['host']} was lost (it died of {name})"
+        own = OWN_LINE.findall(text)
+        return own[-1].partition(": ")[2] if own else None
+
+
+class Printed(io.TextIOBase):
+    """Takes what NeMo-Run prints, and shows it line by line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._begun = console, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._console.show(line)
+        return len(text)
+
+
+class Tail:
+    """What is new in the log files of a folder."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._read: dict[Path, int] = {}
+
+    def show(self, console: Console, *, last: bool = False) -> None:
+        """Show every new line. last: what was begun and has no end yet, too."""
+        for path in sorted(self._folder.glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            whole = len(new) if last else new.rfind(b"\n") + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                console.show(line)

@@ -1,0 +1,245 @@
+"""`--executor`: what is checked before a job is sent, how Slurm is asked, and what a job's log says about its end."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import fake_primus
+import pytest
+
+from tensorprimat.cli import appending, main
+from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import cluster, launch, nemo, slurm
+from tensorprimat.engines.cluster import Cluster
+from tensorprimat.engines.job_log import Console, Tail
+from tensorprimat.machine.platform import Machine
+
+HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="login")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """benchmark.py in an empty folder; NeMo-Run and every program of an executor are taken to be there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster, "importable", lambda _: True)
+    monkeypatch.setattr(cluster.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def run(*flags):
+        code = main(["run", "--model", "llama", *flags], program="benchmark.py")
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--nodes", "2"), "--nodes 2: needs --executor, which says who starts the ranks: local, slurm, skypilot"),
+        (("--partition", "gpu"), "--partition: needs --executor"),
+        (("--nodes", "0"), "--nodes 0: must be at least 1"),
+        (("--executor", "ssh"), "--executor ssh: no such executor; choose local, slurm, skypilot, kubernetes, docker"),
+        (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local has this machine alone; use slurm"),
+        (("--executor", "local", "--partition", "gpu"), "--partition: means nothing to --executor local; it is for"),
+        (("--executor", "slurm", "--infra", "aws"), "--infra: means nothing to --executor slurm; it is for skypilot"),
+        (("--executor", "slurm", "--time", "soon"), "--time soon: must be minutes, HH:MM:SS or D-HH:MM:SS"),
+        (("--executor", "docker"), "--executor docker: needs --container-image as well"),
+        (("--executor", "docker", "--container-image", "i", "--container-mounts", "/data"), "must be SRC:DST"),
+        (("--executor", "kubernetes", "--container-image", "i"), "--executor kubernetes: needs --volume-claim as well"),
+        (("--executor", "skypilot"), "--executor skypilot: needs --gpu as well"),
+        (("--executor", "slurm", "--output", "my results"), "NeMo-Run cannot work in a path with spaces or /nemo_run"),
+        (("--executor", "slurm", "--engine", "logs"), "--engine logs: not with --executor, which has torch and nemo"),
+        (("--executor", "slurm", "--engine", "torch", "--profile", "torch"), "--profile torch: not with --executor"),
+        (("--executor", "slurm", "--gpu", "H10000"), "--gpu H10000: not in the catalogue"),
+        (("--executor", "slurm", "--gpu", "H100"), "--gpu H100: give --num-gpus too"),
+        (("--executor", "slurm", "--nodes", "2", "--global-batch-size", "5"), "--global-batch-size 5 is not a"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_one_line(run, flags, complaint):
+    code, _, said = run(*flags)
+    assert code == 2
+    assert complaint in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run, monkeypatch):
+    monkeypatch.setattr(cluster, "importable", lambda name: name != "nemo_run")
+    code, _, said = run("--executor", "slurm")
+    assert code == 2
+    assert "--executor slurm needs nemo_run, not installed here; pip install 'nemo_run==0.11.1'" in said
+    assert "torchrun or srun … -m tensorprimat run" in said
+
+
+def test_a_machine_without_slurm_says_so_but_may_look_at_the_script(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(cluster.shutil, "which", lambda _: None)
+    code, _, said = run("--executor", "slurm")
+    assert (code, "there is no sbatch here" in said) == (2, True)
+    cluster.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
+
+
+def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for flag in (("--executor", "slurm"), ("--executor", "slurm", "--nodes", "2")):
+        code, _, said = run(*flag)
+        assert code == 2
+        assert "--executor slurm: not under torchrun" in said
+
+
+def test_nodes_are_what_gpu_says_and_else_like_this_machine():
+    assert cluster.machine_of(Cluster(executor="slurm"), None, HERE) is HERE
+    node = cluster.machine_of(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
+    assert (node.platform, node.gpu_info.device_count) == ("nvd", 8)
+    assert cluster.machine_of(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
+    assert cluster.machine_of(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
+
+
+def spec(**changes):
+    fields = {
+        "model": "llama", "preset": "full", "engine": "nemo", "steps": 1, "warmup_steps": 0, "micro_batch_size": 1,
+        "global_batch_size": 16, "sequence_length": 128, "precision": "bf16", "num_gpus": 8, "num_nodes": 2,
+        "platform": "nvd", **changes,
+    }  # fmt: skip
+    return RunSpec.model_validate(fields)
+
+
+def test_nemo_takes_several_nodes_from_an_executor_and_from_nobody_else():
+    node = cluster.machine_of(Cluster(executor="slurm", gpu="H100"), 8, HERE)
+    nemo.check(spec(options={cluster.OPTION: "slurm"}), node)
+    with pytest.raises(UsageError, match="--nodes with --executor"):
+        nemo.check(spec(), node)
+
+
+def test_a_run_on_several_nodes_may_join_an_earlier_one_of_as_many_gpus():
+    assert appending.planned_result(spec(), HERE).training_config.num_gpus == 16, "what such a run's result says"
+
+
+@pytest.fixture
+def controller(tmp_path, monkeypatch):
+    """Stand-ins for Slurm's commands: scontrol's answer, its exit code, and sacct's answer."""
+
+    def controller(answer="", code=0, complaint="", accounting="exit 1"):
+        fake_primus.program(tmp_path / "bin", "scontrol", f"echo '{answer}'; echo '{complaint}' >&2; exit {code}")
+        fake_primus.program(tmp_path / "bin", "sacct", accounting)
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return controller
+
+
+def test_a_jobs_state_is_read_from_the_controller(controller):
+    controller("JobId=7 JobName=tensorprimat.llama JobState=PENDING Reason=Resources NodeList=(null) ExitCode=0:0")
+    state = slurm.state("7")
+    assert (state.word, state.reason, state.nodes, state.ended) == ("PENDING", "Resources", None, False)
+    controller("JobId=7 JobState=TIMEOUT Reason=TimeLimit NodeList=node-[1-2]")
+    assert slurm.state("7").ended
+    assert "time limit; give more with --time" in slurm.state("7").ending
+
+
+def test_a_job_the_controller_has_forgotten_is_looked_up_in_the_accounting_if_there_is_one(controller):
+    unknown = "slurm_load_jobs error: Invalid job id specified"
+    controller(code=1, complaint=unknown, accounting="echo 'CANCELLED by 0|node-1'")
+    assert slurm.state("7") == slurm.State(word="CANCELLED", nodes="node-1")
+    controller(code=1, complaint=unknown)
+    assert slurm.state("7") is None
+
+
+def test_a_controller_that_does_not_answer_ends_nothing(controller):
+    controller(code=1, complaint="Unable to contact slurm controller (connect failure)")
+    assert slurm.state("7").word == slurm.UNANSWERED
+    assert not slurm.state("7").ended
+
+
+@pytest.mark.parametrize(("gres", "counts"), [("gpu:h100:8(S:0-1)", True), ("(null)", False)])
+def test_gpus_are_asked_for_where_slurm_hands_them_out(tmp_path, monkeypatch, gres, counts):
+    fake_primus.program(tmp_path / "bin", "sinfo", f"echo '{gres}'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert slurm.counts_gpus("gpu") is counts
+
+
+SUMMARY = """\
+[default0]:torch engine: training failed: RuntimeError: peer closed the connection
+============================================================
+on_node.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : node-2
+  rank      : 9 (local_rank: 1)
+  exitcode  : {code} (pid: 71)
+  error_file: <N/A>
+"""
+
+
+@pytest.fixture
+def console():
+    return Console(out=io.StringIO(), err=io.StringIO())
+
+
+def test_a_lost_rank_is_the_cause_whatever_the_others_said(console):
+    for line in SUMMARY.format(code=-9).splitlines():
+        console.show(line)
+    assert console.cause() == "rank 9 on node-2 was lost (it died of SIGKILL)"
+
+
+def test_a_rank_that_failed_by_itself_is_quoted(console):
+    for line in SUMMARY.format(code=1).splitlines():
+        console.show(line)
+    assert console.cause() == "training failed: RuntimeError: peer closed the connection"
+
+
+def test_the_engines_own_lines_come_through_and_the_rest_is_kept_aside(console):
+    console.show("[default0]:[CUDA] Step  10 | Time: 1.234s")
+    console.show("(llama, pid=7) [default0]:[ROCM]   Work:   micro batch 1")
+    console.show("a library's chatter")
+    assert console.out.getvalue() == "[CUDA] Step  10 | Time: 1.234s\n[ROCM]   Work:   micro batch 1\n"
+    assert console.err.getvalue() == "a library's chatter\n"
+    assert console.cause() is None
+
+
+def test_a_line_of_the_log_is_shown_once_and_whole(tmp_path, console):
+    tail, log = Tail(tmp_path, "*.out"), tmp_path / "log-1.out"
+    tail.show(console)
+    log.write_text("one\ntw")
+    tail.show(console)
+    log.write_text("one\ntwo\nthree")
+    tail.show(console)
+    assert list(console.said) == ["one", "two"]
+    tail.show(console, last=True)
+    assert list(console.said) == ["one", "two", "three"]
+
+
+ELSEWHERE = """
+import signal, sys, time
+def stop(*_):
+    print("cluster engine: interrupted; Slurm job 7 was cancelled", file=sys.stderr)
+    sys.exit(1)
+signal.signal(signal.SIGINT, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_passes_on_what_became_of_the_job(tmp_path):
+    program = tmp_path / "elsewhere.py"
+    program.write_text(ELSEWHERE)
+
+    def interrupt(_line):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)  # the signal arrives here
+
+    ending = launch.run(
+        spec(), module="unused", log=tmp_path / "log", on_line=interrupt, wrapping=[sys.executable, str(program)]
+    )
+    assert ending.interrupted
+    assert str(ending.error) == "interrupted; Slurm job 7 was cancelled"
+
+
+def test_a_script_that_nemo_run_cannot_write_is_one_line(monkeypatch, tmp_path):
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
+    monkeypatch.setattr(cluster.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
+        cluster.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
