@@ -19,7 +19,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, prepare, torch_engine
 
 if TYPE_CHECKING:
-    from tensorprimat.cli.benchmark import Request
+    from tensorprimat.cli.jobs import Request
     from tensorprimat.core.records import Result
     from tensorprimat.machine.platform import Machine
 

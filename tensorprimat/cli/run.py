@@ -121,7 +121,8 @@ def command(
       1  a run failed or was interrupted; what was measured before is kept
       2  a flag is wrong, or there is nothing to run or read
     """
-    from tensorprimat.cli import benchmark
+    from tensorprimat.cli.benchmark import benchmark
+    from tensorprimat.cli.jobs import Request
     from tensorprimat.engines.cluster import Cluster
     from tensorprimat.engines.prepare import Wanted
 
@@ -137,8 +138,8 @@ def command(
         namespace=namespace,
         volume_claim=volume_claim,
     )
-    return benchmark.benchmark(
-        benchmark.Request(
+    return benchmark(
+        Request(
             model=model,
             runs=runs,
             engine=engine,

@@ -1,0 +1,143 @@
+"""What a benchmark is asked for, checked, and what that means for each model: an engine, a spec, a log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorprimat.cli import appending
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo, Result
+from tensorprimat.core.spec import MODELS, RunSpec
+from tensorprimat.engines import (
+    Engine,
+    Plan,
+    choose,
+    cluster,
+    default_engine,
+    looks_for_logs,
+    prepare,
+    primus_checkout,
+    profiling,
+)
+from tensorprimat.engines.cluster import Cluster
+from tensorprimat.engines.prepare import Wanted
+from tensorprimat.logs import discover
+from tensorprimat.machine.platform import Machine
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of one benchmark."""
+
+    model: str
+    runs: int
+    engine: str
+    output: Path
+    cooldown_seconds: float | None
+    append: bool
+    dry_run: bool
+    json: bool
+    wanted: Wanted
+    profile: str | None = None
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What happens with one model."""
+
+    model: str
+    engine: Engine | None
+    """None: it has no log, and training was not asked for."""
+    spec: RunSpec | None = None
+    """Of an engine that trains."""
+    search: discover.Search | None = None
+    """For its log, where one was looked for."""
+    earlier: Result | None = None
+    """With --append: the result that the runs are added to."""
+
+    @property
+    def module(self) -> str:
+        """What a fresh process runs. Raises UsageError for an engine that does not train."""
+        if self.engine is None or self.engine.module is None:
+            raise UsageError(f"--engine {self.engine.name if self.engine else 'none'}: it does not train")
+        return self.engine.module
+
+
+def check(request: Request) -> None:
+    """Flags that no engine and no reader could work with."""
+    if request.model != "all" and request.model not in MODELS:
+        raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
+    if request.runs < 1:
+        raise UsageError(f"--runs {request.runs}: must be at least 1")
+    pause = request.cooldown_seconds
+    if pause is not None and not (math.isfinite(pause) and pause >= 0):
+        raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
+    wanted = request.wanted
+    for name in (
+        *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus", "num_nodes"),
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    ):
+        value = getattr(wanted, name)
+        if value is not None and value < 1:
+            flag = {"num_nodes": "nodes"}.get(name) or name.replace("_model", "").replace("_", "-")
+            raise UsageError(f"--{flag} {value}: must be at least 1")
+    if wanted.precision is not None and wanted.precision not in PRECISIONS:
+        raise UsageError(f"--precision {wanted.precision}: no such precision; choose {', '.join(PRECISIONS)}")
+    prepare.check_folder(request.output)
+    cluster.check(request.cluster, nodes=wanted.num_nodes, folder=request.output, dry_run=request.dry_run)
+
+
+def plan_here(
+    request: Request, chosen: Sequence[str], machine: Machine
+) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
+    """The machine as its engine sees it, the logs that were looked for, and what happens with each model."""
+    primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
+    if primus_models is not None:
+        machine = primus_checkout.machine_of(machine)
+    from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
+    searches = discover.find(chosen) if from_logs else {}
+    plan = choose(
+        request.engine,
+        platform=machine.platform,
+        models=chosen,
+        with_log=[model for model, search in searches.items() if search.path],
+        primus_models=primus_models,
+    )
+    return machine, searches, plan
+
+
+def job_of(
+    model: str, engine: Engine | None, search: discover.Search | None, request: Request, machine: Machine
+) -> Job:
+    """Raises TensorPrimatError where the engine could not run this model here."""
+    if engine is None or engine.reads_logs:
+        if request.append:
+            raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
+        return Job(model=model, engine=engine, search=search)
+    elsewhere = request.cluster.executor
+    if request.cluster.container_image is None:  # an image has packages of its own
+        prepare.check_engine(engine)
+    spec = prepare.spec_of(model, request.wanted, engine=engine, machine=machine)
+    spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
+    if elsewhere:
+        spec = spec.model_copy(update={"options": {cluster.OPTION: elsewhere}})
+    if request.profile is not None:
+        profiling.check(request.profile, engine)
+        if elsewhere:
+            raise UsageError(f"--profile {request.profile}: not with --executor {elsewhere}; profile on one machine")
+        if request.runs > 1 or request.append:
+            raise UsageError(f"--profile {request.profile}: profiles one run; leave --runs and --append out")
+    prepare.check_spec(engine, spec, machine)
+    earlier = None
+    if request.append:
+        planned = appending.planned_result(spec, machine)
+        if request.cluster.gpu:  # a catalogue's name for it, not yet the driver's
+            planned = planned.model_copy(update={"gpu_info": GpuInfo()})
+        earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
+    return Job(model=model, engine=engine, spec=spec, earlier=earlier)

@@ -1,0 +1,164 @@
+"""The runs of one model, each in a fresh process and saved as it ends; and what is said around them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorprimat.cli import appending, blocks
+from tensorprimat.cli.jobs import Job, Request
+from tensorprimat.cli.live import Screen
+from tensorprimat.core import models, store
+from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.records import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.summary import pool
+from tensorprimat.engines import cluster, default_engine, launch, profiling
+from tensorprimat.machine.platform import Machine
+
+GPU_COOLDOWN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one model: a result, an error, or both where a later run failed."""
+
+    model: str
+    result: Result | None = None
+    path: Path | None = None
+    error: TensorPrimatError | None = None
+    interrupted: bool = False
+
+
+def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> Outcome:
+    """Every run of one model, saved as it ends."""
+    planned = appending.planned_result(spec, machine)
+    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
+    screen.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
+    if request.profile is not None:
+        return _profile(job, spec, request.profile, place, planned, screen)
+    outcome = Outcome(model=job.model)
+    parts = [] if job.earlier is None else [job.earlier]
+    for run in range(1, request.runs + 1):
+        try:
+            if run > 1:
+                _cool_down(_cooldown(request, machine), screen)
+            if request.runs > 1:
+                screen.say(f"Run {run} of {request.runs}")
+            with screen.training(f"{job.model} run {run}/{request.runs}", spec.max_steps) as show:
+                ending = launch.run(
+                    spec,
+                    module=job.module,
+                    log=place.kept(planned, f"run{run}.txt"),
+                    on_line=show,
+                    wrapping=cluster.wrapping(request.cluster, place.elsewhere(planned, run)),
+                )
+        except KeyboardInterrupt:  # while cooling down
+            ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+        if ending.error is not None or ending.result is None:
+            partial = None if ending.result is None else place.save(ending.result, run=run)
+            error = explained(ending.error, run, request.runs, kept=outcome.path, partial=partial)
+            return replace(outcome, error=error, interrupted=ending.interrupted)
+        if job.earlier is not None:
+            place.check_append(job.earlier, ending.result)
+        screen.say(blocks.run_line(ending.result, run))
+        parts.append(ending.result)
+        result = with_command(pool(parts))
+        outcome = replace(outcome, result=result, path=place.save(result))
+    return outcome
+
+
+def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> Outcome:
+    """One run with a profiler around it; its result goes to history alone, marked."""
+    stem = place.kept(planned, profiler).resolve()
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
+    with screen.training(f"{job.model} profiled", spec.max_steps) as show:
+        ending = launch.run(
+            spec,
+            module=job.module,
+            log=place.kept(planned, "run1.txt"),
+            on_line=show,
+            wrapping=profiling.wrapping(profiler, stem),
+        )
+    if ending.result is None or ending.error is not None:
+        error = explained(ending.error, 1, 1, kept=None, partial=None)
+        return Outcome(model=job.model, error=error, interrupted=ending.interrupted)
+    provenance = ending.result.provenance.model_copy(update={"profiled": True})
+    result = with_command(pool([ending.result.model_copy(update={"provenance": provenance})]))
+    path = store.write(result, place.kept(result, "profiled.json"))
+    for written in sorted(stem.parent.glob(f"{stem.name}*")):
+        screen.say(f"Profile: {written}")
+    return Outcome(model=job.model, result=result, path=path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the files of one model go."""
+
+    folder: Path
+    stamp: str
+    default_engine: str | None
+
+    def save(self, result: Result, *, run: int | None = None) -> Path:
+        """run: of an incomplete result, which history keeps beside the whole ones."""
+        stamp = self.stamp if run is None else f"{self.stamp}_run{run}"
+        return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
+
+    def kept(self, result: Result, ending: str) -> Path:
+        """A file of this invocation in history."""
+        stem = store.file_stem(result, default_engine=self.default_engine)
+        return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
+
+    def elsewhere(self, result: Result, run: int) -> Path:
+        """Where the files of a run on other machines go."""
+        return self.folder / "cluster" / self.kept(result, f"run{run}").name
+
+    def check_append(self, earlier: Result, later: Result) -> None:
+        """Raise UsageError where a run turned out to be of another benchmark; the run itself is kept."""
+        try:
+            appending.refuse_unlike(earlier, later)
+        except UsageError as error:
+            kept = self.kept(later, "not_appended.json")
+            store.write_atomically(kept, store.to_json(later))
+            raise UsageError(f"{error} (this run is in {kept})") from error
+
+
+def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
+    rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=_cooldown(request, machine))
+    if request.cluster.executor:
+        rows.append(("Nodes", cluster.describe(request.cluster, spec.num_nodes)))
+    return rows
+
+
+def _cooldown(request: Request, machine: Machine) -> float:
+    default = 0.0 if machine.platform == "cpu" else GPU_COOLDOWN_SECONDS
+    return default if request.cooldown_seconds is None else request.cooldown_seconds
+
+
+def _cool_down(seconds: float, screen: Screen) -> None:
+    with screen.cooling(seconds) as tick:
+        launch.cool_down(seconds, tick)
+
+
+def explained(
+    error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: Path | None
+) -> TensorPrimatError:
+    """The cause with which run it was, and where everything is that was measured."""
+    cause = error or RunError("the run ended without a result")
+    which = f"run {run} of {runs}: " if runs > 1 else ""
+    finished = f"; the runs before it are in {kept}" if kept else ""
+    begun = f"; what it measured is in {partial}" if partial else ""
+    return type(cause)(f"{which}{cause}{finished}{begun}")
+
+
+def title_of(spec: RunSpec) -> str:
+    return models.find(spec.model, spec.preset).title
+
+
+def with_command(result: Result) -> Result:
+    """With the command line that asked for it."""
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"command": command})})
