@@ -46,6 +46,14 @@ def test_rows_beyond_the_first_stretch_are_found(tmp_path: Path) -> None:
     assert len(logs.read(written(tmp_path, noise + lines(MEGATRON))).steps) == 9
 
 
+def test_a_setting_that_no_run_can_have_is_left_out_and_said(tmp_path: Path) -> None:
+    row = "Training epoch 0, iteration {0}/99 | global_batch_size: 8e111 | train_step_timing in s: 1.{0}0\n"
+    result = logs.read(written(tmp_path, lines(row)))
+    assert result.training_config.global_batch_size is None
+    assert any(warning.startswith("global_batch_size: the log says") for warning in result.warnings)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.55)
+
+
 def test_two_formats_that_fit_are_named(tmp_path: Path) -> None:
     result = logs.read(written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3)))
     assert result.provenance.format == "megatron"
@@ -64,8 +72,16 @@ def test_a_format_named_by_flag_is_taken(tmp_path: Path) -> None:
 def test_noise_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(NotALogError) as refusal:
         logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
-    assert "elapsed time per iteration" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    said = str(refusal.value)
+    assert all(format.name in said for format in logs.FORMATS)
+    assert "tprimat extract --formats" in said
+    assert len(said) < 300 + len(str(tmp_path))
+    assert "\n" not in said
+
+
+def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="elapsed time per iteration"):
+        logs.read(written(tmp_path, "loading data\n"), format="megatron")
 
 
 def test_a_log_that_died_before_its_first_step_says_of_what(tmp_path: Path) -> None:

@@ -104,6 +104,15 @@ def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
         assert len(found) <= 1
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_row_is_without_the_needle_that_its_format_is_searched_by(name: str) -> None:
+    log = Log(LOGS / name)
+    for format in logs.FORMATS:
+        if format.detect(log):
+            without = [line for line in log.lines() if not any(n.decode() in line[1] for n in format.needles)]
+            assert format.detect(Log(log.path, window=without)) == 0
+
+
 def test_the_artefact_of_asynchronous_dispatch_is_no_measurement(shared: Path) -> None:
     result = logs.read(shared / "logs/maxtext/excerpts.md")
     assert 0.319 not in result.steps.column("seconds")

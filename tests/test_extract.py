@@ -102,6 +102,21 @@ def test_logs_of_one_benchmark_are_its_runs(tmp_path: Path, capsys: pytest.Captu
     assert [source["file"] for source in document["provenance"]["sources"]] == ["run1.log", "run2.log", "run3.log"]
 
 
+def test_results_that_share_a_name_are_said_and_one_file_holds_only_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for batch in (128, 256):
+        (tmp_path / f"batch{batch}.log").write_text(log().replace("batch size:   128", f"batch size:   {batch}"))
+    assert extract(tmp_path / "batch*.log", "--model-name", "llama", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert len(set(said.out.split())) == 1
+    assert f"all 2 are in {tmp_path / 'out' / 'history'}" in said.err
+    assert len(list((tmp_path / "out" / "history").iterdir())) == 2
+    assert extract(tmp_path / "batch*.log", "--output", tmp_path / "one.json") == 2
+    assert "one file for 2 results; name a folder" in capsys.readouterr().err
+    assert not (tmp_path / "one.json").exists()
+
+
 def test_logs_of_several_ranks_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "ranks"
     folder.mkdir()
@@ -149,6 +164,22 @@ def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.Ca
     assert "unknown" in capsys.readouterr().out
 
 
+def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
+    primus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explained(*arguments: str) -> str:
+        assert extract(primus, *arguments) == 0
+        return capsys.readouterr().out
+
+    assert f"sequence_length = 8192\n  {primus}:1: seq_length ............... 8192" in explained(
+        "--explain", "sequence_length"
+    )
+    assert f"  {primus}:2: " in explained("--explain", "global_batch_size")
+    assert f"  {primus}:2: " in explained("--explain", "num_gpus")
+    assert "from --num-gpus, not from the log" in explained("--explain", "num_gpus", "--num-gpus", "4")
+    assert "precision is unknown\n  no log states it; --precision would give it" in explained("--explain", "precision")
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -157,6 +188,7 @@ def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.Ca
         (("*.nothing",), "no file fits"),
         (("{log}", "--num-gpus", "0"), "--num-gpus 0"),
         (("{log}", "--global-batch-size", "-4"), "--global-batch-size -4"),
+        (("{log}", "--num-gpus", "9" * 30), "more than there can be"),
         (("{log}", "--precision", "int3"), "--precision int3"),
         (("{log}", "--format", "excelsior"), "no such format"),
         (("{log}", "--explain", "speed"), "no such figure"),
@@ -184,7 +216,9 @@ def test_an_output_folder_that_cannot_be_written_is_said(
 
 def test_formats_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert extract("--formats") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()][:3] == ["megatron", "nemo", "torchtitan"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line[0] != " "][:3] == ["megatron", "nemo", "torchtitan"]
+    assert "elapsed time per iteration" in lines[1]
 
 
 def test_follow_shows_growth_and_writes_the_result_in_the_end(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_hosts_that_print_the_same_step_are_one(read_text: Any) -> None:
 
 def test_a_row_behind_the_prefix_of_primus_is_read(read_text: Any) -> None:
     prefix = "[20260105 08:00:00][rank-0/8][INFO ] [--metric_logger.py:120] : "
-    assert len(read_text(log(*(row(n, prefix=prefix) for n in range(4)))).steps) == 4
+    result = read_text(log(*(row(n, prefix=prefix) for n in range(4))))
+    assert len(result.steps) == 4
+    assert result.source == "Primus (MaxText backend)"
 
 
 def test_maxdiffusion_counts_samples(read_text: Any) -> None:
@@ -131,6 +133,9 @@ def test_maxdiffusion_counts_samples(read_text: Any) -> None:
     ]
     result = read_text("Num_devices: 8, shape (8,)\n" + "\n".join(lines) + "\n")
     assert result.steps[3].reported_samples_per_second == 4.0
+    per_device = read_text("\n".join(lines) + "\n").performance_metrics
+    assert (per_device.samples_per_second, per_device.samples_per_second_per_gpu) == (None, 0.5)
+    assert read_text("\n".join(lines) + "\n", num_gpus=16).performance_metrics.samples_per_second == 8.0
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(6760.245)
 
 

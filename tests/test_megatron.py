@@ -333,6 +333,85 @@ def test_allocator_sizes_printed_once_are_the_largest_rank(tmp_path: Path) -> No
     assert memory.peak_memory_reserved_gb == pytest.approx(12 * 2**20 / 1e9)
 
 
+BRIDGE_MEMORY = (
+    "[Rank {}] (after 1 iterations) memory (GB) | mem-allocated-gigabytes: 51.072 | mem-reserved-gigabytes: 60.5 | "
+    "mem-max-allocated-gigabytes: {} | mem-alloc-retires: 0"
+)
+
+
+def bridge_row(number: int, milliseconds: float) -> str:
+    """Megatron-Bridge's iteration line without --log-throughput."""
+    return row("2021", number, milliseconds)
+
+
+def test_bridges_allocator_sizes_are_decimal_gigabytes_whichever_are_printed(tmp_path: Path) -> None:
+    lines = [bridge_row(i, 2500.0) for i in range(1, 8)]
+    lines[1:1] = [BRIDGE_MEMORY.format(0, 70.5), BRIDGE_MEMORY.format(1, 80.25)]
+    memory = read(tmp_path, lines).memory_metrics
+    assert memory is not None
+    assert memory.peak_memory_allocated_gb == pytest.approx(80.25)
+    assert memory.peak_memory_reserved_gb == pytest.approx(60.5)  # the current size, the peak is not printed
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_bridges_step_time_line_tells_the_rate_of_the_iteration_beside_it(tmp_path: Path, before: bool) -> None:
+    times = [9090.4, 2504.9, 2515.2, 2496.0, 31234.5]
+    lines = []
+    for number, milliseconds in enumerate(times, start=1):
+        told = f"main_fp8/0 Step Time : {milliseconds / 1000:.2f}s GPU utilization: {number}00.5MODEL_TFLOP/s/GPU"
+        pair = [told, "", "main_fp8/0  " + bridge_row(number, milliseconds)]
+        lines += pair if before else pair[::-1]
+    result = read(tmp_path, lines)
+    assert [step.seconds for step in result.steps] == pytest.approx([t / 1000 for t in times])
+    assert [step.reported_tflops_per_gpu for step in result.steps] == [100.5, 200.5, 300.5, 400.5, 500.5]
+    assert result.source == "Megatron-Bridge"
+
+
+def test_a_step_time_line_that_agrees_with_no_iteration_beside_it_is_left_out(tmp_path: Path) -> None:
+    stray = "Step Time : 7.00s GPU utilization: 900.0MODEL_TFLOP/s/GPU"
+    result = read(tmp_path, [stray, *(bridge_row(i, 2500.0) for i in range(1, 5)), stray])
+    assert len(result.steps) == 4
+    assert not result.steps.has("reported_tflops_per_gpu") or all(
+        step.reported_tflops_per_gpu is None for step in result.steps
+    )
+
+
+def test_a_log_of_step_time_lines_alone_is_read_and_says_what_it_lacks(tmp_path: Path) -> None:
+    lines = ["noise", *(f"Step Time : 2.2{i}s GPU utilization: 117{i}.4MODEL_TFLOP/s/GPU" for i in range(6))]
+    lines.append("Step Time : 2.30s GPU utilization: 0.0MODEL_TFLOP/s/GPU")
+    result = read(tmp_path, lines, num_gpus=8, global_batch_size=128, sequence_length=4096)
+    assert result.provenance.format == "megatron"
+    assert [step.index for step in result.steps] == list(range(1, 8))
+    assert [step.line for step in result.steps] == list(range(2, 9))
+    assert result.steps[0].seconds == 2.20
+    assert result.steps[-1].reported_tflops_per_gpu is None  # what it prints where it cannot tell
+    assert any("counted from 1" in warning for warning in result.warnings)
+    assert result.performance_metrics.tokens_per_second is not None
+
+
+def test_energy_and_power_per_gpu_of_a_line_are_measured(tmp_path: Path) -> None:
+    power = read(tmp_path, [row("bridge", i, 2500.0) for i in range(1, 13)]).power_metrics
+    assert power is not None
+    assert power.avg_power_watts_per_gpu == pytest.approx(650.5)
+    assert power.energy_joules_per_gpu == pytest.approx(5400.0 * 11)
+
+
+def test_the_rates_of_forks_are_reported_ones(tmp_path: Path) -> None:
+    elapsed = "elapsed time per iteration (ms): 2500.0"
+    llm_jp = "throughput per GPU (TFLOP/s/GPU): 449.6 | iteration time: 2.500 s samples/sec: 51.2"
+    swiss = "throughput (token/sec/GPU): 52428.8 | flop throughput (TFLOP/sec/GPU): 449.6"
+    for middle in (llm_jp, swiss):
+        lines = [row("2021", i, 2500.0).replace(elapsed, f"{elapsed} | {middle}") for i in range(1, 13)]
+        result = read(tmp_path, lines, num_gpus=8, sequence_length=LENGTH)
+        assert {step.seconds for step in result.steps} == {2.5}
+        assert {step.reported_tflops_per_gpu for step in result.steps} == {449.6}
+        assert not [warning for warning in result.warnings if "framework reported" in warning]
+        if middle is llm_jp:
+            assert result.performance_metrics.reported.samples_per_second == pytest.approx(51.2)
+        else:
+            assert result.performance_metrics.reported.tokens_per_second_per_gpu == pytest.approx(52428.8)
+
+
 def test_a_wrong_sequence_length_is_named_by_what_reconciles_it(tmp_path: Path) -> None:
     result = read(tmp_path, [row("P7", i, 9763.0) for i in range(1, 30)], num_gpus=8, sequence_length=2048)
     assert any("--sequence-length 8192" in warning for warning in result.warnings)

@@ -289,3 +289,14 @@ def test_nothing_but_the_tools_own_errors_escapes(tmp_path_factory, events):
     path.write_text("\n".join(":::MLLOG " + json.dumps(document) for document in documents))
     with suppress(TensorPrimatError):
         logs.read(path)
+
+
+@pytest.mark.parametrize("logged", [35.706, 35.706 * 2**30])
+def test_peak_memory_beside_a_blocks_throughput_is_the_allocators(tmp_path, logged):
+    journal = Journal(global_batch_size=16)
+    journal.say("run_start")
+    journal.say("block_start")
+    for row in range(1, 7):
+        journal.track({"throughput": 32.0, "train_step_time": 0.5, "max_memory_usage": logged}, 2.0, step=row * 64)
+    memory = journal.read(tmp_path / "run.txt").memory_metrics
+    assert memory.peak_memory_allocated_gb == pytest.approx(35.706 * 2**30 / 1e9)

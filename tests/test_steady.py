@@ -92,6 +92,24 @@ def test_printed_digits_are_not_a_change():
     assert find_steady(series).start == 1
 
 
+@pytest.mark.parametrize("between_ticks", [0.2, 0.35, 0.4, 0.45, 0.5])
+@pytest.mark.parametrize("jitter", [0.01, 0.3, 0.6])
+def test_a_coarse_clock_settles_like_a_fine_one(between_ticks, jitter):
+    random = np.random.default_rng(3)
+    found = [
+        find_steady(np.round(97 + between_ticks + jitter * random.standard_normal(200)) / 1000) for _ in range(100)
+    ]
+    assert sum(steady.settled for steady in found) >= 95
+    assert np.mean([steady.start for steady in found]) < 10
+
+
+def test_a_coarse_clock_hides_no_change_of_three_ticks():
+    series = np.round(noisy(np.where(np.arange(300) < 200, 97.4, 100.4), noise=0.003)) / 1000
+    assert not find_steady(series).settled
+    warming = np.round(noisy(np.where(np.arange(300) < 20, 110.4, 97.4), noise=0.003)) / 1000
+    assert abs(find_steady(warming).start - 20) <= 2
+
+
 def test_interrupted_rows_are_passed_over():
     series = noisy(np.concatenate([ramp(5, rows=30)]))
     series[[2, 10, 11]] = np.nan

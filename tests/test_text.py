@@ -37,6 +37,13 @@ def test_every_drawing_of_a_progress_bar_is_a_line_of_the_same_number(tmp_path: 
     assert list(log.lines()) == [(1, "start"), (2, " 10%"), (2, " 50%"), (2, "100%"), (3, "end")]
 
 
+def test_lines_that_end_in_carriage_returns_alone_are_numbered_like_others(tmp_path: Path) -> None:
+    log = written(tmp_path, b"one\rtwo\r\rfour")
+    assert list(log.lines()) == [(1, "one"), (2, "two"), (3, ""), (4, "four")]
+    assert log.tail(100) == ["one", "two", "", "four"]
+    assert log.count_lines() == 3
+
+
 def test_numbers_stay_right_over_blocks(tmp_path: Path) -> None:
     lines = [f"line {i} {'x' * (i % 97)}" for i in range(1, 4000)]
     log = written(tmp_path, ("\n".join(lines) + "\n").encode())
@@ -80,6 +87,14 @@ def test_broken_gzip_is_one_clear_error(tmp_path: Path, cut: int) -> None:
     packed = gzip.compress(os.urandom(2000))
     with pytest.raises(InputError, match=r"gzip|binary"):
         list(written(tmp_path, packed[:cut]).lines())
+
+
+def test_broken_zstd_is_one_clear_error(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(b"iteration\n" * 500)
+    for broken in (packed[:4] + b"\xff" * 40, packed[:-3] + b"abc"):
+        with pytest.raises(InputError, match="broken zstd data"):
+            list(written(tmp_path, broken).lines())
 
 
 def test_a_packed_bomb_is_refused_before_it_unfolds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +153,8 @@ def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
         ("\x1b]0;title\x07step: 1\x1b[K", "step: 1"),
         ("0[[32m20251202 06:26:45[0m]", "0[20251202 06:26:45]"),
         ("x[0] and [rank0]: stay", "x[0] and [rank0]: stay"),
+        ("[main] loss [m] took [5ms], [10mins]", "[main] loss [m] took [5ms], [10mins]"),
+        ("[mstep: 1[32ms:1[m", "[mstep: 1s:1"),
     ],
 )
 def test_colours_come_off_with_or_without_their_escape(coloured: str, plain: str) -> None:

@@ -180,3 +180,15 @@ def test_a_crash_after_rows_leaves_an_incomplete_result(read_text: Any) -> None:
 def test_a_crash_before_the_first_step_is_refused(read_text: Any) -> None:
     with pytest.raises(NotALogError, match="no usable step timing"):
         read_text(log("Traceback (most recent call last):"))
+
+
+def test_primus_prefix_tells_the_world_the_clock_and_the_vendor(read_text: Any) -> None:
+    lines = []
+    for n in range(1, 5):
+        plain = row(n).partition("INFO - ")[2]
+        lines.append(f"[20260105 08:01:0{n}][rank-0/16][INFO ] [--------metrics.py:488] : {plain}")
+    result = read_text("\n".join(lines) + "\n")
+    assert (result.training_config.num_gpus, result.platform) == (16, "amd")
+    assert result.source == "Primus (torchtitan backend)"
+    assert result.timestamp == "2026-01-05T08:01:01"
+    assert [step.ended_at - result.steps[0].ended_at for step in result.steps] == [0, 1, 2, 3]

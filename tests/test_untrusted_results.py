@@ -9,6 +9,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import store
+from tensorprimat.core.errors import InputError
 
 ROWS = 2 * 55
 """Of the result below: two runs of five steps of warm-up and fifty measured ones."""
@@ -110,3 +111,11 @@ def test_text_that_steers_a_terminal_or_a_spreadsheet_is_made_harmless_everywher
     assert "<script>x" not in (out / "comparison_report.html").read_text()
     assert "<script>x" not in (out / "comparison_report.md").read_text()
     assert not any(cell.startswith("=") for cell in (out / "comparison.csv").read_text().replace('"', "").split(","))
+
+
+def test_a_file_beyond_the_size_of_any_result_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "LARGEST_RESULT_BYTES", 2**20)
+    path = tmp_path / "huge.json"
+    path.write_bytes(b'{"performance_metrics": {}' + b" " * 2**20)
+    with pytest.raises(InputError, match="more than 1 MiB"):
+        store.load(path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import MemoryMetrics, PerformanceMetrics, PowerMetrics, Result
+from tensorprimat.core.records import GpuInfo, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured, time_of
+from tensorprimat.logs import FLAGS, STDIN, Log, origins
 from tensorprimat.reports.safe_text import one_line
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
@@ -75,17 +78,29 @@ def one_liner(result: Result) -> str:
     return " | ".join(parts)
 
 
-def explain(result: Result, field: str) -> str:
-    """How a figure came about: formula, numbers put in, lines they come from. Raises UsageError for no such figure."""
+def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
+    """How a figure came about: formula, numbers put in, lines they come from; or where a setting stands in the logs.
+
+    Raises UsageError for no such figure or setting.
+    """
+    for name, record in _FACTS.items():
+        if field in record.model_fields:
+            return _explain_fact(result, field, getattr(getattr(result, name), field), logs)
     section = next((name for name, record in _SECTIONS.items() if field in record.model_fields), None)
     if section is None or field == "reported":
-        known = ", ".join(name for record in _SECTIONS.values() for name in record.model_fields if name != "reported")
-        raise UsageError(f"--explain {field}: no such figure; figures: {known}")
+        sections = {**_SECTIONS, **_FACTS}
+        names = [name for record in sections.values() for name in record.model_fields if name != "reported"]
+        near = get_close_matches(field, names, n=5, cutoff=0.4) or ["tokens_per_second_per_gpu", "global_batch_size"]
+        raise UsageError(
+            f"--explain {field}: no such figure or setting; known are the keys of a result's {', '.join(sections)}, "
+            f"such as {', '.join(near)}"
+        )
     values = getattr(result, section)
     value = getattr(values, field) if values is not None else None
     if value is None:
-        about = (field, section, "tokens_per")
+        about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
         reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
+        reasons = reasons or ["no log holds it or what it is computed from"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = _figure(value) if isinstance(value, int | float) else str(value)
     lines = [f"{field} = {shown}"]
@@ -99,6 +114,23 @@ def explain(result: Result, field: str) -> str:
     return "\n".join(lines)
 
 
+def _explain_fact(result: Result, field: str, value: object, logs: Sequence[str]) -> str:
+    """A setting with its origin: the flag that said it, or the lines that state it."""
+    if value is None or value == {}:
+        flag = f"; {FLAGS[field]} would give it" if field in FLAGS else ""
+        return f"{field} is unknown\n  no log states it{flag}"
+    shown = [f"{field} = {one_line(str(value))}"]
+    if origin := result.provenance.assumed.get(field):
+        return "\n".join([*shown, f"  from {origin}, not from the log"])
+    for path in logs:
+        found = [] if path == STDIN else origins.stating(Log(Path(path)), field, value)
+        shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
+    if len(shown) == 1:
+        shown.append("  no line names it with this value: it follows from the rows or from other settings")
+    return "\n".join(shown)
+
+
+_FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}
 _SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics]] = {
     "performance_metrics": PerformanceMetrics,
     "memory_metrics": MemoryMetrics,
@@ -141,14 +173,21 @@ class _Measured:
             factors.append(f"{config.sequence_length} tokens")
         return f"{' × '.join(factors)} × {self.count} steps"
 
-    def rates(self) -> list[str]:
-        """The printed rates that stand in for times."""
-        name = next((name for name in _RATES if name in self.steps.seen), None)
+    def knows_work(self, unit: str) -> bool:
+        """Whether the tokens or samples of a step are known."""
+        config = self.result.training_config
+        from_settings = config.global_batch_size and (unit == "samples" or config.sequence_length)
+        return unit in self.steps.seen or bool(from_settings)
+
+    def rates(self, unit: str) -> list[str]:
+        """The printed rates that stand in for times, of this unit where there are any."""
+        printed = [name for name in _RATES if name in self.steps.seen]
+        name = next((name for name in printed if unit in name), next(iter(printed), None))
         if name is None:
             return ["what the log reports for the whole run"]
         column = self.steps.column(name)
         low, high = np.nanmin(column), np.nanmax(column)
-        of_rows = f"{name} of {len(self.rows)} rows, from {low:,.1f} to {high:,.1f}"
+        of_rows = f"{name} of {len(self.rows)} rows, from {_figure(low)} to {_figure(high)}"
         return [f"{of_rows}, combined by work: Σ work / Σ (work / rate)"]
 
     def origins(self) -> list[str]:
@@ -172,6 +211,7 @@ _RATES = (
     "reported_tokens_per_second",
     "reported_tokens_per_second_per_gpu",
     "reported_samples_per_second",
+    "reported_samples_per_second_per_gpu",
 )
 
 
@@ -179,8 +219,8 @@ def _rate(unit: str, *, per_gpu: bool = False) -> Callable[[_Measured], list[str
     def formula(measured: _Measured) -> list[str]:
         gpus = measured.result.training_config.num_gpus
         divided = f" / {gpus} GPUs" if per_gpu else ""
-        if measured.result.performance_metrics.basis != "step_times":
-            return measured.rates()
+        if measured.result.performance_metrics.basis != "step_times" or not measured.knows_work(unit):
+            return measured.rates(unit)
         symbols = f"Σ {unit} / Σ seconds" + (" / GPUs" if per_gpu else "")
         return [symbols, f"{measured.work(unit)} / {measured.seconds:,.6g} s{divided}"]
 
@@ -207,7 +247,7 @@ def _memory(kind: str, *, peak: bool) -> Callable[[_Measured], list[str]]:
             return ["what the log reports for the whole run"]
         if not peak:
             return [f"mean of {names[0]} over {len(steps)} measured rows / 10**9"]
-        column = np.nanmax(np.array([steps.column(name) for name in names]), axis=0)
+        column = np.fmax.reduce([steps.column(name) for name in names])
         step = steps[int(np.nanargmax(column))]
         where = f", line {step.line}" if step.line else ""
         return [f"largest of {', '.join(names)} / 10**9", f"{np.nanmax(column):,.0f} bytes, step {step.index}{where}"]

@@ -17,7 +17,7 @@ from tensorprimat.analysis.fairness import FIELDS
 from tensorprimat.cli import explaining
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.records import LARGEST_COUNT, Result
 from tensorprimat.core.summary import pool
 from tensorprimat.logs.format import Given
 from tensorprimat.reports.safe_text import one_line
@@ -35,10 +35,11 @@ class Extracted:
 
 
 def show_formats() -> int:
-    """Print the table of formats."""
+    """Print the table of formats: what each reads, and the text that gives it away."""
     width = max(len(format.name) for format in logs.FORMATS)
     for format in logs.FORMATS:
         print(f"{format.name:<{width}}  {format.reads}")
+        print(f"{'':<{width}}    {format.looks_for}")
     return 0
 
 
@@ -69,11 +70,9 @@ def extract(
     results = list(_joined(read))
     if explain is not None:
         for extracted in results:
-            print(explaining.explain(extracted.result, explain))
+            print(explaining.explain(extracted.result, explain, extracted.logs))
         return 2 if failed or not results else 0
-    for extracted in results:
-        _say_summary(extracted)
-        _write(extracted.result, output, quiet=as_json)
+    _write_all(results, output, quiet=as_json)
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)
@@ -107,6 +106,8 @@ def _check(given: Given, format: str | None) -> None:
         value = getattr(given, field)
         if isinstance(value, int) and value < (0 if field == "warmup_steps" else 1):
             raise UsageError(f"{flag} {value}: must be {0 if field == 'warmup_steps' else 1} or more")
+        if isinstance(value, int) and value > LARGEST_COUNT:
+            raise UsageError(f"{flag} {value}: is more than there can be")
     known = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
     if given.precision is not None and given.precision not in known:
         raise UsageError(f"--precision {given.precision}: must be one of {', '.join(known)}")
@@ -150,7 +151,19 @@ def _same_run(one: Result, other: Result) -> bool:
     return bool((apart <= SAME_MOMENT).all())
 
 
-def _write(result: Result, output: Path, *, quiet: bool) -> None:
+def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
+    if output.suffix == ".json" and len(results) > 1:
+        raise UsageError(f"--output {output}: one file for {len(results)} results; name a folder")
+    written = []
+    for extracted in results:
+        _say_summary(extracted)
+        written.append(_write(extracted.result, output, quiet=quiet))
+    if len(set(written)) < len(written):
+        _say(f"some results share a name: the last one bears it, all {len(written)} are in {output / 'history'}")
+
+
+def _write(result: Result, output: Path, *, quiet: bool) -> Path:
+    """Write one result and print where it is, which is returned."""
     if output.suffix == ".json":
         if output.is_dir():
             raise UsageError(f"--output {output}: is a folder")
@@ -160,6 +173,7 @@ def _write(result: Result, output: Path, *, quiet: bool) -> None:
         if not result.complete:
             _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
     print(path, file=sys.stderr if quiet else sys.stdout)
+    return path
 
 
 def _ending(result: Result) -> str:

@@ -153,7 +153,8 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
         if not len(selection.rows):
             warnings.append(f"steps: {where}nothing is left after warm-up, so no step is measured")
         elif len(selection.rows) < 10:
-            warnings.append(f"steps: {where}only {len(selection.rows)} measured rows; no interval can be given")
+            rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
+            warnings.append(f"steps: {where}only {rows}; no interval can be given")
     return warnings
 
 

@@ -4,6 +4,7 @@ TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
 ├── InputError            (2)   a file that cannot be read as what it should be
 │   └── NotALogError      (2)   a readable file that holds no usable step timing
+│       └── NoFormatError (2)   a text in which no known format recognises anything
 ├── MissingPackageError   (2)   an optional dependency is not installed
 └── RunError              (1)   training started, or should have, and did not finish
     └── OutOfMemoryError  (1)   the device's memory was not enough
@@ -53,6 +54,10 @@ class InputError(TensorPrimatError):
 
 class NotALogError(InputError):
     """The file is readable but no known format finds usable step timing in it."""
+
+
+class NoFormatError(NotALogError):
+    """Nothing in the file is of any known format: it is something else than a training log."""
 
 
 class MissingPackageError(TensorPrimatError):

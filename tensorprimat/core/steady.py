@@ -30,6 +30,8 @@ FEWEST_FOR_SHIFT = 12  # Pettitt's approximation, with a deflation that has to b
 SIGNIFICANCE = 0.01
 RESOLUTION = 1e-3  # relative; rows that agree to 0.1 % are equal, whatever their MAD (printed digits, clock)
 MATERIAL = 5e-3  # relative; a shift of less than 0.5 % changes no conclusion
+TICKING_SHARE = 0.15  # of rows off the level while most agree: then it is the clock that steps, not single rows
+TRIMMED_SHARE = 0.1  # of rows at either end, before levels are compared
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 OUTLIER_SCORE = 5.0  # Iglewicz and Hoaglin 1993 say 3.5, which normal noise reaches every 2,000 rows
 OUTLIER_SHARE = 0.05  # and a person should care: 5 % off the median
@@ -79,16 +81,31 @@ def find_outliers(seconds: np.ndarray) -> NDArray[np.int64]:
 
 
 def _level(rows: Floats) -> tuple[float, float]:
-    """Median, and a robust standard deviation: never below the resolution, larger where few rows make it uncertain."""
+    """Median, and a robust standard deviation: never below the resolution, larger where few rows make it uncertain.
+
+    A coarse clock (steps of 97 and 98 ms, by ticks of one) leaves no deviation where most rows show the same tick,
+    though every other row is a tick away: there the tick takes the deviation's place.
+    """
     level = _median(rows)
-    deviation = NORMAL_MAD * _median(np.abs(rows - level)) * (1 + 3 / len(rows))
-    return level, max(deviation, RESOLUTION * abs(level), np.finfo(np.float64).tiny)
+    distance = np.abs(rows - level)
+    resolution = max(RESOLUTION * abs(level), np.finfo(np.float64).tiny)
+    deviation = NORMAL_MAD * _median(distance) * (1 + 3 / len(rows))
+    if deviation < resolution:
+        off = distance[distance > resolution]
+        deviation = _median(off) if len(off) > TICKING_SHARE * len(rows) else resolution
+    return level, max(deviation, resolution)
 
 
 def _median(rows: Floats) -> float:
     """np.median without its bookkeeping, which costs ten times the sorting of fifty rows."""
     ordered = np.sort(rows)
     return float(ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
+
+
+def _trimmed_mean(rows: Floats) -> float:
+    """Mean of the rows without the TRIMMED_SHARE at either end."""
+    left_out = int(TRIMMED_SHARE * len(rows))
+    return float(np.sort(rows)[left_out : len(rows) - left_out].mean())
 
 
 def _ramp(rows: Floats, *, reference: int) -> int:
@@ -137,7 +154,7 @@ def _shift(rows: Floats) -> _Shift | None:
         return None
     excess = np.cumsum(centred)[:-1]
     change = int(np.argmax(np.abs(excess))) + 1
-    before, after = _median(rows[:change]), _median(rows[change:])
+    before, after = _trimmed_mean(rows[:change]), _trimmed_mean(rows[change:])  # medians would jump by a clock's tick
     if abs(before - after) < MATERIAL * abs(after):
         return None
     around_levels = centred - np.where(np.arange(count) < change, centred[:change].mean(), centred[change:].mean())

@@ -51,6 +51,7 @@ class Step:
     """Printed by the framework, over all devices."""
     reported_tokens_per_second_per_gpu: float | None = None
     reported_samples_per_second: float | None = None
+    reported_samples_per_second_per_gpu: float | None = None
     reported_tflops_per_gpu: float | None = None
     reported_mfu: float | None = None
     """As a fraction (0.42), whatever the framework prints."""

@@ -31,6 +31,7 @@ from tensorprimat.core.summary import summarise
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
+LARGEST_RESULT_BYTES = 2**28  # 50,000 rows of thirty columns make 20 MB
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
 DEFAULT_METHODOLOGY = "max"
@@ -206,13 +207,16 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
 
 def _read_json(path: Path) -> Any:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST_RESULT_BYTES + 1)
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except IsADirectoryError:
         raise InputError("a folder, not a file", path=path) from None
     if not content.strip():
         raise InputError("the file is empty", path=path)
+    if len(content) > LARGEST_RESULT_BYTES:
+        raise InputError(f"more than {LARGEST_RESULT_BYTES // 2**20} MiB, which no result has", path=path)
     try:
         return json.loads(content)
     except UnicodeDecodeError:

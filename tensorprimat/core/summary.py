@@ -105,7 +105,10 @@ def _pace(steps: Steps) -> FloatArray:
     return np.full(len(steps), np.nan)
 
 
-_RATES = ("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+_RATES = (
+    *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
+    "reported_samples_per_second_per_gpu",
+)
 
 
 def time_of(steps: Steps) -> float | None:
@@ -256,7 +259,9 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         tokens_per_second=tokens,
         tokens_per_second_per_gpu=per_gpu,
         samples_per_second=samples,
-        samples_per_second_per_gpu=samples / gpus if samples and gpus else None,
+        samples_per_second_per_gpu=samples / gpus
+        if samples and gpus
+        else combined_rate(measured, "reported_samples_per_second_per_gpu"),
         tokens_per_step=tokens_per_step / float(covers.sum()) if tokens_per_step else None,
         basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
         reported=_reported(result.performance_metrics.reported, measured if len(measured) else steps),

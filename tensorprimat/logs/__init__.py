@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core.errors import InputError, NotALogError, UsageError
+from tensorprimat.core.errors import InputError, NoFormatError, NotALogError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.logs import (
     deepspeed,
@@ -32,7 +32,7 @@ from tensorprimat.logs import (
 )
 from tensorprimat.logs.format import Format, Given
 from tensorprimat.logs.joining import FLAGS
-from tensorprimat.logs.text import Log
+from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 FORMATS: tuple[Format, ...] = (
     megatron.FORMAT,
@@ -73,15 +73,18 @@ def detect(log: Log) -> Detection | None:
     None where no format recognises anything in the whole file. Raises InputError for what cannot be read.
     """
     if log.is_folder or log.is_binary:
-        return _best(log)
-    for window in log.windows():
-        if found := _best(Log(log.path, log.called, window)):
+        return _best(log, FORMATS)
+    number = 1
+    for block in files.blocks(log.path, HEAD_BYTES):
+        likely = [format for format in FORMATS if any(needle in block for needle in format.needles)]
+        if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
             return found
+        number += files.count_line_ends(block)
     return None
 
 
-def _best(log: Log) -> Detection | None:
-    counts = [(format, rows) for format in FORMATS if (rows := format.detect(log))]
+def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
+    counts = [(format, rows) for format in formats if (rows := format.detect(log))]
     if not counts:
         return None
     counts.sort(key=lambda pair: -pair[1])
@@ -148,5 +151,9 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         )
     cause = endings.cause_of(log)
     ended = f" (its end: {cause})" if cause else ""
-    looked_for = "; ".join(f"{format.name}: {format.looks_for}" for format in formats)
-    return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)
+    if len(formats) == 1:
+        looked_for = f"{formats[0].name}: {formats[0].looks_for}"
+        return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)
+    looked_for = f"rows of {', '.join(format.name for format in formats)}"
+    remedy = "`tprimat extract --formats` shows them"
+    return NoFormatError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name, remedy=remedy)

@@ -133,6 +133,7 @@ FORMAT = Format(
     name="deepspeed",
     reads="DeepSpeed: throughput timer, pipeline engine, DeepSpeed-Chat",
     looks_for="'CurrSamplesPerSec=', 'iter time (s):' or 'E2E latency='",
+    needles=tuple(mark.encode() for _, mark, _ in _ROWS),
     detect=_detect,
     read=_read,
 )

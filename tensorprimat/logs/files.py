@@ -16,8 +16,12 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 
@@ -64,6 +68,13 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
         return b""
     with _opened(path) as file:
         return file.read(size)
+
+
+def stored(path: Path) -> Iterator[bytes]:
+    """The file's bytes as they are on disk, in chunks."""
+    with _opened(path) as file:
+        while chunk := file.read(BLOCK_BYTES):
+            yield chunk
 
 
 def is_binary(path: Path) -> bool:
@@ -114,12 +125,23 @@ def tail(path: Path, size: int) -> bytes:
 
 def count_lines(path: Path) -> int:
     """Line ends in the text: the number of its last line, if that is ended."""
-    return sum(chunk.count(b"\n") for chunk in _text_chunks(path, BLOCK_BYTES))
+    return sum(map(count_line_ends, _text_chunks(path, BLOCK_BYTES)))
+
+
+def line_ends(block: bytes) -> NDArray[np.bool_]:
+    """Which bytes of a block end a line; (bytes,)."""
+    return np.asarray(np.frombuffer(block, np.uint8) == ord("\n"))
+
+
+def count_line_ends(block: bytes) -> int:
+    """Lines that end in a block; several times as fast as bytes.count."""
+    return int(np.count_nonzero(line_ends(block)))
 
 
 def _is_transformed(head: bytes) -> bool:
     """Whether the text is something else than the file's bytes."""
-    return head[:2] == _GZIP or head[:4] == _ZSTD or head[:2] in _UTF16_MARKS or _unmarked_utf16(head) is not None
+    packed = head[:2] == _GZIP or head[:4] == _ZSTD
+    return packed or head[:2] in _UTF16_MARKS or _unmarked_utf16(head) is not None or _ends_lines_with_cr(head)
 
 
 @contextmanager
@@ -136,6 +158,9 @@ def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
     chunks = _unpacked_chunks(path, size)
     first = next(chunks, b"")
     encoding = _UTF16_MARKS.get(first[:2]) or _unmarked_utf16(first)
+    if encoding is None and _ends_lines_with_cr(first):
+        yield from (chunk.replace(b"\r", b"\n") for chunk in chain((first.removeprefix(codecs.BOM_UTF8),), chunks))
+        return
     if encoding is None:
         yield first.removeprefix(codecs.BOM_UTF8)
         yield from chunks
@@ -144,6 +169,14 @@ def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
     yield decoder.decode(first[2:] if first[:2] in _UTF16_MARKS else first).encode()
     for chunk in chunks:
         yield decoder.decode(chunk).encode()
+
+
+def _ends_lines_with_cr(head: bytes) -> bool:
+    """Whether lines end as on old Macs, and in what some terminals record: with a carriage return alone.
+
+    Beside line feeds a carriage return is something else: a progress bar drawn anew on its line.
+    """
+    return b"\r" in head[:SNIFF_BYTES] and b"\n" not in head[:SNIFF_BYTES]
 
 
 def _unmarked_utf16(head: bytes) -> str | None:
@@ -165,8 +198,7 @@ def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     yield from _bounded(path, unpacked, size)
             elif magic == _ZSTD:
-                with _zstd_reader(file) as unpacked:
-                    yield from _bounded(path, unpacked, size)
+                yield from _zstd_chunks(path, file, size)
             else:
                 while chunk := file.read(size):
                     yield chunk
@@ -174,13 +206,17 @@ def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
             raise InputError(f"broken gzip data: {error}", path=path, remedy="copy the file again") from error
 
 
-def _zstd_reader(file: IO[bytes]) -> IO[bytes]:
+def _zstd_chunks(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
         raise MissingPackageError("zstandard", needed_for="zstd logs") from error
-    reader: IO[bytes] = zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(file, read_across_frames=True)
-    return reader
+    try:
+        unpacker = zstandard.ZstdDecompressor(max_window_size=2**27)
+        with unpacker.stream_reader(file, read_across_frames=True) as unpacked:
+            yield from _bounded(path, unpacked, size)
+    except zstandard.ZstdError as error:
+        raise InputError(f"broken zstd data: {error}", path=path, remedy="copy the file again") from error
 
 
 def _bounded(path: Path, unpacked: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:

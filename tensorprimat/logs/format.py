@@ -72,6 +72,8 @@ class Format:
     """Which frameworks and spellings, for `tprimat extract --formats`."""
     looks_for: str
     """The text that gives it away, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
+    needles: tuple[bytes, ...] = ()
+    """Every row holds one of these: a stretch of text without any is passed over. () where no text is this format."""
     detect: Callable[[Log], int]
     """How many rows in the head of the log only this format would write; 0 means it is not this format."""
     read: Callable[[Log], Reading | Result]

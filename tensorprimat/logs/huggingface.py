@@ -128,6 +128,7 @@ FORMAT = Format(
     name="huggingface",
     reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; ms-swift's jsonl",
     looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",
+    needles=(LOSS.encode(), RUNTIME.encode()),
     detect=_detect,
     read=_read,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
 from tensorprimat import __version__
 from tensorprimat.core import models
@@ -17,6 +18,7 @@ from tensorprimat.core.records import (
     Model,
     PerformanceMetrics,
     Provenance,
+    Record,
     Reported,
     Result,
     Run,
@@ -28,6 +30,12 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.logs import devices, endings
 from tensorprimat.logs.format import Format, Given, Reading
 from tensorprimat.logs.text import Log
+
+_Record = TypeVar("_Record", bound=Record)
+
+WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
+
+SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 
 FLAGS = {
     "num_gpus": "--num-gpus",
@@ -64,9 +72,9 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
             timestamp=said.timestamp,
             complete=said.complete,
             gpu_info=gpu_info,
-            model=_model(Model(**said.model), given, warnings, assumed),
+            model=_model(_believed(Model, said.model, warnings), given, warnings, assumed),
             training_config=config,
-            performance_metrics=_reported_means(Reported(**said.reported), config),
+            performance_metrics=_reported_means(_believed(Reported, said.reported, warnings), config),
             runs=_runs(said),
             provenance=Provenance(
                 engine="logs",
@@ -87,7 +95,8 @@ def says_anything(result: Result) -> bool:
     """Whether a measured step, or a rate that the framework itself reported, came out."""
     performance = result.performance_metrics
     rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)
-    return any(rate is not None for rate in (*rates, performance.samples_per_second))
+    samples = (performance.samples_per_second, performance.samples_per_second_per_gpu)
+    return any(rate is not None for rate in (*rates, *samples))
 
 
 def _configuration(
@@ -99,7 +108,19 @@ def _configuration(
             continue
         _override(values, name, value, FLAGS[name], warnings)
         assumed[name] = FLAGS[name]
-    return _with_derived(TrainingConfig(**values))
+    return _with_derived(_believed(TrainingConfig, values, warnings))
+
+
+def _believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -> _Record:
+    """The record of what a log says, without what no run can be: a batch of 10**100, from a line that was damaged."""
+    try:
+        return record(**said)
+    except ValidationError as error:
+        absurd = {str(found["loc"][0]) for found in error.errors()}
+        warnings += [
+            f"{name}: the log says {str(said[name])[:40]}, which cannot be; left out" for name in sorted(absurd)
+        ]
+        return record(**{name: value for name, value in said.items() if name not in absurd})
 
 
 def _override(values: dict[str, Any], name: str, value: object, flag: str, warnings: list[str]) -> None:
@@ -136,7 +157,7 @@ def _gpu_info(
             values = {"device_name": given.gpu}  # nothing else that the log says belongs to this device
         assumed["device_name"] = "--gpu"
     values.setdefault("device_count", config.num_gpus)
-    return GpuInfo(**values)
+    return _believed(GpuInfo, values, warnings)
 
 
 def _model(model: Model, given: Given, warnings: list[str], assumed: dict[str, str]) -> Model:
@@ -162,9 +183,11 @@ def _same_name(one: str, other: str) -> bool:
 
 
 def _with_work(steps: Steps, config: TrainingConfig, given: Given) -> Steps:
-    """Samples and tokens of a step where rows carry the one and the sequence length gives the other."""
+    """Samples and tokens of a step where rows carry the one and the sequence length gives the other; rates over all."""
     if not len(steps):
         return steps
+    if config.num_gpus and steps.has(SAMPLES_PER_GPU) and (given.num_gpus or not steps.has(SAMPLES)):
+        steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
     if given.global_batch_size and "samples" in steps.seen:
         steps = steps.replace(samples=float(given.global_batch_size))
     if "samples" in steps.seen and config.sequence_length and ("tokens" not in steps.seen or given.sequence_length):
@@ -229,25 +252,28 @@ def _source(log: Log, format: Format, digest: _Digest) -> Source:
 
 
 class _Digest:
-    """SHA-256 of the file as it is on disk, computed in a thread beside the reader."""
+    """SHA-256 of the file as it is on disk, of a large one computed in a thread beside the reader."""
 
     def __init__(self, log: Log) -> None:
-        self._hash = hashlib.sha256()
-        self._thread = None if log.is_folder else threading.Thread(target=self._run, args=(log,), daemon=True)
-        if self._thread:
-            self._thread.start()
+        self._hash, self._thread = hashlib.sha256(), None
+        self._is_folder = log.is_folder
+        if self._is_folder:
+            return
+        if log.size_bytes < WORTH_A_THREAD_BYTES:
+            self._run(log)
+            return
+        self._thread = threading.Thread(target=self._run, args=(log,), daemon=True)
+        self._thread.start()
 
     def _run(self, log: Log) -> None:
-        with log.path.open("rb") as file:
-            while chunk := file.read(2**20):
-                self._hash.update(chunk)
+        for chunk in log.stored():
+            self._hash.update(chunk)
 
     def hex(self) -> str | None:
         """The digest, once the thread is done; None for a folder."""
-        if self._thread is None:
-            return None
-        self._thread.join()
-        return self._hash.hexdigest()
+        if self._thread is not None:
+            self._thread.join()
+        return None if self._is_folder else self._hash.hexdigest()
 
 
 def _amended(result: Result, given: Given, warnings: list[str]) -> Result:

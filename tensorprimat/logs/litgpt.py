@@ -83,6 +83,7 @@ FORMAT = Format(
     name="litgpt",
     reads="LitGPT pretraining and fine-tuning",
     looks_for="'iter N step N | loss train: … iter time: … ms'",
+    needles=(b"iter time: ",),
     detect=_detect,
     read=_read,
 )

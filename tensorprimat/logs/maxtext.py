@@ -73,6 +73,7 @@ class _Seen:
     drained: dict[int, str] = field(default_factory=dict)
     """Step after whose dispatch the loop waited for the device → why."""
     ramp_up_rows: int = 0
+    by_primus: bool = False
 
 
 def _detect(log: Log) -> int:
@@ -88,8 +89,8 @@ def _read(log: Log) -> Reading:
         training_config=_configuration(seen),
         gpu_info=seen.gpu_info,
         model={"name": name} if (name := seen.settings.get("model_name")) else {},
-        platform=seen.platform,
-        source="MaxText",
+        platform=seen.platform or ("amd" if seen.by_primus else None),
+        source="Primus (MaxText backend)" if seen.by_primus else "MaxText",
     )
     untimed = sum(1 for before, after in zip(printed, steps, strict=True) if before.seconds and not after.seconds)
     if untimed:
@@ -108,6 +109,7 @@ FORMAT = Format(
     name="maxtext",
     reads="MaxText and MaxDiffusion, on GPUs and TPUs, also under Primus and inside prose",
     looks_for="'completed step: …, seconds: …'",
+    needles=(b"completed step:",),
     detect=_detect,
     read=_read,
 )
@@ -117,21 +119,21 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
     for line, origin, text in log.lines_by_rank():
         if row := _ROW.search(text):
             seen.ramp_up_rows += _RAMP_UP in text
-            yield origin.rank, _step(line, row, seen.devices)
+            seen.by_primus |= origin.primus
+            yield origin.rank, _step(line, row)
         elif _NOTABLE.search(text):
             _notice(text, seen)
 
 
-def _step(line: int, row: re.Match[str], devices: int | None) -> Step:
+def _step(line: int, row: re.Match[str]) -> Step:
     values = dict(_FIELD.findall(row["fields"]))
-    samples_per_device = rows.positive(values.get("Samples/s/device"))
     return Step(
         index=int(row["step"]),
         seconds=rows.seconds(row["seconds"]),
         tokens=rows.positive(values.get("total_weights")),
         loss=rows.number(values.get("loss")),
         reported_tokens_per_second_per_gpu=rows.positive(values.get("Tokens/s/device")),
-        reported_samples_per_second=samples_per_device * devices if samples_per_device and devices else None,
+        reported_samples_per_second_per_gpu=rows.positive(values.get("Samples/s/device")),
         reported_tflops_per_gpu=rows.positive(values.get("TFLOP/s/device")),
         line=line,
     )
@@ -148,7 +150,7 @@ def _measurable(steps: list[Step], drained: dict[int, str]) -> Iterator[Step]:
                 step,
                 seconds=None,
                 reported_tokens_per_second_per_gpu=None,
-                reported_samples_per_second=None,
+                reported_samples_per_second_per_gpu=None,
                 reported_tflops_per_gpu=None,
             )
         yield replace(step, interrupted_by=drained[step.index - 1]) if step.index - 1 in drained else step

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
+from tensorprimat.logs import megatron_bridge
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.megatron_config import Facts
 from tensorprimat.logs.megatron_layout import NEEDLE
@@ -29,18 +30,21 @@ FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration,
 FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
 
 _ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time per iteration \(m?s\)\s*:")
-_EVENT = b" at iteration "
 _VALIDATION = re.compile(rb"validation loss at iteration ")
 _CHECKPOINT = re.compile(rb"(?i:sav(?:ing|ed)\b[^\n]{0,60}checkpoint|checkpoint save)[^\n]{0,60} at iteration ")
 _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 
 
 def _detect(log: Log) -> int:
-    return sum("elapsed time per iteration" in text and _ROW.search(text) is not None for _, text in log.head())
+    lines = [text for _, text in log.head()]
+    rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
+    return rows or sum(
+        "MODEL_TFLOP" in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
+    )
 
 
 def _read(log: Log) -> Reading:
-    table, facts = Table(log_bytes=log.size_bytes), Facts()
+    table, facts, step_times = Table(log_bytes=log.size_bytes), Facts(), megatron_bridge.StepTimes()
     events: list[tuple[int, str]] = []
     seen_bytes = 0
     for block in log.blocks():
@@ -49,41 +53,52 @@ def _read(log: Log) -> Reading:
             facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
         seen_bytes += len(block)
         first_line = table.next_line
-        if not table.add(block):
-            events += _events(first_line, block)
-    return _reading(table, facts, events)
+        if table.is_empty or step_times:  # the first of them stands beside the first iteration
+            step_times.add(first_line, block)
+        events += _events(first_line, block, table.add(block))
+    return _reading(table, facts, events, step_times)
 
 
-def _events(first_line: int, block: bytes) -> Iterator[tuple[int, str]]:
-    """(line number, what) of every validation and checkpoint in a block."""
-    at, counted, number = block.find(_EVENT), 0, first_line
-    while at >= 0:
+def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:
+    """(line number, what) of every validation and checkpoint in a block. found: where it says " at iteration "."""
+    counted, number = 0, first_line
+    for at in found:
         start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-        end = len(block) if end < 0 else end
-        line = block[start : min(end, start + 4096)]
+        line = block[start : min(end if end >= 0 else len(block), start + 4096)]
         kind = "validation" if _VALIDATION.search(line) else "checkpoint" if _CHECKPOINT.search(line) else None
         if kind:
             number += block.count(b"\n", counted, start)
             counted = start
             yield number, kind
-        at = block.find(_EVENT, end)
 
 
-def _reading(table: Table, facts: Facts, events: list[tuple[int, str]]) -> Reading:
+def _reading(
+    table: Table, facts: Facts, events: list[tuple[int, str]], step_times: megatron_bridge.StepTimes
+) -> Reading:
     fields, broken = table.take(), table.broken_lines
-    if not fields:
+    warnings: list[str] = []
+    if not fields and step_times:
+        fields = step_times.fields()
+        warnings.append(
+            "steps: counted from 1, because no line names its iteration; each may be the mean of a log interval"
+        )
+    elif not fields:
         return Reading(steps=Steps({}))
+    elif step_times and "reported_tflops_per_gpu" not in fields:
+        fields["reported_tflops_per_gpu"] = step_times.rates_of(fields["line"], fields["seconds"])
     content = [fields[name] for name in _CONTENT if name in fields]
     kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
     if not kept.all():
         fields = {name: values[kept] for name, values in fields.items()}
         segment = segment[kept]
-    config, warnings = facts.training_config(), list(facts.warnings)
+    config = facts.training_config()
+    warnings += facts.warnings
     _take_interval(fields, segment, events)
     _take_work(fields, config, warnings)
     _take_world(fields, config)
     _take_allocator(fields, facts)
-    config["max_steps"] = int(fields["planned"][-1])
+    if "planned" in fields:
+        config["max_steps"] = int(fields["planned"][-1])
     if broken:
         warnings.append(
             f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
@@ -95,7 +110,7 @@ def _reading(table: Table, facts: Facts, events: list[tuple[int, str]]) -> Readi
         gpu_info=gpu_info,
         model=facts.model(),
         platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
-        source="Primus (Megatron backend)" if table.primus else "Megatron",
+        source="Primus (Megatron backend)" if table.primus else "Megatron-Bridge" if step_times else "Megatron",
         timestamp=timestamp,
         warnings=warnings,
     )
@@ -138,13 +153,10 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
 
 
 def _take_world(fields: dict[str, FloatArray], config: dict[str, Any]) -> None:
-    """Number of GPUs from Primus' `rank-N/M`, and rates that are printed per GPU over all of them."""
+    """Number of GPUs from Primus' `rank-N/M`."""
     world = fields.pop("world_size", None)
     if world is not None and np.isfinite(world).any():
         config["num_gpus"] = int(world[np.isfinite(world)][-1])
-    per_gpu = fields.pop("samples_per_second_per_gpu", None)
-    if per_gpu is not None and config.get("num_gpus"):
-        fields["reported_samples_per_second"] = per_gpu * config["num_gpus"]
 
 
 def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
@@ -159,7 +171,7 @@ def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
         rows = np.flatnonzero(fields["index"] == iteration)
         for name, size in zip(names, sizes, strict=True):
             column = fields.setdefault(name, np.full(len(fields["index"]), np.nan))
-            column[rows[:1]] = size
+            column[rows[:1]] = size or np.nan
 
 
 def _steps(fields: dict[str, FloatArray], segment: NDArray[np.int64]) -> Steps:
@@ -216,6 +228,7 @@ FORMAT = Format(
     name="megatron",
     reads="Megatron-LM (2021 to now), Primus, Megatron-Bridge, Megatron-DeepSpeed and forks",
     looks_for="lines with 'iteration N/M | … elapsed time per iteration (ms):'",
+    needles=(NEEDLE, megatron_bridge.NEEDLE),
     detect=_detect,
     read=_read,
 )

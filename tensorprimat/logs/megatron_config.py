@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from tensorprimat.core.records import ModelShape
+from tensorprimat.core.units import GB
 from tensorprimat.logs import devices, names
 from tensorprimat.logs.megatron_layout import NEEDLE
 from tensorprimat.logs.text import without_colours
@@ -69,7 +70,7 @@ KEYS = frozenset((*CONFIGURATION, *WORDS, *SHAPE, *OTHERS))
 _HINTS = tuple(
     hint.encode()
     for hint in (
-        *(" ...", "world size", "padded vocab", "memory (MB)", ".yaml", ".yml"),
+        *(" ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
         *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
         *("PyTorch", "torch=", "torch:", "torch version"),
         *sorted({key.replace("_", "-") for key in KEYS if "_" in key}),
@@ -98,6 +99,9 @@ _MEMORY = re.compile(
     r"\(after (\d+) iterations\) memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) "
     r"\| reserved: ([\d.]+) \| max reserved: ([\d.]+)"
 )
+_MEMORY_OF_BRIDGE = re.compile(r"\(after (\d+) iterations\) memory \(GB\)((?: \| mem-[a-z-]+: [\d.]+)+)")
+_SIZE_OF_BRIDGE = re.compile(r" \| (mem-[a-z-]+): ([\d.]+)")
+BRIDGE_SIZES = tuple(f"mem-{kind}-gigabytes" for kind in ("allocated", "max-allocated", "reserved", "max-reserved"))
 _ROCM = re.compile(r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|rocm mem usage|\brocm/")
 _CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/")
 _VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
@@ -118,7 +122,7 @@ class Facts:
         self.is_rocm = self.is_cuda = False
         self.pytorch_version: str | None = None
         self.memory: dict[int, list[float]] = {}
-        """Iteration → allocated, peak allocated, reserved, peak reserved: bytes, the largest over ranks."""
+        """Iteration → allocated, peak allocated, reserved, peak reserved: bytes, largest over ranks; 0 where unsaid."""
         self.warnings: list[str] = []
 
     def add(self, block: bytes) -> None:
@@ -142,14 +146,19 @@ class Facts:
         if self._experiment is None and (match := _EXPERIMENT.search(text)):
             self._experiment = match[1]
         for iteration, *sizes in _MEMORY.findall(text):
-            known = self.memory.get(int(iteration), [0.0] * 4)
-            in_bytes = [float(size) * MEGABYTE for size in sizes]
-            self.memory[int(iteration)] = [max(pair) for pair in zip(known, in_bytes, strict=True)]
+            self._add_memory(int(iteration), [float(size) * MEGABYTE for size in sizes])
+        for iteration, listed in _MEMORY_OF_BRIDGE.findall(text):
+            by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # which of them are printed is the user's choice
+            self._add_memory(int(iteration), [float(by_name.get(name, 0)) * GB for name in BRIDGE_SIZES])
         self.device = self.device or devices.find_name(text)
         self.is_rocm = self.is_rocm or _ROCM.search(text) is not None
         self.is_cuda = self.is_cuda or _CUDA.search(text) is not None
         if self.pytorch_version is None and (match := _VERSION.search(text)):
             self.pytorch_version = match[1]
+
+    def _add_memory(self, iteration: int, in_bytes: list[float]) -> None:
+        known = self.memory.get(iteration, [0.0] * 4)
+        self.memory[iteration] = [max(pair) for pair in zip(known, in_bytes, strict=True)]
 
     def training_config(self) -> dict[str, Any]:
         """Fields of TrainingConfig that the log states."""

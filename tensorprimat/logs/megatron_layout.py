@@ -2,12 +2,13 @@
 
 Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first of them.
 A `Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour):
-lines are compared with it as a byte matrix, and of those that fit, one matrix product makes numbers of the digits.
+lines are compared with it as a byte matrix, and of those that fit, the digits are made numbers eight at a time.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,17 @@ EXACT_POWER = 22  # and so are powers of ten up to here
 STEADY = frozenset(
     (
         *("planned", "samples", "rank", "world_size", "memory_total_bytes", "skipped_iterations", "nan_iterations"),
-        *("sequence_length", "year", "month", "day", "hour"),
+        *("sequence_length", "year", "month", "day"),
     )
 )
 """Fields whose value is part of a template."""
 
+WORD = 8  # bytes of a machine word
+_ADDING_NEIGHBOURS = tuple(
+    (np.uint64(tens * 2**bits + 1), np.uint64(bits), np.uint64(kept))
+    for tens, bits, kept in ((10, 8, 0x00FF00FF00FF00FF), (100, 16, 0x0000FFFF0000FFFF), (10_000, 32, 0xFFFFFFFF))
+)
+"""Factor, shift and mask that make one number of two neighbours, the first in the lower bits."""
 _POWERS = 10.0 ** np.arange(EXACT_POWER + 1)
 _DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _NUMBER = rb"([+-]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
@@ -38,14 +45,18 @@ _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("loss", rb"\blm[ -]loss:\s*", 1.0),
     ("learning_rate", rb"\blearning rate:\s*", 1.0),
     ("gradient_norm", rb"\bgrad norm:\s*", 1.0),
-    ("reported_tflops_per_gpu", rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bTFLOPs):\s*", 1.0),
+    (
+        "reported_tflops_per_gpu",
+        rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bflop throughput \(TFLOP/sec/GPU\)|\bTFLOPs):\s*",
+        1.0,
+    ),
     (
         "reported_tokens_per_second_per_gpu",
         rb"(?:tokens per GPU \(tokens/s/GPU\)|tokens/s/GPU inst/harmonic mean|tokens/sec/gpu"
-        rb"|tokens per gpu per second \(tgs\)):\s*",
+        rb"|tokens per gpu per second \(tgs\)|throughput \(token/sec/GPU\)):\s*",
         1.0,
     ),
-    ("samples_per_second_per_gpu", rb"images per GPU \(images/s/GPU\):\s*", 1.0),
+    ("reported_samples_per_second_per_gpu", rb"images per GPU \(images/s/GPU\):\s*", 1.0),
     ("reported_samples_per_second", rb"\bsamples(?: per second|/sec):\s*", 1.0),
     ("energy_joules_per_gpu", rb"energy per GPU \(J/iter/GPU\):\s*", 1.0),
     ("power_watts_per_gpu", rb"power per GPU \(W/GPU\):\s*", 1.0),
@@ -63,11 +74,10 @@ _USED = re.compile(
 )
 _USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
 _DATE = re.compile(rb"\[(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?\]")
-DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
+DAY = ("year", "month", "day")
+DATE_PARTS = (*DAY, "hour", "minute", "second")
 _PRIMUS_RANK = re.compile(rb"\brank-(\d+)/(\d+)")
 _LAUNCHER_RANK = re.compile(rb"^\[(?:default|rank|trainer|worker)(\d+)\]:|^\s{0,5}(\d+):\s")
-
-_DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 
 Rows = NDArray[np.uint8]
 """Bytes of equally long lines: shape (lines, length)."""
@@ -83,10 +93,61 @@ class _Whole:
     def of(cls, text: str, start: int) -> _Whole:
         return cls(np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp))
 
-    @property
-    def weights(self) -> FloatArray:
-        """What each digit counts."""
-        return np.asarray(10.0 ** np.arange(len(self.columns) - 1, -1, -1))
+    def runs(self) -> Iterator[tuple[NDArray[np.intp], float]]:
+        """Neighbouring columns, at most a word of them, each with what its last digit counts."""
+        after = len(self.columns)
+        for stretch in np.split(self.columns, np.flatnonzero(np.diff(self.columns) != 1) + 1):
+            for first in range(0, len(stretch), WORD):
+                run = stretch[first : first + WORD]
+                after -= len(run)
+                yield run, 10.0**after
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Digits:
+    """Whole numbers in equally long lines, read eight bytes of every line at a time.
+
+    A run of digits within a word becomes a number by adding neighbours: digits to pairs, pairs to fours, fours to eight
+    (SIMD within a register; D. Lemire, "Quickly parsing eight digits", 2018).
+    """
+
+    starts: tuple[int, ...]
+    """Of the word that holds each run."""
+    lifts: NDArray[np.uint64] | None
+    """Bits by which a run at the beginning of a line must move to the word's end, (runs, 1); None where none must."""
+    masks: NDArray[np.uint64]
+    """The bits of each run in its word, (runs, 1)."""
+    weights: FloatArray
+    """What each run counts in each number, (numbers, runs)."""
+
+    @classmethod
+    def of(cls, wholes: Sequence[_Whole]) -> _Digits:
+        runs = [(number, *run) for number, whole in enumerate(wholes) for run in whole.runs()]
+        starts = [max(int(columns[-1]) + 1 - WORD, 0) for _, columns, _ in runs]
+        masks = np.zeros((len(runs), WORD), np.uint8)
+        lifts = np.zeros((len(runs), 1), np.uint64)
+        weights = np.zeros((len(wholes), len(runs)))
+        for position, (number, columns, weight) in enumerate(runs):
+            lift = WORD - 1 - (int(columns[-1]) - starts[position])
+            masks[position, columns - starts[position] + lift] = 0x0F
+            lifts[position] = 8 * lift
+            weights[number, position] = weight
+        return cls(tuple(starts), lifts if lifts.any() else None, masks.view("<u8").astype(np.uint64), weights)
+
+    def spelled(self, rows: Rows) -> FloatArray:
+        """What the digits of lines spell; every byte of a run must be a digit. (numbers, lines)"""
+        count, length = rows.shape
+        words = np.empty((len(self.starts), count), np.uint64)
+        for word, start in zip(words, self.starts, strict=True):
+            word[:] = np.ndarray(count, "<u8", rows, start, (length,))
+        if self.lifts is not None:
+            words <<= self.lifts
+        words &= self.masks
+        for factor, bits, kept in _ADDING_NEIGHBOURS:
+            words *= factor
+            words >>= bits
+            words &= kept
+        return np.asarray(self.weights @ words.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,18 +192,23 @@ class _Number:
         """Whether arithmetic on the digits gives what float() reads, to the last bit."""
         return 0 < len(self.mantissa.columns) <= EXACT_DIGITS
 
-    def value(self, mantissa: FloatArray, exponent: FloatArray | None, rows: Rows) -> FloatArray:
+    @property
+    def divisor(self) -> float:
+        """What the mantissa of a number without exponent is divided by."""
+        return float(self.sign * _POWERS[self.decimals + self.shift])
+
+    def raised(self, mantissa: FloatArray, exponent: FloatArray, rows: Rows) -> FloatArray:
         """The numbers of some lines from what their digits spell, exactly as float() reads the text; (lines,)."""
-        places = self.decimals + self.shift
-        if exponent is None:
-            value = mantissa * self.sign / _POWERS[min(places, EXACT_POWER)]
+        power = exponent.astype(np.int64) * self.exponent_sign - (self.decimals + self.shift)
+        if power.max() < 0 and power.min() >= -EXACT_POWER:
+            value = mantissa / _POWERS[-power]
         else:
-            power = (exponent * self.exponent_sign - places).astype(np.int64)
             size = _POWERS[np.minimum(np.abs(power), EXACT_POWER)]
-            value = np.where(power < 0, mantissa / size, mantissa * size) * self.sign
-            for far in np.flatnonzero(np.abs(power) > EXACT_POWER):
-                value[far] = self.read_text(rows[far]) / self.scale
-        return np.asarray(value * self.scale)
+            value = np.where(power < 0, mantissa / size, mantissa * size)
+        value = np.asarray(value * (self.sign * self.scale))
+        for far in np.flatnonzero(np.abs(power) > EXACT_POWER):
+            value[far] = self.read_text(rows[far])
+        return value
 
     def read_text(self, row: Rows) -> float:
         """The number of one line by float()."""
@@ -216,12 +282,21 @@ class Template:
     """A line, with 0 for every digit that may differ; (length,)."""
     freedom: NDArray[np.uint8]
     """How far each byte may differ, as exclusive or: 9 where a digit may differ, else 0; (length,)."""
-    moving: dict[str, _Number]
-    constants: dict[str, float]
-    columns: NDArray[np.intp]
-    """Where the digits of the moving numbers stand."""
-    weights: FloatArray
-    """(columns, numbers): what each digit counts in each mantissa and exponent, in the order of `moving`."""
+    constants: dict[str, FloatArray]
+    """One value each."""
+    midnight: float | None
+    """Of the lines' day, where that is steady: seconds since 1970."""
+    plain: dict[str, _Number]
+    """Moving numbers without an exponent; the first that `digits` spells."""
+    raised: dict[str, _Number]
+    """Moving numbers with one; the next, their exponents after them."""
+    odd: dict[str, _Number]
+    """Moving numbers that are nan, or too long for exact arithmetic."""
+    digits: _Digits
+    divisors: FloatArray
+    """(plain, 1)"""
+    scales: FloatArray | None
+    """(plain, 1); None where all are 1."""
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:
@@ -236,21 +311,23 @@ class Template:
         constants = {name: number.read_text(row) for name, number in steady.items()}
         if "loss" in moving and moving["loss"].is_nan:
             constants["printed_nan"] = 1.0
-        wholes = [
-            whole for number in moving.values() if number.is_exact for whole in (number.mantissa, number.exponent)
-        ]
-        weights = np.zeros((sum(len(whole.columns) for whole in wholes), len(wholes)))
-        first = 0
-        for position, whole in enumerate(wholes):
-            weights[first : first + len(whole.columns), position] = whole.weights
-            first += len(whole.columns)
+        day = [constants.pop(name) for name in DAY if name in constants]
+        exact = {name: number for name, number in moving.items() if number.is_exact}
+        raised = {name: number for name, number in exact.items() if len(number.exponent.columns)}
+        plain = {name: number for name, number in exact.items() if name not in raised}
+        mantissas = [number.mantissa for number in (*plain.values(), *raised.values())]
+        scales = np.array([[number.scale] for number in plain.values()])
         return cls(
             line=shape,
             freedom=freedom,
-            moving=moving,
-            constants=constants,
-            columns=np.concatenate([whole.columns for whole in wholes]),
-            weights=weights,
+            constants={name: np.array([value]) for name, value in constants.items()},
+            midnight=float(_days(*np.array(day))) * 86400.0 if day else None,
+            plain=plain,
+            raised=raised,
+            odd={name: number for name, number in moving.items() if name not in exact},
+            digits=_Digits.of([*mantissas, *(number.exponent for number in raised.values())]),
+            divisors=np.array([[number.divisor] for number in plain.values()]),
+            scales=scales if (scales != 1.0).any() else None,
         )
 
     def fits(self, rows: Rows) -> NDArray[np.bool_]:
@@ -260,28 +337,29 @@ class Template:
 
     def read(self, rows: Rows) -> dict[str, FloatArray]:
         """Every field of lines that fit, by name; each of shape (lines,)."""
-        spelled = iter(((rows.take(self.columns, axis=1) - 48).astype(np.float64) @ self.weights).T)
-        fields: dict[str, FloatArray] = {}
-        for name, number in self.moving.items():
-            if number.is_exact:
-                mantissa, exponent = next(spelled), next(spelled)
-                fields[name] = number.value(mantissa, exponent if len(number.exponent.columns) else None, rows)
-            elif number.is_nan:
-                fields[name] = np.full(len(rows), np.nan)
-            else:
-                fields[name] = np.array([number.read_text(row) for row in rows])
+        spelled = self.digits.spelled(rows)
+        values = spelled[: len(self.plain)] / self.divisors
+        if self.scales is not None:
+            values *= self.scales
+        fields = dict(zip(self.plain, values, strict=True))
+        mantissas, exponents = np.split(spelled[len(self.plain) :], 2)
+        for name, mantissa, exponent in zip(self.raised, mantissas, exponents, strict=True):
+            fields[name] = self.raised[name].raised(mantissa, exponent, rows)
+        for name, number in self.odd.items():
+            missing = number.is_nan
+            fields[name] = np.full(len(rows), np.nan) if missing else np.array([number.read_text(row) for row in rows])
         for name, value in self.constants.items():
-            fields[name] = np.broadcast_to(np.float64(value), len(rows))
-        return _dated(fields)
+            fields[name] = np.ndarray(len(rows), np.float64, value, 0, (0,))  # broadcast_to, thirty times as fast
+        return self._dated(fields)
 
-
-def _dated(fields: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """The fields with the parts of the date joined to seconds since 1970."""
-    parts = [fields.pop(name) for name in DATE_PARTS if name in fields]
-    if parts:
-        year, month, day, hour, minute, second = parts
-        fields["ended_at"] = _days(year, month, day) * 86400.0 + hour * 3600.0 + minute * 60.0 + second
-    return fields
+    def _dated(self, fields: dict[str, FloatArray]) -> dict[str, FloatArray]:
+        """The fields with the parts of the date joined to seconds since 1970."""
+        if "second" in fields:
+            day = [fields.pop(name) for name in DAY if name in fields]
+            midnight = self.midnight if self.midnight is not None else _days(*day) * 86400.0
+            hour, minute, second = (fields.pop(name) for name in ("hour", "minute", "second"))
+            fields["ended_at"] = np.asarray(midnight + hour * 3600.0 + minute * 60.0 + second)
+        return fields
 
 
 def shape_of(line: bytes) -> bytes:

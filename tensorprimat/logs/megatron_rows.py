@@ -9,7 +9,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tensorprimat.core.steps import FloatArray
+from tensorprimat.logs.files import line_ends
 from tensorprimat.logs.megatron_layout import NEEDLE, Layout, Rows, Template, shape_of
+from tensorprimat.logs.megatron_search import mentions
 
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
 MAX_LAYOUTS = 2_000
@@ -19,7 +21,7 @@ FIRST_ROWS = 10_000  # in a young log every number is still growing
 PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
 MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
-BATCH_BYTES = 2**18
+BATCH_BYTES = 2**19  # enough lines for numpy, few enough for a core's cache
 
 
 class Table:
@@ -38,6 +40,8 @@ class Table:
         self._waiting_bytes = 0
         self._numbers: list[NDArray[np.int64]] = []
         """Of the waiting lines."""
+        self._ends: list[NDArray[np.int64]] = []
+        """Where they end, line end by line end."""
         self._layouts: dict[bytes, Layout | None] = {}
         self._templates: dict[int, list[Template]] = {}
         """By length of line, the last one met first."""
@@ -49,61 +53,68 @@ class Table:
         """Whether no line that could be an iteration line has come by."""
         return not len(self._columns) and not self._waiting and not self.broken_lines
 
-    def add(self, block: bytes) -> bool:
-        """Take in the next block of whole lines; True where every line of it is an iteration line."""
+    def add(self, block: bytes) -> list[int]:
+        """Take in the next block of whole lines; returns where in it something happens " at iteration "."""
         self._seen_bytes += len(block)
         head = block[:SAMPLE_BYTES]
         if head.count(NEEDLE) > MOST * head.count(b"\n"):
             lines = self._wait_for_all(block)
-            if self._waiting_bytes >= BATCH_BYTES:
-                return self._flush() >= lines
-        else:
-            self._wait_for_some(block)
-            if self._waiting_bytes >= BATCH_BYTES:
-                self._flush()
-        return False
+            if self._waiting_bytes >= BATCH_BYTES and self._flush() >= lines:
+                return []  # no line is anything but an iteration
+            return mentions(block).events
+        found = mentions(block)
+        self._wait_for_some(block, found.rows)
+        if self._waiting_bytes >= BATCH_BYTES:
+            self._flush()
+        return found.events
 
     def _wait_for_all(self, block: bytes) -> int:
         """Keep a block of iteration lines only, or nearly; returns the number of its lines."""
-        ended = block.endswith(b"\n")
-        lines = block.count(b"\n")
-        self._waiting.append(block if ended else block + b"\n")
-        self._waiting_bytes += len(block)
-        self._numbers.append(np.arange(self.next_line, self.next_line + lines + (not ended)))
-        self.next_line += lines
-        return lines + (not ended)
+        if not block.endswith(b"\n"):
+            block += b"\n"
+        ends = np.flatnonzero(line_ends(block))
+        self._wait(block, ends, np.arange(self.next_line, self.next_line + len(ends)))
+        self.next_line += len(ends)
+        return len(ends)
 
-    def _wait_for_some(self, block: bytes) -> None:
-        """Keep the lines of a block that may be iterations."""
-        find, rfind, count, size = block.find, block.rfind, block.count, len(block)
-        keep, numbers = self._waiting.append, []
-        at, counted, line = find(NEEDLE), 0, self.next_line
-        while at >= 0:
-            start = rfind(b"\n", counted, at) + 1 or counted
+    def _wait_for_some(self, block: bytes, found: list[int]) -> None:
+        """Keep the lines of a block that may be iterations. found: where NEEDLE stands."""
+        count_nonzero, find, rfind, size = np.count_nonzero, block.find, block.rfind, len(block)
+        is_end = line_ends(block)
+        lines: list[bytes] = []
+        numbers: list[int] = []
+        counted, end, line = 0, -1, self.next_line
+        for at in found:
+            if at < end:  # two of them on one line
+                continue
+            start = rfind(b"\n", 0, at) + 1
             end = find(b"\n", at)
-            line += count(b"\n", counted, start)
-            numbers.append(line)
-            if end < 0:
-                keep(block[start:] + b"\n")
-                counted = size
-                break
-            keep(block[start : end + 1])
-            self._waiting_bytes += end - start
+            end = size if end < 0 else end
+            line += count_nonzero(is_end[counted:start])
             counted = start
-            at = find(NEEDLE, end)
-        self.next_line = line + count(b"\n", counted)
-        if numbers:
-            self._numbers.append(np.array(numbers, np.int64))
+            lines.append(block[start:end])
+            numbers.append(line)
+        self.next_line = line + count_nonzero(is_end[counted:])
+        if lines:
+            lines.append(b"")
+            lengths = np.fromiter(map(len, lines[:-1]), np.int64, len(numbers))
+            self._wait(b"\n".join(lines), np.cumsum(lengths + 1) - 1, np.array(numbers, np.int64))
+
+    def _wait(self, text: bytes, ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Keep whole lines, each with its line end, until there are enough of them to be read at once."""
+        self._waiting.append(text)
+        self._ends.append(ends + self._waiting_bytes)
+        self._numbers.append(numbers)
+        self._waiting_bytes += len(text)
 
     def _flush(self) -> int:
         """Read the waiting lines; returns how many iterations they were."""
         if not self._waiting:
             return 0
-        text, numbers = b"".join(self._waiting), np.concatenate(self._numbers)
-        self._waiting.clear()
-        self._numbers.clear()
+        text, numbers, ends = b"".join(self._waiting), np.concatenate(self._numbers), np.concatenate(self._ends)
+        for kept in (self._waiting, self._numbers, self._ends):
+            kept.clear()
         self._waiting_bytes = 0
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         starts = np.concatenate([[0], ends[:-1] + 1])
         read, odd = self._read(text, starts, ends)
         broken: list[int] = []

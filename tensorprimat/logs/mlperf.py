@@ -6,6 +6,7 @@
   the row before it. Its logging callback adds a row per block between two evaluations, which states the mean of the
   same steps once more (mlperf_common/callbacks/logging.py, `_log_train_step_time`): shown, never measured.
 - AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it beside step times, in gpt3 of 2024 in tokens/s.
+- NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
 - `metadata` tells the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
   found by the clock.
 
@@ -26,6 +27,7 @@ from typing import Any
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
+from tensorprimat.core.units import GIB
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.rows import LONGEST_STEP_SECONDS
 from tensorprimat.logs.text import Log
@@ -35,6 +37,8 @@ LONGEST_EVENT = 2**16  # characters; an event has a few hundred
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: what is beyond is no date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s")
 RATE_KEY = "throughput"
+MEMORY_KEY = "max_memory_usage"
+MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
 CONFIGURATION = {
     "global_batch_size": "global_batch_size",
@@ -77,6 +81,7 @@ class _Row:
     rate: float | None
     loss: float | None
     learning_rate: float | None = None
+    peak_memory_bytes: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -145,6 +150,7 @@ FORMAT = Format(
     name="mlperf",
     reads="MLPerf Training result files: AMD's samples/s, NVIDIA's step seconds",
     looks_for="':::MLLOG' lines with the key tracked_stats that hold throughput or train_step_time",
+    needles=(MARK.encode(),),
     detect=_detect,
     read=_read,
 )
@@ -233,6 +239,7 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> _Row
         rate=rate,
         loss=loss if own_loss is None else own_loss,
         learning_rate=learning_rate,
+        peak_memory_bytes=_memory(event.value.get(MEMORY_KEY)),
     )
 
 
@@ -255,6 +262,7 @@ def _steps(run: _Run, number: int, batch: int | None, length: int | None) -> Ite
             samples=batch,
             loss=row.loss,
             learning_rate=row.learning_rate,
+            memory_allocated_peak_bytes=row.peak_memory_bytes,
             reported_samples_per_second=row.rate,
             interrupted_by="validation" if _holds_evaluation(run, row, before, covered, batch) else "",
             run=number,
@@ -369,6 +377,12 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _memory(value: object) -> float | None:
+    """A size of memory in bytes."""
+    size = _number(value)
+    return (size if size > MOST_GIBIBYTES else size * GIB) if size and size > 0 else None
 
 
 def _logged(value: object) -> float | None:

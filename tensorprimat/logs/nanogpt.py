@@ -184,6 +184,7 @@ FORMAT = Format(
     name="nanogpt",
     reads="nanoGPT, build-nanogpt, nanochat, modded-nanogpt, llm.c",
     looks_for="'iter N: loss …, time …ms', 'step N | loss: … | dt: …ms', 'step:N/M train_time:…', 'step N/M | … tok/s'",
+    needles=(b"loss", b"train_time:"),
     detect=_detect,
     read=_read,
 )

@@ -93,6 +93,7 @@ FORMAT = Format(
     name="nemo",
     reads="NeMo 2.x progress lines, every set of metrics, any log interval",
     looks_for="'epoch …, iteration …/… | … | train_step_timing in s: …'",
+    needles=(b", iteration ",),
     detect=_detect,
     read=_read,
 )

@@ -94,6 +94,7 @@ FORMAT = Format(
     name="olmo",
     reads="OLMo and OLMo-core console logs",
     looks_for="'[step=…/…,epoch=…]' and below it 'throughput/device/tokens_per_second=…' (or TPS)",
+    needles=(b"[step=",),
     detect=_detect,
     read=_read,
 )

@@ -28,6 +28,7 @@ FORMAT = Format(
     name="result",
     reads="the tool's own result files, version 1 to now",
     looks_for="a JSON object with performance_metrics",
+    needles=(b'"performance_metrics"',),
     detect=_detect,
     read=_read,
 )

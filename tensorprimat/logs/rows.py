@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from datetime import datetime, timezone
+from operator import attrgetter
 
 import numpy as np
 
@@ -20,7 +21,8 @@ LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a colu
 
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 _CONTENT = tuple(f.name for f in fields(Step) if f.name not in ("line", "segment"))
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_content_of = attrgetter(*_CONTENT)
+_STAMP = re.compile(r"\b(\d{4})(-?)(\d\d)\2(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
 
 def number(text: str | None) -> float | None:
@@ -62,17 +64,17 @@ def whole(text: str | None) -> int | None:
 def moment(text: str) -> float | None:
     """The first date and time in a text, as seconds since the epoch, read as UTC; None without one.
 
-    >>> moment("[titan] 1970-01-02 00:00:01,500 - root"), moment("no time here")
-    (86401.5, None)
+    >>> moment("[titan] 1970-01-02 00:00:01,500 - root"), moment("19700102 00:00:01"), moment("no time here")
+    (86401.5, 86401.0, None)
     """
     match = _STAMP.search(text)
     if match is None:
         return None
     try:
-        stamp = datetime.fromisoformat(f"{match[1]} {match[2]}").replace(tzinfo=timezone.utc)
+        stamp = datetime.fromisoformat(f"{match[1]}-{match[3]}-{match[4]} {match[5]}").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
-    return stamp.timestamp() + float(f"0.{match[3] or 0}")
+    return stamp.timestamp() + float(f"0.{match[6] or 0}")
 
 
 def iso(stamp: float | None) -> str | None:
@@ -100,7 +102,10 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
     last: dict[int | None, tuple[int, int]] = {}
     for rank, step in rows:
         segment, index = last.get(rank, (0, -1))
-        content = hash(tuple("nan" if value != value else value for value in (getattr(step, n) for n in _CONTENT)))
+        values = _content_of(step)
+        if any(value != value for value in values):  # nan is equal to no nan
+            values = tuple("nan" if value != value else value for value in values)
+        content = hash(values)
         if printed.get((rank, segment, step.index)) == content:
             continue
         if step.index < index:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core.errors import InputError, MissingPackageError, NotALogError, TensorPrimatError
+from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.steps import Steps
@@ -98,8 +98,8 @@ def look(item: Item) -> Finding:
         if item.ranks:
             return Finding(item=item, profile=excel.read_profile(item.ranks))
         return Finding(item=item, result=_with_facts_of_path(logs.read(item.path), item))
-    except NotALogError as error:
-        return Finding(item=item, problem=error.what if _has_format(item.path) else None)
+    except NoFormatError:
+        return Finding(item=item)
     except InputError as error:
         return Finding(item=item, problem=None if _is_other_data(item.path) else error.what)
     except MissingPackageError as error:
@@ -156,14 +156,6 @@ def _unreadable(path: Path) -> str | None:
         return "a damaged workbook, or another torn zip archive" if torn else None
     except OSError as error:
         return "a link that leads nowhere" if path.is_symlink() else error.strerror or str(error)
-
-
-def _has_format(path: Path) -> bool:
-    """Whether a file without usable steps is training data at all."""
-    try:
-        return logs.detect(Log(path)) is not None
-    except TensorPrimatError:
-        return True
 
 
 def _is_other_data(path: Path) -> bool:

@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
@@ -17,12 +18,13 @@ HEAD_LINE_CHARACTERS = 2**16  # and at no more of a line: what tells a format st
 WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
 
 _COLOUR = re.compile(
-    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\ufffd|␛)?\[[0-9;]*m"  # ESC may be lost, or spelled out by a pager or a JSON writer
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\ufffd|␛)\[[0-9;]{0,20}m"  # ESC may be spelled out by a pager or a JSON writer
+    r"|\[\d[0-9;]{0,20}m(?!(?:s|ins?)[\s\]),])|\[m(?![\w\]/])"  # or lost: `[main]`, `[5ms]` and `[m]` are words
     r"|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\0"
 )
 
 
-_COLOUR_WITHOUT_ESCAPE = re.compile(r"\[[0-9;]{0,12}m")
+_COLOUR_WITHOUT_ESCAPE = re.compile(r"\[[0-9;]{0,20}m")
 
 
 def without_colours(text: str) -> str:
@@ -60,7 +62,7 @@ class Log:
         """Some formats are folders (TensorBoard)."""
         return stat.S_ISDIR(files.status(self.path).st_mode)
 
-    @property
+    @cached_property
     def is_binary(self) -> bool:
         """Whether it holds something else than text; `lines` would refuse it."""
         return not self.is_folder and files.is_binary(self.path)
@@ -73,6 +75,10 @@ class Log:
     def opening(self, size: int = 64) -> bytes:
         """The first bytes as they are on disk, for formats that a magic number gives away; empty for a folder."""
         return files.opening(self.path, size)
+
+    def stored(self) -> Iterator[bytes]:
+        """All bytes as they are on disk."""
+        return files.stored(self.path)
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(1-based line number, text without line end, colours and launcher prefixes).
@@ -93,7 +99,7 @@ class Log:
         number = 1
         for block in self.blocks():
             yield from lines_of(number, block)
-            number += block.count(b"\n")
+            number += files.count_line_ends(block)
 
     def blocks(self) -> Iterator[bytes]:
         """Stretches of whole lines in UTF-8 with everything still on, for readers in a hurry."""
@@ -115,8 +121,8 @@ class Log:
             return
         number = 1
         for block in files.blocks(self.path, HEAD_BYTES):
-            yield [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
-            number += block.count(b"\n")
+            yield window_of(number, block)
+            number += files.count_line_ends(block)
 
     def text(self) -> str:
         """The whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
@@ -138,6 +144,11 @@ class Log:
     def count_lines(self) -> int:
         """Line ends in the whole log."""
         return files.count_lines(self.path)
+
+
+def window_of(number: int, block: bytes) -> list[tuple[int, str]]:
+    """The lines of a block, whose first is `number`, as detection looks at them: clean, the longest cut."""
+    return [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
 
 
 def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:

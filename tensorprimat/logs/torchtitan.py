@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tensorprimat.core.records import Platform
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import devices, rows
@@ -111,6 +112,8 @@ class _Seen:
     validations: set[int] = field(default_factory=set)
     starts: list[int] = field(default_factory=list)
     timestamp: float | None = None
+    platform: Platform | None = None
+    source: str = "torchtitan"
 
 
 def _detect(log: Log) -> int:
@@ -134,8 +137,8 @@ def _read(log: Log) -> Reading:
         training_config=config,
         gpu_info=seen.gpu_info,
         model=seen.model,
-        platform=devices.platform_of(seen.gpu_info.get("device_name")),
-        source="torchtitan",
+        platform=devices.platform_of(seen.gpu_info.get("device_name")) or seen.platform,
+        source=seen.source,
         timestamp=rows.iso(seen.timestamp),
     )
 
@@ -144,6 +147,7 @@ FORMAT = Format(
     name="torchtitan",
     reads="torchtitan, all spellings since 2024 (wps, tps), under torchrun, Slurm or Primus",
     looks_for="'step: … loss: … memory: … tps:' (or wps)",
+    needles=(b"memory:",),
     detect=_detect,
     read=_read,
 )
@@ -155,6 +159,9 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
         if "step:" in text:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
+                if origin.primus:
+                    step = replace(step, ended_at=step.ended_at or rows.moment(origin.time or ""))
+                    _notice_primus(origin, step, seen)
                 yield origin.rank, step
             elif match := _VALIDATION.search(text):
                 seen.validations.add(int(match[1]))
@@ -221,6 +228,15 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
             seen.arguments[target] = stated
     if (match := _DTYPE.search(text)) and match[1] in DTYPES:
         seen.arguments["precision"] = DTYPES[match[1]]
+
+
+def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
+    """Primus runs torchtitan with one process for every GPU, and only on AMD's."""
+    seen.platform, seen.source = "amd", "Primus (torchtitan backend)"
+    if origin.world_size:
+        seen.config.setdefault("num_gpus", origin.world_size)
+    if seen.timestamp is None:
+        seen.timestamp = step.ended_at
 
 
 def _notice_trainer(text: str, seen: _Seen) -> None:

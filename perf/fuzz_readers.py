@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Coverage-guided fuzzing of every log reader: no input crashes or hangs one, whatever it holds.
+
+    perf/fuzz_readers.py --seconds 60              # a minute for every reader
+    perf/fuzz_readers.py --seconds 600 --reader megatron --reader excel
+
+Each reader runs in a process of its own under atheris (libFuzzer for Python), from seeds that this script makes. An
+input passes if it becomes a result or one of the tool's own errors within HANG_SECONDS and MOST_MEGABYTES. Inputs that
+do not are kept under --keep. Exit code 0, 1 where a reader failed, 2 where atheris is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+HANG_SECONDS = 10  # a reader takes milliseconds for a file of a few kilobytes
+MOST_MEGABYTES = 2048
+LONGEST_INPUT = 8192  # bytes; the smallest workbook has six thousand
+
+MEGATRON = (
+    "[20260116 07:32:0{0}][rank-7/8][INFO ] [---trainer.py:2560] : iteration {0:8d}/    5000 |"
+    " consumed samples: {0}28 | elapsed time per iteration (ms): 270{0}.3/2712.7 |"
+    " compute per GPU (TFLOP/s/GPU): 615.5 (avg 600.1)  | tokens/s/GPU inst/harmonic mean: 11941.8/1.0 |"
+    " global batch size:   128 | lm loss: 1.15E+01 | grad norm: 1.2 |"
+    " hip mem usage/free/total/usage_ratio: 227.35GB/28.63GB/255.98GB/88.81%"
+)
+CONFIGURATION = "  seq_length ............... 8192\n  num_layers: ${{LAYERS:32}}\n"
+BRIDGE = "Step Time : 4.1{0}s GPU utilization: 1253.0MODEL_TFLOP/s/GPU"
+MLLOG = ':::MLLOG {{{{"time_ms": 170000000{0}000, "key": "{1}", "value": {2}, "metadata": {{{{"step": {0}}}}}}}}}'
+
+ROWS: Mapping[str, Sequence[str]] = {
+    "megatron": (CONFIGURATION + MEGATRON, BRIDGE, MEGATRON.replace("[20260116", "\x1b[32m[20260116")),
+    "nemo": (
+        "Training epoch 0, iteration {0}/99 | lr: 3e-07 | reduced_train_loss: 6.4 | train_step_timing in s: 1.{0}0 |"
+        " global_batch_size: 8 | max_memory_reserved: 127785762816 | consumed_samples: {0}6",
+    ),
+    "torchtitan": (
+        "[titan] 2026-01-05 08:01:0{0},500 - root - INFO - \x1b[31mstep: {0:2}  loss:  7.1  memory: 38.50GiB(48.67%)"
+        "  tps: 1,00{0}  tflops: 1,000.13  mfu: N/A\x1b[39m",
+    ),
+    "maxtext": (
+        "completed step: {0}, seconds: 5.40{0}, TFLOP/s/device: 141.5, Tokens/s/device: 9098.1, loss: 11.3",
+        "Config param max_target_length: 2048\nper train step: step {0}",
+    ),
+    "huggingface": (
+        "{{'loss': '2.5', 'grad_norm': 1.0, 'learning_rate': 1e-05, 'global_step/max_steps': '{0}/99'}}",
+        "\r {0}0%|###   | {0}/40 [00:0{0}<01:00,  1.2s/it]{{'loss': 1.2, 'epoch': 0.5, 'train_runtime': 9.{0}}}",
+        "{{'train_runtime': 836.4, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}}",
+        '{{"loss": 1.5, "train_speed(s/it)": 1.25, "global_step/max_steps": "{0}/100", "elapsed_time": "{0}m 3s"}}',
+    ),
+    "nanogpt": (
+        "iter {0}: loss 4.2082, time 143{0}.27ms, mfu 1.01%",
+        "step {0:05d}/16704 (0.06%) | loss: 2.8 | lrm: 1.00 | dt: 64{0}.81ms | tok/sec: 808,077 | mfu: 50.51",
+        "step:{0}/1670 train_loss:3.2 train_time:{0}849ms step_avg:141.57ms",
+        "step {0}/18865 | loss 3.2 (+1.2z)| norm 1.0 | lr 6e-04 | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s",
+    ),
+    "olmo": (
+        "2026-01-05 08:00:00.9 INFO [step={0}/99,epoch=0]\n    train/CrossEntropyLoss=2.9\n"
+        "    throughput/device/tokens_per_second=105,37{0}",
+    ),
+    "deepspeed": (
+        "[2026-01-05 08:01:0{0},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={0}/global_step={0},"
+        " RunningAvgSamplesPerSec=9.9, CurrSamplesPerSec=171.{0}, MemAllocated=3.5GB, MaxMemAllocated=20.25GB",
+        "steps: {0} loss: 12.8 iter time (s): 145.2{0} samples/sec: 7.052",
+        "|E2E latency=3.7{0}s |Gather latency=0.1s |CurSamplesPerSec=10.9 |AvgSamplesPerSec=10.92",
+    ),
+    "litgpt": (
+        "Epoch 1 | iter {0} step {0} | loss train: 9.1, val: n/a | iter time: 50{0}.40 ms (step) remaining time: 0:12",
+        "{{'devices': 4, 'train': TrainArgs(global_batch_size=16, micro_batch_size=4, max_seq_length=1024)}}",
+    ),
+    "lightning": (
+        "epoch,step,train/time,train_loss,train_step_timing in s\n0,{0},{0}.5,9.1,0.5",
+        "Epoch 0:  50%|#####     | {0}/10 [00:0{0}<00:05,  2.00it/s, loss=1.2]",
+    ),
+    "mlperf": (
+        MLLOG.format("{0}", "tracked_stats", '{{"train_step_time": 0.5, "reduced_train_loss": 9.1}}'),
+        MLLOG.format("{0}", "tracked_stats", '{{"throughput": 30.15}}'),
+        MLLOG.format("{0}", "run_start", "null"),
+        MLLOG.format("{0}", "global_batch_size", "16"),
+    ),
+}
+"""Reader → rows of its formats, with a place for the number of the step."""
+DOCUMENTS: Mapping[str, Sequence[bytes]] = {
+    "huggingface": (
+        b'{"global_step": 9, "log_history": [{"loss": 1.2, "step": 1, "learning_rate": 0.1, "epoch": 0.5}]}',
+        b'{"train_runtime": 836.4, "train_samples_per_second": 1.196, "train_loss": 2.5}',
+    ),
+    "result": (
+        b'{"platform": "cuda", "performance_metrics": {"total_steps": 3, "tokens_per_second": 9.5},'
+        b' "raw_step_times": [0.5, 0.5, 0.5], "training_config": {"global_batch_size": 8}}',
+        b'{"platform": "nvd", "gpu_info": {"device_name": "NVIDIA H100"}, "performance_metrics": {"total_steps": 2},'
+        b' "step_times": [0.5, 0.5], "loss_values": [2.5, "nan"], "parallelism_config": {"tensor": 8}}',
+        b'{"schema_version": 3, "platform": "amd", "gpu_info": {}, "model": {"name": "llama"}, "training_config": {},'
+        b' "performance_metrics": {}, "raw_step_times": [1.5, null], "step_metrics": {"loss": ["nan", 2.5],'
+        b' "index": [1, 2], "interrupted_by": [null, "validation"]}, "runs": [{"index": 0}], "warnings": ["a: b"]}',
+    ),
+}
+"""Reader → whole files."""
+
+
+def cells(text: bytes) -> bytes:
+    """A workbook whose sheets are the paragraphs of a text: name, then rows of cells with commas between."""
+    import io
+
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for paragraph in text.decode("utf-8", "replace").split("\n\n")[:8]:
+        name, *rows = paragraph.split("\n")
+        sheet = book.create_sheet(re.sub(r"[^\w ]", "", name)[:30] or "sheet")
+        for row in rows[:50]:
+            sheet.append([_value(cell) for cell in re.sub(r"[\x00-\x1f]", "", row).split(",")[:20]])
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+def _value(cell: str) -> str | float:
+    with suppress(ValueError):
+        return float(cell)
+    return cell
+
+
+def events(text: bytes) -> bytes:
+    """An event file of scalars: one per line, as step, time, value and tag."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    found = [Event(wall_time=1.7e9, file_version="brain.Event:2")]
+    for line in text.decode("utf-8", "replace").split("\n")[:200]:
+        step, _, rest = line.partition(" ")
+        time, _, rest = rest.partition(" ")
+        value, _, tag = rest.partition(" ")
+        with suppress(ValueError, OverflowError):
+            scalar = Summary.Value(tag=tag, simple_value=float(value))
+            found.append(Event(step=int(step), wall_time=float(time), summary=Summary(value=[scalar])))
+    records = []
+    for event in found:
+        record = event.SerializeToString()
+        length = struct.pack("<Q", len(record))
+        records += [length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record))]
+    return b"".join(records)
+
+
+SHEETS = b"""gpu_timeline
+type,time ms,percent
+computation_time,60.0,60
+idle_time,19.0,19
+total_time,100.0,100
+
+ops_summary_by_category
+op category,Count,total_direct_kernel_time_ms
+GEMM,10,40.0
+
+nccl_summary_implicit_sync
+Collective name,dtype,In msg nelems,Group size,count,dur_sum,comm_latency_mean
+allreduce,BFloat16,1048576,8,10,5.0,0.5"""
+SCALARS = b"""1 1700000000.5 0.5 iteration-time
+1 1700000000.5 9.5 lm loss
+2 1700000001.0 0.5 iteration-time
+3 1700000002 0.5 train_step_timing in s
+4 1700000003 1.5 train/loss"""
+
+
+def _same(text: bytes) -> bytes:
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is fuzzed, and from where."""
+
+    format: str
+    """Empty where the reader is to be found by detection."""
+    seeds: Callable[[], list[bytes]]
+    """Made when asked for: some need packages that are slow to import."""
+    dress: Callable[[bytes], bytes] = _same
+    """What makes a file of fuzzed bytes."""
+
+
+def _rows_and_documents(name: str) -> list[bytes]:
+    logs = ["\n".join(row.format(step) for step in range(1, 9)).encode() for row in ROWS.get(name, ())]
+    return [*logs, *DOCUMENTS.get(name, ())]
+
+
+def targets() -> dict[str, Target]:
+    """Every reader by its format's name, binary ones a second time with contents that fit their shape, and all."""
+    found = {
+        name: Target(format=name, seeds=partial(_rows_and_documents, name))
+        for name in dict.fromkeys((*ROWS, *DOCUMENTS))
+    }
+    if importlib.util.find_spec("openpyxl"):
+        found["excel"] = Target(format="excel", seeds=lambda: [cells(SHEETS)])
+        found["excel cells"] = Target(format="excel", seeds=lambda: [SHEETS], dress=cells)
+    if importlib.util.find_spec("tensorboard"):
+        found["tensorboard"] = Target(format="tensorboard", seeds=lambda: [events(SCALARS)])
+        found["tensorboard scalars"] = Target(format="tensorboard", seeds=lambda: [SCALARS], dress=events)
+    text = [name for name in found if name in ROWS or name in DOCUMENTS]
+    found["any"] = Target(format="", seeds=lambda: [seed for name in text for seed in found[name].seeds()])
+    return found
+
+
+def fuzz(target: str, seconds: int, kept: Path) -> None:
+    """Fuzz one target in this process; libFuzzer ends it."""
+    import atheris
+
+    with atheris.instrument_imports(include=["tensorprimat"]):
+        from tensorprimat import logs
+        from tensorprimat.core.errors import TensorPrimatError
+    chosen = targets()[target]
+    with tempfile.TemporaryDirectory(prefix="tprimat_fuzz_") as folder:
+        corpus, file = Path(folder) / "corpus", Path(folder) / "a.log"
+        corpus.mkdir()
+        for number, seed in enumerate(chosen.seeds()):
+            (corpus / str(number)).write_bytes(seed)
+
+        def once(content: bytes) -> None:
+            file.write_bytes(chosen.dress(content))
+            with suppress(TensorPrimatError):
+                logs.read(file, format=chosen.format or None)
+
+        limits = (f"-max_total_time={seconds}", f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MOST_MEGABYTES}")
+        keeping = (f"-max_len={LONGEST_INPUT}", f"-artifact_prefix={kept}/{target.replace(' ', '_')}-")
+        atheris.Setup([sys.argv[0], *limits, *keeping, "-print_final_stats=1", str(corpus)], once)
+        atheris.Fuzz()
+
+
+def _survived(target: str, seconds: int, kept: Path) -> bool:
+    """Fuzz one target in a process of its own and print a row of the table."""
+    command = [sys.executable, __file__, "--inside", target, "--seconds", str(seconds), "--keep", str(kept)]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+    )
+    runs = re.search(r"number_of_executed_units: (\d+)", done.stdout)
+    covered = re.findall(r"\bcov: (\d+)", done.stdout)
+    outcome = "no crash, no hang" if done.returncode == 0 else f"FAILED, input kept under {kept}"
+    print(f"{target:<20} {runs[1] if runs else '-':>9} inputs {covered[-1] if covered else '-':>6} edges  {outcome}")
+    sys.stdout.flush()
+    if done.returncode:
+        print(done.stdout[-4000:], file=sys.stderr)
+    return done.returncode == 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=60, help="for each reader (default 60)")
+    parser.add_argument("--reader", action="append", choices=[*targets()], help="only this one; may be repeated")
+    parser.add_argument("--keep", type=Path, default=Path("fuzz_failures"), help="where failing inputs are kept")
+    parser.add_argument("--inside", choices=[*targets()], help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if importlib.util.find_spec("atheris") is None:
+        print("atheris is not installed; pip install atheris (Linux, Python 3.11 to 3.13)", file=sys.stderr)
+        return 2
+    given.keep.mkdir(parents=True, exist_ok=True)
+    if given.inside:
+        fuzz(given.inside, given.seconds, given.keep)
+        return 0
+    survived = [_survived(target, given.seconds, given.keep) for target in given.reader or targets()]
+    with suppress(OSError):
+        given.keep.rmdir()  # nothing in it
+    return 0 if all(survived) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

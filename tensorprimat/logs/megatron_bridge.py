@@ -1,0 +1,76 @@
+"""Megatron-Bridge's line beside each iteration line: `Step Time : 4.15s GPU utilization: 1253.0MODEL_TFLOP/s/GPU`.
+
+Rank 0 prints it, in every version, from the same reading of the clock as the iteration line of the last rank, with two
+decimals and without the iteration's number (megatron/bridge/training/utils/train_utils.py, `training_log`). So it tells
+the rate of the iteration beside it whose time it rounds; a log that was reduced to these lines has them as its rows.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tensorprimat.core.steps import FloatArray
+
+LINE = re.compile(rb"Step Time : (\d{1,9}\.\d\d)s GPU utilization: (-?\d{1,9}\.\d)MODEL_TFLOP/s/GPU")
+ROUNDED = 0.00506  # seconds: what two decimals hide, and the tenth of a millisecond that the iteration line hides
+
+NEEDLE = b"MODEL_TFLOP/s/GPU"
+
+
+class StepTimes:
+    """The lines of one log, block by block."""
+
+    def __init__(self) -> None:
+        self._lines: list[int] = []
+        self._seconds: list[float] = []
+        self._tflops: list[float] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, first_line: int, block: bytes) -> None:
+        """Take in a block of whole lines whose first has this number."""
+        if NEEDLE not in block:
+            return
+        number, counted = first_line, 0
+        for match in LINE.finditer(block):
+            number += block.count(b"\n", counted, match.start())
+            counted = match.start()
+            self._lines.append(number)
+            self._seconds.append(float(match[1]))
+            self._tflops.append(float(match[2]))
+
+    def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
+        """TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
+
+        line: shape (rows,), ascending; seconds: what each says of its time, (rows,). Ranks share no order, so the rate
+        stands before its iteration or behind it; it belongs to the nearer of the two that agrees with its time.
+        """
+        rates = np.full(len(line), np.nan)
+        following = np.searchsorted(line, self._lines)
+        own_seconds, tflops = np.array(self._seconds), self._rates()
+        free = np.ones(len(own_seconds), np.bool_)
+        for row in (following, following - 1):
+            inside = free & (row >= 0) & (row < len(line))
+            agrees = inside.copy()
+            agrees[inside] = np.abs(seconds[row[inside]] - own_seconds[inside]) <= ROUNDED
+            rates[row[agrees]] = tflops[agrees]
+            free &= ~agrees
+        return rates
+
+    def fields(self) -> dict[str, FloatArray]:
+        """The lines as rows of their own, counted from 1, where the log has no iteration line."""
+        return {
+            "index": np.arange(1.0, len(self._lines) + 1),
+            "line": np.array(self._lines, np.float64),
+            "seconds": np.array(self._seconds),
+            "reported_tflops_per_gpu": self._rates(),
+        }
+
+    def _rates(self) -> FloatArray:
+        """0 is what it prints for models whose cost it cannot tell."""
+        rates = np.array(self._tflops)
+        rates[rates <= 0] = np.nan
+        return rates
