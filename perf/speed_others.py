@@ -8,7 +8,7 @@ Ours: the engine (Lightning Trainer, BenchmarkCallback and all) and the train pa
 transformers' own step (its model's own loss), a plain nanoGPT-style loop on a model written here, and litgpt where it
 is installed (pip install litgpt). All have the same shape, tokens, precision, AdamW, clipping and threads. They take
 turns step by step, inside one training of the engine, so that whatever else the machine does falls on all of them; some
-turns together are one observation of a ratio of sums.
+turns together are one observation: the ratio of their median steps, which a stall of the machine does not move.
 
 Exit code 0: ours are shown not to be slower than any (lower bound of each ratio's 95 % interval at least 0.98); 1: one
 is shown to be slower; 3: more --turns are needed to tell.
@@ -300,7 +300,8 @@ def train(work: Workload, turns: Turns) -> None:
 def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
     """How many times as fast as theirs ours is, with its 95 % interval (Student's t on logs of groups of turns)."""
     starts = range(0, len(ours) - TURNS_TOGETHER + 1, TURNS_TOGETHER)
-    logs = [math.log(sum(theirs[at : at + TURNS_TOGETHER]) / sum(ours[at : at + TURNS_TOGETHER])) for at in starts]
+    typical = [[statistics.median(one[at : at + TURNS_TOGETHER]) for at in starts] for one in (ours, theirs)]
+    logs = [math.log(their_step / our_step) for our_step, their_step in zip(*typical, strict=True)]
     middle = statistics.fmean(logs)
     half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
@@ -311,7 +312,7 @@ def report(seconds: dict[str, list[float]], tokens: int) -> int:
     print(f"{'':<14}{'tokens/s':>10}" + "".join(f"{f'{name} to it, 95 % interval':>32}" for name in OURS))
     shown_slower = undecided = False
     for name, own in seconds.items():
-        line = f"{name:<14}{tokens * len(own) / sum(own):>10,.0f}"
+        line = f"{name:<14}{tokens / statistics.median(own):>10,.0f}"
         for ours in OURS if name not in OURS else ():
             ratio, low, high = ratio_of(seconds[ours], own)
             line += f"{f'{ratio:.3f} ({low:.3f} to {high:.3f})':>32}"

@@ -115,7 +115,7 @@ def _figure(value: float) -> str:
 
 def _losses(result: Result) -> list[str]:
     steps = result.steps
-    if "loss" not in steps.seen:
+    if not steps.has("loss"):
         return []
     warnings = []
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))

@@ -86,17 +86,17 @@ def _level(rows: Floats) -> tuple[float, float]:
     A coarse clock (steps of 97 and 98 ms, by ticks of one) leaves no deviation where most rows show the same tick,
     though every other row is a tick away: there the tick takes the deviation's place.
     """
-    level = _median(rows)
+    level = median(rows)
     distance = np.abs(rows - level)
     resolution = max(RESOLUTION * abs(level), np.finfo(np.float64).tiny)
-    deviation = NORMAL_MAD * _median(distance) * (1 + 3 / len(rows))
+    deviation = NORMAL_MAD * median(distance) * (1 + 3 / len(rows))
     if deviation < resolution:
         off = distance[distance > resolution]
-        deviation = _median(off) if len(off) > TICKING_SHARE * len(rows) else resolution
+        deviation = median(off) if len(off) > TICKING_SHARE * len(rows) else resolution
     return level, max(deviation, resolution)
 
 
-def _median(rows: Floats) -> float:
+def median(rows: Floats) -> float:
     """np.median without its bookkeeping, which costs ten times the sorting of fifty rows."""
     ordered = np.sort(rows)
     return float(ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2

@@ -22,7 +22,7 @@ from tensorprimat.core.records import (
     Run,
     Source,
 )
-from tensorprimat.core.steady import find_steady
+from tensorprimat.core.steady import find_steady, median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.units import GB
 
@@ -55,7 +55,8 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
     pace = _pace(steps)
-    measurable = np.any([np.isfinite(steps.column(name)) for name in ("seconds", *_RATES)], axis=0)
+    timed = [np.isfinite(steps.column(name)) for name in ("seconds", *_RATES) if steps.has(name)]
+    measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
     selections = []
     for run, of_run in _rows_by_run(run_column):
         segments = np.unique(segment_column[of_run])
@@ -97,10 +98,10 @@ def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 def _pace(steps: Steps) -> FloatArray:
     """Seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
-    if "seconds" in steps.seen:
+    if steps.has("seconds"):
         return steps.column("seconds")
     for name in _RATES:
-        if name in steps.seen:
+        if steps.has(name):
             return 1.0 / steps.column(name)
     return np.full(len(steps), np.nan)
 
@@ -147,9 +148,9 @@ def summarise(result: Result) -> Result:
     if not len(result.steps):
         return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
     config, steps = result.training_config, result.steps
-    if "tokens" not in steps.seen and config.global_batch_size and config.sequence_length:
+    if not steps.has("tokens") and config.global_batch_size and config.sequence_length:
         steps = steps.replace(tokens=float(config.global_batch_size * config.sequence_length))
-    if "samples" not in steps.seen and config.global_batch_size:
+    if not steps.has("samples") and config.global_batch_size:
         steps = steps.replace(samples=float(config.global_batch_size))
     selections = select_measured(steps, warmup_steps=config.warmup_steps)
     measured = steps.take(np.concatenate([selection.rows for selection in selections]))
@@ -250,7 +251,7 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         warmup_steps_dropped=sum(selection.dropped_steps for selection in selections),
         excluded_steps=sum(selection.excluded_steps for selection in selections),
         avg_step_time_seconds=mean,
-        median_step_time_seconds=float(np.median(seconds[timed])) if timed.any() else None,
+        median_step_time_seconds=median(seconds[timed]) if timed.any() else None,
         min_step_time_seconds=float(seconds[timed].min()) if timed.any() else None,
         max_step_time_seconds=float(seconds[timed].max()) if timed.any() else None,
         std_step_time_seconds=deviation,
