@@ -47,7 +47,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 echo "[fake] GPUS_PER_NODE=$GPUS_PER_NODE config=$config"
-[[ -n ${dry:-} ]] && { echo "[fake] would train"; exit 0; }
+[[ -n ${dry:-} ]] && { pip install fake-requirement; echo "[fake] would train"; exit "${FAKE_DRY_RUN_EXIT:-0}"; }
 iterations="$(sed -n 's/^ *train_iters: //p' "$config")"
 batch="$(sed -n 's/^ *global_batch_size: //p' "$config")"
 for ((i = 1; i <= iterations; i++)); do

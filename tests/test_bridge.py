@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tensorprimat.core import store
-from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
+from tensorprimat.core.catalogue import tomllib
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.records import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.engines import bridge
@@ -18,6 +19,8 @@ from tensorprimat.machine.platform import Machine
 ROOT = Path(__file__).parents[1]
 H100 = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host="here")
+
+FACTS = tomllib.loads((Path(__file__).parent / "bridge_facts.toml").read_text())
 
 STAND_IN = """
 from types import SimpleNamespace
@@ -81,7 +84,7 @@ def run(tmp_path, failure="pass"):
 def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "iteration        6/       6" in done.stdout
+    assert "[CUDA] Step   6 | Time: 0.506s | Avg: 0.504s | Loss: 11.4000" in done.stdout
     result = store.load(tmp_path / "result.json")
     assert result.steps.column("seconds").tolist() == pytest.approx([0.501, 0.502, 0.503, 0.504, 0.505, 0.506])
     config = result.training_config
@@ -99,16 +102,6 @@ def test_a_training_that_fails_keeps_its_log_and_what_it_measured(tmp_path):
     result = store.load(tmp_path / "result.json")
     assert not result.complete
     assert len(result.steps) == 6
-
-
-def test_running_out_of_memory_names_remedies(tmp_path):
-    log = tmp_path / "train.log"
-    command = [sys.executable, "-c", "import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory')"]
-    failure = bridge.follow(command, log, spec(tmp_path, micro_batch_size=4))
-    assert isinstance(failure, OutOfMemoryError)
-    assert "--micro-batch-size 2" in str(failure)
-    assert "--tensor-parallel-size 2" in str(failure)
-    assert "out of memory" in log.read_text()
 
 
 def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
@@ -132,10 +125,14 @@ def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_p
         bridge.configure(older, spec(tmp_path))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_has_a_recipe(model):
-    offered = ["llama31_8b_pretrain_config", "llama31_8b_sft_config", "qwen25_7b_pretrain_config"]
-    assert bridge.recipe_name(model, offered).endswith("_pretrain_config")
+@pytest.mark.parametrize("version", FACTS["versions"], ids=lambda version: version["version"])
+def test_what_is_asked_of_megatron_bridge_is_in_each_of_its_versions(version):
+    for model in MODELS:
+        assert bridge.recipe_name(model, version["recipes"]).startswith(bridge.RECIPES[model])
+    there = {*FACTS["places"], *version["moved"]}
+    for places, _ in bridge.SETTINGS:
+        assert there.intersection(places), places
+    assert set(bridge.PRECISIONS.values()) <= set(FACTS["precisions"])
 
 
 def test_a_package_without_the_recipe_is_refused():

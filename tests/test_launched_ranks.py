@@ -30,6 +30,7 @@ def test_two_ranks_of_torchrun_measure_one_training(tmp_path):
     assert (config["num_gpus"], config["num_nodes"], config["data_parallel_size"]) == (2, 1, 2)
     assert made["performance_metrics"]["total_steps"] == 3
     assert done.stdout.count("BENCHMARK COMPLETE") == 1, "rank 0 talks for all"
+    assert "result.json" not in done.stdout, "a file that is gone already"
     assert len(list((tmp_path / "out" / "history").iterdir())) == 1
 
 

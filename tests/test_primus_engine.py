@@ -111,10 +111,11 @@ def test_a_methodology_is_written_to_a_configuration_of_its_own_and_never_into_t
 
 def test_flags_and_precision_reach_the_configuration(place, run):
     flags = ("--micro-batch-size", "4", "--global-batch-size", "64", "--sequence-length", "8192", "--precision", "fp8")
-    assert run("--model", "llama", "--steps", "5", *flags).returncode == 0
+    assert run("--model", "llama", "--steps", "5", "--seed", "7", *flags).returncode == 0
     derived = next((place / "out").glob("*.yaml")).read_text()
     assert (
-        "FP8-pretrain.yaml, with: train_iters 10, micro_batch_size 4, global_batch_size 64, seq_length 8192" in derived
+        "FP8-pretrain.yaml, with: train_iters 10, seed 7, micro_batch_size 4, global_batch_size 64, seq_length 8192"
+        in (derived)
     )
     assert "max_position_embeddings: 8192" in derived, "Megatron refuses fewer positions than tokens"
     assert result(place)["training_config"]["precision"] == "fp8"
@@ -190,7 +191,17 @@ def test_a_dry_run_is_handed_on_and_writes_nothing(place, run):
     assert done.returncode == 0, done.stderr
     assert "8 × MI300X" in done.stdout
     assert "[fake] would train" in done.stdout
+    assert "dry run, not done: pip install fake-requirement" in done.stdout
     assert not (place / "out").exists()
+
+
+def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
+    done = run("--model", "all", "--dry-run", FAKE_DRY_RUN_EXIT="3")
+    assert done.returncode == 1
+    for model in ("llama", "qwen"):
+        assert f"WOULD TRAIN - {model} on ROCm" in done.stdout
+        assert f"{model}: primus-cli --dry-run exited with 3: without saying why" in done.stderr
+    assert "every check passed" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -198,7 +209,11 @@ def test_a_dry_run_is_handed_on_and_writes_nothing(place, run):
     [
         ({"PRIMUS_PATH": "/no/such/folder"}, (), "PRIMUS_PATH=/no/such/folder: no such folder"),
         ({"PRIMUS_PATH": "/tmp"}, (), "PRIMUS_PATH=/tmp: is no Primus checkout"),
-        ({"PRIMUS_GPU_MODEL": "MI250X"}, (), "there are configurations for MI300X, MI355X: set PRIMUS_GPU_MODEL"),
+        (
+            {"PRIMUS_GPU_MODEL": "MI250X"},
+            (),
+            "there are configurations for MI300X, MI355X: take one by LLAMA_CONFIG=exam",
+        ),
         ({"LLAMA_CONFIG": "none.yaml"}, (), "LLAMA_CONFIG=none.yaml: no such file"),
         ({"GPUS_PER_NODE": "many"}, (), "GPUS_PER_NODE=many: must be a number of GPUs"),
         ({}, ("--preset", "tiny"), "--preset tiny: Primus trains the full models"),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 
 import fake_primus
 import pytest
@@ -59,6 +60,34 @@ def test_nsight_is_put_around_the_run_and_the_result_never_compared(run, tmp_pat
     compared = main(["compare", str(kept(tmp_path)), "--output-dir", str(tmp_path / "report")])
     assert "profil" in "".join(capfd.readouterr())
     assert compared == 2
+
+
+ROCPROFV3 = """
+# The options of the real one that are used here, with their arguments.
+while [[ $1 != -- ]]; do
+  case $1 in
+    --kernel-trace | --stats) shift ;;
+    --output-directory) folder=$2; shift 2 ;;
+    --output-file) file=$2; shift 2 ;;
+    --output-format) shift; while [[ $1 != --* ]]; do formats+=("$1"); shift; done ;;
+    *) echo "rocprofv3: unrecognized arguments: $1" >&2; exit 2 ;;
+  esac
+done
+shift
+for format in "${formats[@]}"; do echo traced > "$folder/${file//%pid%/$$}_kernel_stats.$format"; done
+exec "$@"
+"""
+
+
+def test_rocprofv3_writes_a_file_per_process_beside_the_marked_result(run, tmp_path, monkeypatch):
+    fake_primus.program(tmp_path / "bin", "rocprofv3", ROCPROFV3)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    code, said, complaint = run("--profile", "rocprof")
+    assert code == 0, complaint
+    traces = [path.name for path in (tmp_path / "output" / "history").glob("*_kernel_stats.*")]
+    assert {re.sub(r".*_rocprof_\d+", "", name) for name in traces} == {"_kernel_stats.csv", "_kernel_stats.pftrace"}
+    assert all(name in said for name in traces)
+    assert json.loads(kept(tmp_path).read_text())["provenance"]["profiled"] is True
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Nothing that was measured is ever lost, and a file that is no result says so in one line."""
 
+import errno
 import json
 import os
 
@@ -160,3 +161,13 @@ def test_a_device_is_written_to_and_never_replaced_by_a_file(tmp_path):
     store.write_atomically(pipe, "hello")
     assert (os.read(reader, 10), pipe.is_fifo()) == (b"hello", True)
     os.close(reader)
+
+
+def test_a_full_disk_is_named_by_the_file_that_found_no_room(tmp_path):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left on device") as stopped:
+        store.write_atomically(tmp_path / "result.json", full)
+    assert stopped.value.filename == str(tmp_path / "result.json")
+    assert not list(tmp_path.iterdir())

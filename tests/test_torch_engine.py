@@ -434,3 +434,14 @@ def test_a_gpu_trains_and_its_memory_and_events_are_read(tmp_path, precision):
     assert result.provenance.timer == "device events"
     assert result.memory_metrics.peak_memory_allocated_gb > 0.001
     assert not [warning for warning in result.warnings if warning.startswith("timer")]
+
+
+def test_a_port_that_is_taken_is_said_to_be(monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    taken = RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
+    assert endings.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
+
+
+def test_a_rank_that_lost_another_says_so():
+    lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a crash.")
+    assert endings.reason(lost).startswith("another rank is gone: killed by hand, or by the system")

@@ -7,6 +7,7 @@ commands, so that --help needs neither numpy nor torch.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -48,6 +49,11 @@ Options:
   --version  print the version
   --help     print this page
 """
+
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there, or write to another disk") | dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS), "; name a path that you may use"
+)
+"""What to do about an error of the file system."""
 
 _INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
@@ -112,6 +118,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"{program}: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        where = error.filename or "file system"
+        print(f"{program}: {where}: {error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}", file=sys.stderr)
         return 1
     return int(outcome or 0)

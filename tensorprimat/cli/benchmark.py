@@ -216,7 +216,8 @@ def _finish(outcomes: Sequence[Outcome], request: Request, screen: Screen) -> in
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
     if done:
         screen.say("\nFiles: " + ", ".join(str(outcome.path) for outcome in done))
-        screen.say(f"Next: {_compare_command(request.output)}", style="bold")
+        if request.profile is None:  # a profiled run is never compared
+            screen.say(f"Next: {_compare_command(request.output)}", style="bold")
     failed = [outcome.error.exit_code for outcome in outcomes if outcome.error is not None]
     if failed:
         return 1 if 1 in failed else 2

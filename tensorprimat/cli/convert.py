@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,8 @@ def command(
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 
     Disk and memory that it will need are said first; a disk without room is refused. NeMo's own importer does the
-    work, on the CPU. The folder appears whole or not at all.
+    work, on the CPU, into Transformer Engine's layers: run it in NVIDIA's NeMo image. The folder appears whole or not
+    at all.
 
     \b
     Examples:
@@ -30,7 +32,7 @@ def command(
     Exit codes:
       0  converted
       1  the conversion failed
-      2  a flag or the source is wrong, or NeMo is not here
+      2  a flag or the source is wrong, or NeMo or Transformer Engine is not here
     """
     from tensorprimat.core.units import GB
     from tensorprimat.engines import conversion
@@ -47,5 +49,7 @@ def command(
     if dry_run:
         print("Dry run: nothing was converted", file=sys.stderr)
         return 0
-    print(conversion.convert(model, source, output, overwrite=overwrite))
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for the folder alone
+        made = conversion.convert(model, source, output, overwrite=overwrite)
+    print(made)
     return 0

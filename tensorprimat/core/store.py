@@ -31,6 +31,7 @@ from tensorprimat.core.summary import summarise
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
+USUAL_RESULT_BYTES = 2**18  # what is asked for at first: asking for all that may come costs time, come or not
 LARGEST_RESULT_BYTES = 2**28  # 50,000 rows of thirty columns make 20 MB
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
@@ -147,9 +148,11 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too: no half-written file stays behind, and the error goes on
+    except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
+            error.filename = str(path)
         raise
 
 
@@ -208,7 +211,9 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
 def _read_json(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_RESULT_BYTES + 1)
+            content = file.read(USUAL_RESULT_BYTES)
+            if len(content) == USUAL_RESULT_BYTES:
+                content += file.read(LARGEST_RESULT_BYTES)
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except IsADirectoryError:

@@ -3,8 +3,10 @@
     python -m tensorprimat.engines.bridge --spec spec.json --result result.json
 
 Starts torchrun, whose ranks build the recipe, set every value of the spec in it and train; keeps the whole output as a
-log beside the results and reads that as any other. Megatron-Bridge hard-requires Transformer Engine and a GPU image: no
-test of this project has run it. What is tested without it: the values set, the launch, the reading, the refusals.
+log beside the results and reads that as any other. The recipe fetches its model's configuration from Hugging Face
+(Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this project
+has run it. What is tested without it: recipe names, settings and precisions against the source of its versions 0.2 to
+0.6, the values set, the launch, the reading, the refusals.
 Exit codes: 0 done, 1 the training failed or was interrupted (its log stays), 2 it cannot run here.
 """
 
@@ -14,19 +16,17 @@ import argparse
 import importlib
 import importlib.metadata
 import os
-import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
 from tensorprimat.core import models, store
-from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import endings
+from tensorprimat.engines.following import follow
 from tensorprimat.logs.format import Given
 from tensorprimat.machine.platform import Machine, detect
 
@@ -54,7 +54,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
     (("dataset.random_seed",), lambda spec: spec.seed),
     (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),
     (("tokenizer.tokenizer_model",), lambda _: None),
-    # The null tokenizer adds an end-of-document token to these.
+    # Some versions' null tokenizer counts an end-of-document token besides, and none may have more than the model.
     (("tokenizer.vocab_size",), lambda spec: models.find(spec.model, spec.preset).shape.vocab_size - 1),
     (("train.train_iters",), lambda spec: spec.max_steps),
     (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
@@ -151,7 +151,12 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
         "-m", "tensorprimat.engines.bridge", "--spec", str(spec_file), "--rank",
     ]  # fmt: skip
     print(f"Megatron-Bridge starts; its log: {log}", flush=True)
-    failure = follow(command, log, spec)
+    environment = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        **os.environ,
+    }  # long sequences fragment blocks
+    with log.open("xb", buffering=0) as file:
+        failure = follow(command, file, name="Megatron-Bridge", spec=spec, environment=environment)
     try:
         result = read(spec, log, detect())
     except TensorPrimatError as error:
@@ -159,34 +164,6 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
     store.write(result.model_copy(update={"complete": failure is None and result.complete}), result_file)
     if failure is not None:
         raise failure
-
-
-def follow(command: Sequence[str], log: Path, spec: RunSpec) -> RunError | None:
-    """Run a command to its end with its output shown and kept; why it failed, if it did."""
-    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
-    tail: deque[str] = deque(maxlen=40)
-    with log.open("wb", buffering=0) as file, subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**settings, **os.environ},
-    ) as child:  # fmt: skip
-        assert child.stdout is not None
-        try:
-            for raw in child.stdout:
-                file.write(raw)
-                line = raw.decode(errors="replace").rstrip()
-                tail.append(line)
-                print(line, flush=True)
-        except KeyboardInterrupt:  # torchrun, in our process group, has been told too, and ends its ranks
-            child.wait()
-            return RunError(f"interrupted; its log: {log}")
-    if not child.returncode:
-        return None
-    if any("out of memory" in line.lower() for line in tail):
-        remedies = endings.memory_remedies(spec)
-        return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}; its log: {log}")
-    errors = [line.strip() for line in tail if "Error" in line and "ChildFailedError" not in line]
-    said = (errors or [line.strip() for line in tail if line.strip()] or ["it said nothing"])[-1]
-    return RunError(f"Megatron-Bridge exited with {child.returncode}: {said}; its log: {log}")
 
 
 def read(spec: RunSpec, log: Path, machine: Machine) -> Result:

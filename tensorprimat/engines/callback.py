@@ -274,9 +274,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         )
         if self.print_every:
             spent = recorder.interruption_seconds if recorder else {}
-            self._print(
-                console.end_block(self.result, label=self._label, path=self.result_path, interruption_seconds=spent)
-            )
+            path = None if self.result_file else self.result_path  # who names the file says where it ends up
+            self._print(console.end_block(self.result, label=self._label, path=path, interruption_seconds=spent))
 
     # What a person sees.
 

@@ -60,8 +60,8 @@ def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_byte
     return " | ".join(parts)
 
 
-def end_block(result: Result, *, label: str, path: Path, interruption_seconds: dict[str, float]) -> str:
-    """Totals, the measured figures, and the file that holds them."""
+def end_block(result: Result, *, label: str, path: Path | None, interruption_seconds: dict[str, float]) -> str:
+    """Totals, the measured figures, and the file that holds them, where there is one to look at."""
     figures, memory = result.performance_metrics, result.memory_metrics or MemoryMetrics()
     ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
     total = (
@@ -83,7 +83,7 @@ def end_block(result: Result, *, label: str, path: Path, interruption_seconds: d
             _gigabytes("allocated peak", memory.peak_memory_allocated_gb),
             _gigabytes("reserved peak", memory.peak_memory_reserved_gb),
         ),
-        "Result": str(path),
+        "Result": None if path is None else str(path),
     }
     body = "\n".join(f"[{label}]   {name + ':':<10}{text}" for name, text in lines.items() if text)
     return f"[{label}] {ended}\n{body}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,11 @@ from tensorprimat.engines import endings, nemo
 
 HUB = "hf://"
 BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
-IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it
+IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
+OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers beside any model; measured 0.9
+LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers, and know the names of no other
+ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
+"""What importers end with where a checkpoint is not as they expect it."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -59,7 +65,7 @@ def needs(model: str, source: str) -> Needs:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")
     if source.startswith(HUB):
         weights = BYTES_PER_PARAMETER * models.parameters(models.find(model).shape)
-        return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights)
+        return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
     folder = Path(source)
     if not folder.is_dir():
         raise UsageError(f"--source {source}: no such folder; for the Hugging Face hub write {HUB}ORGANISATION/NAME")
@@ -67,7 +73,7 @@ def needs(model: str, source: str) -> Needs:
     weights = sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
     if not weights:
         raise InputError("no weights (*.safetensors, pytorch_model*.bin)", path=folder, remedy="give a checkpoint")
-    return Needs(download_bytes=0, output_bytes=weights, memory_bytes=IN_MEMORY * weights)
+    return Needs(download_bytes=0, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
 
 
 def _check_model_type(config: Path, model: str) -> None:
@@ -82,33 +88,51 @@ def _check_model_type(config: Path, model: str) -> None:
 
 
 def check_room(needed: Needs, output: Path) -> list[str]:
-    """Warnings about memory. Raises UsageError where the disk of the output has no room for it."""
-    existing = next(parent for parent in output.absolute().parents if parent.exists())
-    free = shutil.disk_usage(existing).free
+    """Warnings about memory and the download. Raises UsageError where the disk of the output has no room for it."""
+    free = _free_bytes(output)
     if free < needed.output_bytes:
         raise UsageError(
             f"--output {output}: {needed.output_bytes / GB:,.1f} GB are needed and {free / GB:,.1f} GB are free; "
             "choose another disk"
         )
+    warnings = []
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    if (free := _free_bytes(cache)) < needed.download_bytes:
+        warnings.append(
+            f"{cache}: {needed.download_bytes / GB:,.1f} GB to download, unless they are there already, and "
+            f"{free / GB:,.1f} GB are free; HF_HOME names another folder"
+        )
     available = psutil.virtual_memory().available
     if available < needed.memory_bytes:
-        return [
+        warnings.append(
             f"memory: {needed.memory_bytes / GB:,.1f} GB are needed and {available / GB:,.1f} GB are available; "
             "it may be killed"
-        ]
-    return []
+        )
+    return warnings
+
+
+def _free_bytes(path: Path) -> int:
+    """On the disk that a path, which need not exist yet, would be on."""
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
 
 
 def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
     """Convert, beside the output first, so that nothing half written ever has its name. Returns the output folder.
 
-    Raises UsageError without NeMo or where the output exists, RunError where NeMo's importer fails.
+    NeMo talks on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
+    where NeMo's importer fails.
     """
     if reason := nemo.unavailable():
         raise UsageError(f"{reason}; conversion needs NeMo 2.1 to 2.7: make nemo-env, or NVIDIA's image")
+    if importlib.util.find_spec(LAYERS_OF) is None:
+        raise UsageError(
+            "Transformer Engine is not installed, and NeMo's importers know only its layers; convert in NVIDIA's image"
+        )
     if output.exists() and not overwrite:
         raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
     llm = importlib.import_module("nemo.collections.llm")
+    broken_weights = importlib.import_module("safetensors").SafetensorError
     kind = KINDS[model]
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -120,7 +144,7 @@ def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -
         if output.exists():
             shutil.rmtree(output)
         partial.rename(output)
-    except (RuntimeError, OSError, ValueError, AssertionError, MemoryError) as error:  # whatever the importer meets
+    except (*ENDINGS, broken_weights) as error:
         raise RunError(f"{source}: conversion failed: {endings.reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

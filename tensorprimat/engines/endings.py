@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tensorprimat.core.spec import RunSpec
 
 OUT_OF_MEMORY = "out of memory"
@@ -16,6 +18,10 @@ _REFUSALS = (
     "unable to allocate",  # numpy
 )
 """How libraries say in a bare RuntimeError that memory was refused."""
+
+
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
+"""How gloo, its sockets and NCCL say that the rank at the other end ended without a word."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -39,6 +45,11 @@ def reason(error: BaseException) -> str:
         return "terminated"
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
+    if "EADDRINUSE" in str(error):  # of torch.distributed's store
+        port = os.environ.get("MASTER_PORT", "of rank 0")
+        return f"the port {port} is taken; set MASTER_PORT to a free one, or unset it"
+    if any(sign in str(error) for sign in _PEER_GONE):
+        return "another rank is gone: killed by hand, or by the system because the host's memory ran out (dmesg says)"
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
 
@@ -51,7 +62,7 @@ def memory_remedies(spec: RunSpec) -> str:
     remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
     if not spec.recompute:
         remedies.append("--recompute")
-    if spec.engine in ("nemo", "bridge"):
+    if spec.engine in ("nemo", "bridge", "primus"):
         remedies.append(f"--tensor-parallel-size {2 * spec.tensor_model_parallel_size}")
     else:
         remedies += ["more --num-gpus with --strategy fsdp", "--tensor-parallel-size with --engine nemo"]

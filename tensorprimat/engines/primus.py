@@ -15,24 +15,21 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tensorprimat import logs
 from tensorprimat.core import models, store
-from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError
+from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.steps import Step
-from tensorprimat.core.units import GIB
-from tensorprimat.engines import console, endings, primus_checkout, primus_config
+from tensorprimat.engines import primus_checkout, primus_config
+from tensorprimat.engines.following import complaint, follow, plain
 from tensorprimat.engines.primus_spec import (
     CONFIG,
     GPU,
@@ -47,21 +44,13 @@ from tensorprimat.logs.format import Given
 
 __all__ = ["check", "main", "show_command", "train"]
 
-GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectives
-NO_INSTALLING = {"PIP_DRY_RUN": "1"}  # Primus's hooks install its requirements even in a dry run
-TAIL_LINES = 15  # what is shown again of a training that failed
+ROCM = Path("/opt/rocm")
+NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
+"""Stands in for pip in a dry run, whose hooks would install Primus's requirements. PIP_DRY_RUN is no help: pip obeys it
+where it builds a package, too, and fails for want of what that build needs."""
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """What the configuration says where the log leaves it out."""
 ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
-
-_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
-_MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
-_LOSS = re.compile(r"lm loss: *(\S+)")
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
-_COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
-_EPILOGUE = re.compile(r"exited with code|exit ?code|ChildFailedError|torch\.distributed\.elastic|^[\s=#*-]*$")
-"""How launchers comment on a failure: true, but not the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +79,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     files = files_of(spec)
     _write_config(spec, files.config)
     print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
-    failure: TensorPrimatError | None = None
-    try:
-        _run(spec, files)
-    except TensorPrimatError as error:
-        failure = error
+    failure = _run(spec, files)
     try:
         result = _read(spec, files.log)
     except TensorPrimatError as error:
@@ -118,15 +103,28 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
         say(f"In {root}: {' '.join([*(f'{name}={value}' for name, value in extra.items()), *command])}")
         if not dry:
             return
+        environment = _environment(spec, extra)
         shown = subprocess.run(
-            command, cwd=root, env=_environment(spec, {**extra, **NO_INSTALLING}), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            command, cwd=root, env={**environment, "PATH": _without_pip(Path(scratch), environment["PATH"])},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
-        lines = [_plain(line) for line in shown.stdout.splitlines()]
-        for line in lines:
-            say(line)
-        if shown.returncode:
-            raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {_last_complaint(lines)}")
+    lines = [plain(line) for line in shown.stdout.splitlines()]
+    for line in lines:
+        say(line)
+    if shown.returncode:
+        why = complaint(lines) or "without saying why"
+        lacks = "" if ROCM.exists() else f"; Primus asks for ROCm even then, and this machine has no {ROCM}"
+        raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {why}{lacks}")
+
+
+def _without_pip(scratch: Path, search_path: str) -> str:
+    """A search path on which pip does nothing."""
+    for name in ("pip", "pip3"):
+        stand_in = scratch / "bin" / name
+        stand_in.parent.mkdir(exist_ok=True)
+        stand_in.write_text(NOT_INSTALLING)
+        stand_in.chmod(0o700)
+    return f"{scratch / 'bin'}{os.pathsep}{search_path}"
 
 
 def _described(changed: dict[str, Any]) -> str:
@@ -144,35 +142,16 @@ def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
 
 
-def _run(spec: RunSpec, files: Files) -> None:
-    """Start Primus and follow it to its end. Raises RunError or OutOfMemoryError."""
+def _run(spec: RunSpec, files: Files) -> RunError | None:
+    """Start Primus and follow it to its end; why it failed, if it did."""
     root = Path(spec.options[ROOT])
     with _opened(files) as log, _without_spaces(files.config) as config:
         command, extra = primus_checkout.start_command(root, config)
-        child = subprocess.Popen(
-            command, cwd=root, env=_environment(spec, extra), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert child.stdout is not None
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
-        show = _Shown()
-        try:
-            for raw in child.stdout:
-                log.write(raw)
-                line = _plain(raw)
-                if line.strip():
-                    tail.append(line)
-                print(show(line), flush=True)
-            child.wait()
-        except KeyboardInterrupt:
-            _stop(child)
-            raise RunError(f"interrupted; its log: {files.log}") from None
-    if child.returncode:
-        raise _failure(spec, child.returncode, list(tail), files.log)
+        return follow(command, log, name="Primus", spec=spec, environment=_environment(spec, extra), folder=root)
 
 
 @contextlib.contextmanager
-def _opened(files: Files) -> Iterator[Any]:
+def _opened(files: Files) -> Iterator[IO[bytes]]:
     """The log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
     files.log.parent.mkdir(parents=True, exist_ok=True)
     with files.log.open("xb", buffering=0) as log:
@@ -201,71 +180,6 @@ def _without_spaces(config: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
         yield Path(shutil.copy2(config, scratch))
-
-
-def _plain(raw: bytes) -> str:
-    """A line as text, without colours; of a progress bar that redraws itself the last state."""
-    text = raw.decode(errors="replace").rstrip("\r\n")
-    return _COLOUR.sub("", text.rpartition("\r")[2])
-
-
-class _Shown:
-    """Turns the lines of iterations into ours; lets every other line through."""
-
-    def __init__(self) -> None:
-        self._seconds: list[float] = []
-
-    def __call__(self, line: str) -> str:
-        match = _ITERATION.search(line)
-        if match is None:
-            return line
-        seconds, memory, loss = float(match[2]) / 1000, _MEMORY.search(line), _LOSS.search(line)
-        self._seconds.append(seconds)
-        since_first = self._seconds[1:]
-        return console.step_line(
-            Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
-            label="ROCM",
-            mean_seconds=sum(since_first) / len(since_first) if since_first else None,
-            memory_bytes=float(memory[1]) * GIB if memory else None,  # GiB whatever its label says
-        )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Ask Primus to end, then insist."""
-    for request in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        child.send_signal(request)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.wait(timeout=GRACE_SECONDS)
-            return
-
-
-def _failure(spec: RunSpec, code: int, tail: list[str], log: Path) -> RunError:
-    """Why Primus failed, in one line, after its last lines."""
-    print(f"Primus failed; the last lines of {log}:", file=sys.stderr)
-    for line in tail:
-        print(f"  {line}", file=sys.stderr)
-    if any(_OUT_OF_MEMORY.search(line) for line in tail):
-        remedies = f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}, a smaller --sequence-length, --recompute"
-        return OutOfMemoryError(
-            f"out of memory: {endings.configuration(spec)}; try {remedies} or a larger tensor parallel size; "
-            f"its log: {log}"
-        )
-    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    return RunError(f"Primus {how}: {_last_complaint(tail)}; its log: {log}")
-
-
-def _last_complaint(lines: list[str]) -> str:
-    """The last line that says what went wrong, else the last that says anything."""
-    said = [line.strip() for line in lines if not _EPILOGUE.search(line)] or [line.strip() for line in lines]
-    complaints = [line for line in said if _COMPLAINT.search(line)]
-    return (complaints or said or ["it said nothing"])[-1]
 
 
 def _read(spec: RunSpec, log: Path) -> Result:

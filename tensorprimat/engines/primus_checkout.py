@@ -131,9 +131,10 @@ def find_config(
 
 def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable: str) -> str:
     looked = f"no {' or '.join(names)} in {root / CONFIGS / gpu}"
-    others = sorted(path.parent.name for path in (root / CONFIGS).glob(f"*/{names[0]}"))
+    others = {path.parent.name: path for name in names for path in sorted((root / CONFIGS).glob(f"*/{name}"))}
     if others:
-        return f"{looked}; there are configurations for {', '.join(others)}: set PRIMUS_GPU_MODEL={others[0]}"
+        instead = min(others.values()).relative_to(root)
+        return f"{looked}; there are configurations for {', '.join(sorted(others))}: take one by {variable}={instead}"
     kin = sorted(path.name for path in (root / CONFIGS / gpu).glob(f"{stem}*.yaml"))
     there = f" ({', '.join(kin)})" if kin else ""
     return f"{looked}{there}; name one by {variable}=FILE"

@@ -34,6 +34,8 @@ SETTINGS = {
 """Fields of a RunSpec, and what Megatron calls them."""
 WORK = ("micro_batch_size", "global_batch_size", "sequence_length")
 PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+SEED = "seed"
+MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in PARALLEL}
 PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "hybrid", "bf16": True, "fp16": False},
     "bf16": {"fp8": None, "bf16": True, "fp16": False},
@@ -76,7 +78,7 @@ def spec_of(
     sets = effective(config, root=root, environment=environment)
     values: dict[str, Any] = {field: sets.whole(name) for field, name in SETTINGS.items()}
     values |= configured
-    values |= {field: 1 for field in PARALLEL if values[field] is None}  # Megatron's own default
+    values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in PARALLEL if values[field] is None}
     if unknown := [SETTINGS[field] for field in WORK if values[field] is None]:
         raise UsageError(f"{config}: sets no {', '.join(unknown)}; give it by flag (--micro-batch-size …)")
     return RunSpec(
@@ -107,7 +109,9 @@ def changes(spec: RunSpec) -> dict[str, Any]:
     """What the configuration has to say differently for this run, by Megatron's names."""
     root, config = Path(spec.options[ROOT]), Path(spec.options[CONFIG])
     sets = effective(config, root=root)
-    wanted = {"train_iters": spec.max_steps} | {name: getattr(spec, field) for field, name in SETTINGS.items()}
+    wanted = {"train_iters": spec.max_steps, "seed": spec.seed} | {
+        name: getattr(spec, field) for field, name in SETTINGS.items()
+    }
     changed = {name: value for name, value in wanted.items() if not _already(sets, name, value)}
     positions = sets.whole("max_position_embeddings")
     if positions is not None and positions < spec.sequence_length:
@@ -121,7 +125,7 @@ def changes(spec: RunSpec) -> dict[str, Any]:
 
 def _already(sets: Effective, name: str, value: int) -> bool:
     known = sets.settings.get(name)
-    return known == value or (known is None and value == 1 and name.endswith("parallel_size"))
+    return value == (MEGATRON_DEFAULTS.get(name) if known is None else known)
 
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:

@@ -43,7 +43,13 @@ def wrapping(name: str, stem: Path) -> list[str]:
     if name == "nsys":
         return ["nsys", "profile", f"--output={stem}", "--trace=cuda,nvtx,osrt", "--sample=none"]
     if name == "rocprof":
-        return ["rocprofv3", "--kernel-trace", "--stats", "-d", str(stem.parent), "-o", stem.name, "--"]
+        return [
+            "rocprofv3", "--kernel-trace", "--stats",
+            "--output-format", "csv", "pftrace",  # said, because what it writes by itself changed in ROCm 7
+            "--output-directory", str(stem.parent),
+            "--output-file", f"{stem.name}_%pid%",  # else every rank writes the same file
+            "--",
+        ]  # fmt: skip
     return []
 
 

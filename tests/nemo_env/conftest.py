@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-collect_ignore = ["tiny.py"]  # a program that tests start, which imports stand-ins for CUDA
+collect_ignore = ["tiny.py", "convert_on_cpu.py"]  # programs that tests start, which import stand-ins for CUDA
 SHIM = Path(__file__).parents[3] / "shared" / "nemo_on_cpu"
 
 

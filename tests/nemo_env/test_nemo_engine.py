@@ -36,7 +36,7 @@ def test_the_collection_has_the_three_recipes():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_an_unmodified_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
+def test_a_recipe_of_ours_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
     from tensorprimat.core.spec import RunSpec
@@ -58,6 +58,24 @@ def test_an_unmodified_recipe_in_fp8_survives_serialisation_with_our_callback(mo
     assert recipe.trainer.strategy.tensor_model_parallel_size == 4
     assert recipe.trainer.strategy.context_parallel_size == 1
     assert any(callback.__fn_or_cls__ is BenchmarkCallback for callback in recipe.trainer.callbacks)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nemos_own_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
+    import nemo_run
+    from nemo.collections import llm
+    from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed
+    from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
+
+    from tensorprimat.engines import nemo_recipe
+    from tensorprimat.engines.callback import BenchmarkCallback
+
+    own = getattr(llm, nemo_recipe.RECIPES[model])
+    recipe = own.pretrain_recipe(name=model, dir=str(tmp_path), num_nodes=1, num_gpus_per_node=8)
+    recipe.trainer.plugins = bf16_with_fp8_mixed()
+    recipe.trainer.callbacks.append(nemo_run.Config(BenchmarkCallback, output_dir=str(tmp_path), model_name=model))
+    serialiser = ZlibJSONSerializer()
+    assert serialiser.deserialize(serialiser.serialize(recipe)) == recipe
 
 
 def agrees(result, log):
@@ -98,6 +116,7 @@ if __name__ == "__main__":  # NeMo-Run reads this file again in every rank
 
 
 def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp_path):
+    from tensorprimat import logs
     from tensorprimat.core import store
 
     script = tmp_path / "script.py"
@@ -108,6 +127,8 @@ def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp
     result = store.load(tmp_path / "result.json")
     assert (result.training_config.num_gpus, result.training_config.data_parallel_size) == (2, 2)
     assert result.performance_metrics.measured_steps == STEPS
+    (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
+    agrees(result, logs.read(tmp_path / "train.log"))
     assert not [warning for warning in result.warnings if warning.startswith("memory:")]
 
 

@@ -1,0 +1,51 @@
+"""`convert_checkpoint.py` where there is no Transformer Engine: NeMo's importer is the real one, the layers stand in.
+
+    PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo_env/convert_on_cpu.py --model llama --source …
+
+NeMo's importers write into layers that hold a norm and the linear after it together, as Transformer Engine's do.
+Megatron's own hold them apart and keep norms in float32, so without Transformer Engine, which has to be built for a
+GPU, an import stops at the first of them.
+"""
+
+import sys
+
+import cpu_shim  # noqa: F401  first, before anything of NeMo
+import torch
+from megatron.core.models.common.embeddings import rope_utils
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from nemo.collections.llm.gpt.model import base
+
+from tensorprimat.cli import main
+from tensorprimat.engines import conversion
+
+
+class NormAndLinear(ColumnParallelLinear):
+    """Parameters named, shaped and typed as Transformer Engine's LayerNormColumnParallelLinear has them."""
+
+    def __init__(self, input_size, output_size, *, config, **options):
+        super().__init__(input_size, output_size, config=config, **options)
+        self.layer_norm_weight = torch.nn.Parameter(torch.zeros(input_size, dtype=config.params_dtype))
+
+
+class Norm(torch.nn.RMSNorm):
+    def __init__(self, config, hidden_size, eps):
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+
+
+def layers(config):
+    """Megatron's own layers with those two in them."""
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
+    parts = spec.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
+    parts.self_attention.submodules.linear_qkv = parts.mlp.submodules.linear_fc1 = NormAndLinear
+    return TransformerBlockSubmodules(layer_specs=[spec] * config.num_layers, layer_norm=Norm)
+
+
+if __name__ == "__main__":
+    rope_utils.fused_apply_rotary_pos_emb = torch.nn.Identity()  # asked for; nothing is computed here
+    base.local_layer_spec = layers
+    conversion.LAYERS_OF = "megatron"
+    sys.exit(main(["convert", *sys.argv[1:]], program="convert_checkpoint.py"))

@@ -1,0 +1,137 @@
+"""convert_checkpoint.py through the real importers of NeMo: every weight arrives where Megatron reads it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "tests" / "nemo_env"
+WIDTH, HEADS, GROUPS, HEAD, INNER, LAYERS, WORDS = 32, 4, 2, 8, 48, 2, 128
+
+
+def configuration(model):
+    """A tiny configuration of the model's architecture, as its published checkpoint has one."""
+    import transformers
+
+    kinds = {
+        "llama": (
+            transformers.LlamaConfig,
+            {
+                "rope_scaling": {
+                    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        ),
+        "qwen": (transformers.Qwen2Config, {}),
+        "mistral": (transformers.MistralConfig, {"sliding_window": 64, "head_dim": HEAD}),
+    }  # fmt: skip
+    kind, more = kinds[model]
+    return kind(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=GROUPS, max_position_embeddings=64, tie_word_embeddings=False,
+        **more,
+    )  # fmt: skip
+
+
+def write_checkpoint(model, folder):
+    """A Hugging Face checkpoint of random weights, in bfloat16, with a tokenizer; returns its weights."""
+    import tokenizers
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    made = transformers.AutoModelForCausalLM.from_config(configuration(model), dtype=torch.bfloat16)
+    with torch.no_grad():
+        for weight in made.parameters():  # norms start at 1 and biases at 0, in NeMo's model too
+            weight.normal_()
+    made.save_pretrained(folder)
+    words = tokenizers.models.WordLevel({f"w{index}": index for index in range(WORDS)}, unk_token="w0")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), unk_token="w0")
+    tokenizer.save_pretrained(folder)
+    return made.state_dict()
+
+
+def read_weights(folder):
+    """Of a NeMo checkpoint, by Megatron's names, layers stacked."""
+    import torch
+    from torch.distributed import checkpoint
+
+    reader = checkpoint.FileSystemReader(folder / "weights")
+    entries = reader.read_metadata().state_dict_metadata
+    weights = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in entries.items()
+        if isinstance(entry, checkpoint.metadata.TensorStorageMetadata)
+    }
+    checkpoint.load(weights, storage_reader=reader, no_dist=True)
+    return {name.removeprefix("module."): weight for name, weight in weights.items()}
+
+
+def grouped(query, key, value):
+    """Megatron's order: of each group of heads its queries, then its key, then its value."""
+    import torch
+
+    per_group = HEADS // GROUPS * HEAD
+    parts = [
+        part[group * rows : (group + 1) * rows]
+        for group in range(GROUPS)
+        for part, rows in ((query, per_group), (key, HEAD), (value, HEAD))
+    ]
+    return torch.cat(parts)
+
+
+def expected(theirs):
+    """What Megatron should hold of a Hugging Face model's weights."""
+    import torch
+
+    def each(join, *names):
+        layers = (f"model.layers.{layer}." for layer in range(LAYERS))
+        return torch.stack([join(*(theirs[layer + name] for name in names)) for layer in layers])
+
+    def same(weight):
+        return weight
+
+    attention, mlp = "self_attn.{}_proj", "mlp.{}_proj.weight"
+    linear = "decoder.layers.self_attention.linear_"
+    held = {
+        "embedding.word_embeddings.weight": theirs["model.embed_tokens.weight"],
+        f"{linear}qkv.layer_norm_weight": each(same, "input_layernorm.weight"),
+        f"{linear}qkv.weight": each(grouped, *(f"{attention.format(part)}.weight" for part in "qkv")),
+        f"{linear}proj.weight": each(same, f"{attention.format('o')}.weight"),
+        "decoder.layers.mlp.linear_fc1.layer_norm_weight": each(same, "post_attention_layernorm.weight"),
+        "decoder.layers.mlp.linear_fc1.weight": each(
+            lambda *parts: torch.cat(parts), mlp.format("gate"), mlp.format("up")
+        ),
+        "decoder.layers.mlp.linear_fc2.weight": each(same, mlp.format("down")),
+        "decoder.final_layernorm.weight": theirs["model.norm.weight"],
+        "output_layer.weight": theirs["lm_head.weight"],
+    }
+    if "model.layers.0.self_attn.q_proj.bias" in theirs:
+        held[f"{linear}qkv.bias"] = each(grouped, *(f"{attention.format(part)}.bias" for part in "qkv"))
+    return held
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+def test_every_weight_of_a_hugging_face_checkpoint_arrives(model, shim, tmp_path):
+    import torch
+
+    theirs = write_checkpoint(model, tmp_path / "from there")
+    path = os.pathsep.join(map(str, (ROOT, shim)))
+    arguments = ("--model", model, "--source", "from there", "--output", "to here")
+    done = subprocess.run(
+        [sys.executable, HERE / "convert_on_cpu.py", *arguments], capture_output=True, text=True, timeout=300,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "This needs at least" in done.stderr
+    assert done.stdout.splitlines()[-1] == "to here"
+    assert {path.name for path in tmp_path.iterdir()} == {"from there", "to here"}
+    assert (tmp_path / "to here" / "context" / "model.yaml").is_file()
+    ours, held = read_weights(tmp_path / "to here"), expected(theirs)
+    assert set(ours) == set(held)
+    for name, weight in held.items():
+        assert torch.equal(ours[name], weight), name

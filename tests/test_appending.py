@@ -1,0 +1,47 @@
+"""--append: runs of one result are runs of one configuration."""
+
+import pytest
+
+from tensorprimat.cli import appending
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.machine.platform import Machine
+
+NODE = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
+
+
+def planned(**said):
+    spec = RunSpec(
+        **{
+            "model": "llama", "preset": "full", "engine": "nemo", "steps": 10, "warmup_steps": 2,
+            "micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 2048, "precision": "bf16",
+            "num_gpus": 8, "tensor_model_parallel_size": 4, "platform": "nvd", **said,
+        }
+    )  # fmt: skip
+    return appending.planned_result(spec, NODE)
+
+
+@pytest.mark.parametrize(
+    ("said", "difference"),
+    [
+        ({"tensor_model_parallel_size": 2}, "tensor parallel (4 there, 2 here)"),
+        ({"pipeline_model_parallel_size": 2}, "pipeline parallel (1 there, 2 here)"),
+        ({"context_parallel_size": 2}, "context parallel (1 there, 2 here)"),
+        ({"num_gpus": 4, "num_nodes": 2}, "nodes (1 there, 2 here)"),
+        ({"recompute": True}, "recompute (none there, full here)"),
+    ],
+)
+def test_a_run_laid_out_differently_is_refused_before_it_starts(said, difference):
+    with pytest.raises(UsageError) as refused:
+        appending.refuse_unlike(planned(), planned(**said), known_only=True)
+    assert str(refused.value) == f"--append: the latest result is another benchmark: {difference}; run without --append"
+
+
+def test_what_an_earlier_result_does_not_say_is_no_reason_to_refuse_a_plan():
+    earlier = planned()
+    silent = earlier.training_config.model_copy(update={"recompute": None, "num_nodes": None})
+    earlier = earlier.model_copy(update={"training_config": silent})
+    appending.refuse_unlike(earlier, planned(), known_only=True)
+    with pytest.raises(UsageError, match="recompute"):
+        appending.refuse_unlike(earlier, planned())

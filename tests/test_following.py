@@ -1,0 +1,101 @@
+"""A framework's launcher followed to its end: output kept and shown, and one line about why it failed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.core.errors import OutOfMemoryError, RunError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import following
+
+ROOT = Path(__file__).parents[1]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture
+def follow(tmp_path):
+    def follow(*command, **environment):
+        spec = RunSpec(
+            model="qwen", preset="full", engine="primus", steps=5, warmup_steps=1, micro_batch_size=4,
+            global_batch_size=32, sequence_length=2048, precision="bf16", num_gpus=8, platform="amd",
+        )  # fmt: skip
+        with (tmp_path / "its.log").open("wb", buffering=0) as log:
+            return following.follow(
+                command, log, name="Primus", spec=spec, environment={**os.environ, **environment}, folder=tmp_path
+            )
+
+    return follow
+
+
+def script(text):
+    return sys.executable, "-c", text
+
+
+def test_iterations_are_shown_as_ours_and_all_else_as_it_is(follow, tmp_path, capsys):
+    line = "iteration 3/ 9 | elapsed time per iteration (ms): 500.0/501.0 | lm loss: 9.5E+00 |"
+    assert follow(*script(f"print('\\033[32mhello\\033[0m'); print({line!r})")) is None
+    assert capsys.readouterr().out == "hello\n[ROCM] Step   3 | Time: 0.500s | Loss: 9.5000\n"
+    assert (tmp_path / "its.log").read_text() == f"\x1b[32mhello\x1b[0m\n{line}\n"
+
+
+def test_running_out_of_memory_names_the_configuration_and_remedies(follow, tmp_path):
+    failure = follow(*script("import sys; sys.exit('torch.OutOfMemoryError: HIP out of memory')"))
+    assert isinstance(failure, OutOfMemoryError)
+    assert str(failure) == (
+        "out of memory: qwen (full), micro batch 4, global batch 32, sequence 2048, bf16, 8 devices; try "
+        "--micro-batch-size 2, --sequence-length 1024 (other work), --recompute, --tensor-parallel-size 2; "
+        f"its log: {tmp_path / 'its.log'}"
+    )
+
+
+def test_what_a_rank_raised_is_told_and_not_what_torchrun_says_of_it(follow, tmp_path, capsys):
+    (tmp_path / "rank.py").write_text("import os\nif os.environ['RANK'] == '1': raise ValueError('bad shape')\n")
+    failure = follow(sys.executable, *TORCHRUN, "rank.py")
+    assert isinstance(failure, RunError)
+    assert str(failure) == f"Primus exited with 1: ValueError: bad shape; its log: {tmp_path / 'its.log'}"
+    assert "the last lines of" in capsys.readouterr().err
+
+
+def test_a_rank_that_was_killed_is_said_to_be(follow, tmp_path):
+    (tmp_path / "rank.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert "a rank died of SIGKILL: killed by hand, or by the system" in str(
+        follow(sys.executable, *TORCHRUN, "rank.py")
+    )
+
+
+def test_a_launcher_that_was_killed_is_said_to_be(follow):
+    assert "Primus died of SIGKILL: working" in str(follow("bash", "-c", "echo working; kill -9 $$"))
+
+
+def test_a_full_disk_ends_the_training_and_is_named():
+    with open("/dev/full", "wb", buffering=0) as log:
+        child = script("import time\nprint('hello', flush=True)\ntime.sleep(60)")
+        spec = RunSpec.model_construct(platform="nvd")
+        failure = following.follow(child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ))
+    assert "/dev/full: No space left on device; Megatron-Bridge was ended; make room" in str(failure)
+
+
+INTERRUPTIBLE = """
+import os
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import following
+child = ["bash", "-c", "trap 'sleep 0.3; echo tidied up; exit 1' INT; echo ready; while :; do sleep 0.1; done"]
+spec = RunSpec.model_construct(platform="amd")
+with open("its.log", "wb", buffering=0) as log:
+    print(following.follow(child, log, name="Primus", spec=spec, environment=dict(os.environ)))
+"""
+
+
+def test_ctrl_c_is_waited_for(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert started.stdout.readline() == "ready\n"
+    os.killpg(started.pid, signal.SIGINT)
+    said, _ = started.communicate(timeout=20)
+    assert said == "interrupted; its log: its.log\n"
