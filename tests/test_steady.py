@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.core.steady import find_outliers, find_steady
+from tensorprimat.core.steady import LONGEST, find_outliers, find_steady
 
 NOISE = np.random.default_rng(7)
 
@@ -129,6 +129,25 @@ def test_at_least_half_of_any_series_stays(times):
 @given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=60), st.sampled_from([1e-3, 0.25, 8.0, 1e3]))
 def test_the_unit_of_time_does_not_matter(times, unit):
     assert find_steady(np.array(times)) == find_steady(np.array(times) * unit) or unit == 1e-3  # 1e-3 rounds ties apart
+
+
+@pytest.mark.parametrize("length", [1, 400, 30_000])
+def test_warm_up_of_hundreds_of_thousands_of_rows_ends_where_it_ends(length):
+    rows = 3 * LONGEST + 1234
+    steady = find_steady(noisy(ramp(length, rows=rows)))
+    assert abs(steady.start - length) <= max(2, length // 20)
+    assert steady.settled
+
+
+def test_a_late_change_of_level_of_a_very_long_series_is_seen():
+    rows = 3 * LONGEST
+    assert not find_steady(noisy(np.where(np.arange(rows) < 0.7 * rows, 1.0, 1.05))).settled
+
+
+def test_a_very_long_series_may_have_rows_without_a_time():
+    series = noisy(ramp(5, rows=2 * LONGEST))
+    series[7 : LONGEST // 2] = np.nan
+    assert find_steady(series).start <= 8
 
 
 def test_outliers_are_far_from_the_median_in_both_senses():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.core.steps import COLUMNS, INTERRUPTIONS, Step, Steps
+from tensorprimat.core.steps import COLUMNS, INTERRUPTIONS, PICKED_AT_ONCE, Step, Steps
 
 figure = st.none() | st.floats(min_value=1e-6, max_value=1e6)
 steps = st.lists(
@@ -68,3 +68,15 @@ def test_columns_of_different_length_are_refused():
 def test_an_unknown_column_is_refused():
     with pytest.raises(ValueError, match="no such column: speed"):
         Steps({"speed": np.ones(2)})
+
+
+@pytest.mark.parametrize("as_mask", [True, False])
+def test_rows_taken_of_a_very_long_series_are_the_same_rows(as_mask):
+    length = 2 * PICKED_AT_ONCE
+    rows = Steps({"index": np.arange(length), "loss": np.arange(length) / 7.0})
+    wanted = np.arange(length) % 3 > 0
+    taken = rows.take(wanted if as_mask else np.flatnonzero(wanted))
+    assert (len(taken), taken.seen) == (wanted.sum(), ("index", "loss"))
+    assert taken.column("loss").tolist() == rows.column("loss")[wanted].tolist()
+    assert taken.take(slice(2, 4)) == rows.take(np.array([4, 5]))
+    assert taken[3] == rows[5]

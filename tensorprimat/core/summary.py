@@ -61,7 +61,7 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     for run, of_run in _rows_by_run(run_column):
         segments = np.unique(segment_column[of_run])
         chosen = max(segments, key=lambda s: (covers[of_run[segment_column[of_run] == s]].sum(), s))
-        rows = of_run[(segment_column[of_run] == chosen) & (covers[of_run] > 0)]
+        rows = _chosen(of_run, (segment_column[of_run] == chosen) & (covers[of_run] > 0))
         if warmup_steps is None:
             steady = find_steady(np.where(interrupted[rows], np.nan, pace[rows]))
             start, settled = max(1, steady.start), steady.settled
@@ -73,7 +73,7 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
             Selection(
                 run=run,
                 of_run=of_run,
-                rows=after[~interrupted[after] & measurable[after]],
+                rows=_chosen(after, ~interrupted[after] & measurable[after]),
                 segment=int(chosen),
                 segments=len(segments),
                 dropped_steps=int(covers[rows[:start]].sum()),
@@ -82,6 +82,11 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
             )
         )
     return tuple(selections)
+
+
+def _chosen(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Those values that are wanted; mostly all, and then of millions no copy is made."""
+    return values if wanted.all() else values[wanted]
 
 
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -125,17 +130,17 @@ def combined_rate(steps: Steps, name: str) -> float | None:
     """
     if not steps.has(name):
         return None
-    rate, covers = steps.column(name), steps.column("covers").astype(np.float64)
+    rate, covers = steps.column(name), steps.column("covers")
     usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
-    seconds = steps.column("seconds")
     if not usable.any():
         return None
-    if np.isfinite(seconds[usable]).all():
-        spent = (seconds * covers)[usable]
-        return float((rate[usable] * spent).sum() / spent.sum())
-    samples = steps.column("samples")
-    work = (np.where(np.isfinite(samples), samples, 1.0) * covers)[usable]
-    return float(work.sum() / (work / rate[usable]).sum())
+    rate, covers, seconds = (_chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
+    if np.isfinite(seconds).all():
+        spent = seconds * covers
+        return float((rate * spent).sum() / spent.sum())
+    samples = _chosen(steps.column("samples"), usable)
+    work = np.where(np.isfinite(samples), samples, 1.0) * covers
+    return float(work.sum() / (work / rate).sum())
 
 
 def summarise(result: Result) -> Result:
@@ -153,7 +158,8 @@ def summarise(result: Result) -> Result:
     if not steps.has("samples") and config.global_batch_size:
         steps = steps.replace(samples=float(config.global_batch_size))
     selections = select_measured(steps, warmup_steps=config.warmup_steps)
-    measured = steps.take(np.concatenate([selection.rows for selection in selections]))
+    rows = [selection.rows for selection in selections]
+    measured = steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
     known = {run.index: run for run in result.runs}
     figured = result.model_copy(
         update={
@@ -225,13 +231,14 @@ def pool(results: Sequence[Result]) -> Result:
 
 
 def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequence[Selection]) -> PerformanceMetrics:
-    covers = measured.column("covers").astype(np.float64)
+    covers = measured.column("covers")
     seconds = measured.column("seconds")
     timed = np.isfinite(seconds)
+    times = _chosen(seconds, timed)
     time = time_of(measured)
     timed_steps = float(covers[timed].sum())
     mean = time / timed_steps if time and timed_steps else None
-    deviation = float(np.std(seconds[timed], ddof=1)) if timed.sum() > 1 else None
+    deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
     tokens = _work_rate(measured, "tokens") or combined_rate(measured, "reported_tokens_per_second")
     samples = _work_rate(measured, "samples") or combined_rate(measured, "reported_samples_per_second")
     gpus = result.training_config.num_gpus
@@ -251,9 +258,9 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         warmup_steps_dropped=sum(selection.dropped_steps for selection in selections),
         excluded_steps=sum(selection.excluded_steps for selection in selections),
         avg_step_time_seconds=mean,
-        median_step_time_seconds=median(seconds[timed]) if timed.any() else None,
-        min_step_time_seconds=float(seconds[timed].min()) if timed.any() else None,
-        max_step_time_seconds=float(seconds[timed].max()) if timed.any() else None,
+        median_step_time_seconds=median(times) if len(times) else None,
+        min_step_time_seconds=float(times.min()) if len(times) else None,
+        max_step_time_seconds=float(times.max()) if len(times) else None,
         std_step_time_seconds=deviation,
         cv_step_time=deviation / mean if deviation is not None and mean else None,
         steps_per_second=1 / mean if mean else None,
@@ -293,8 +300,8 @@ def _work_rate(measured: Steps, work: str) -> float | None:
     """Sum of work over sum of seconds, over rows that know both."""
     covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(work)
     usable = np.isfinite(seconds) & np.isfinite(amount)
-    time = float((seconds * covers)[usable].sum())
-    return float((amount * covers)[usable].sum()) / time if time > 0 else None
+    time = float(_chosen(seconds * covers, usable).sum())
+    return float(_chosen(amount * covers, usable).sum()) / time if time > 0 else None
 
 
 def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
@@ -308,11 +315,10 @@ def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
         if not any(map(steps.has, columns)):
             continue
         in_use = measured.column(columns[0])
-        in_use = in_use[np.isfinite(in_use)]
+        in_use = _chosen(in_use, np.isfinite(in_use))
         figures[f"avg_{kind}_gb"] = float(in_use.mean()) / GB if len(in_use) else None
-        seen = np.concatenate([steps.column(name) for name in columns])
-        seen = seen[np.isfinite(seen)]
-        figures[f"peak_{kind}_gb"] = float(seen.max()) / GB if len(seen) else None
+        peak = max(float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in columns)
+        figures[f"peak_{kind}_gb"] = peak / GB if np.isfinite(peak) else None
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
 
 
@@ -364,7 +370,7 @@ def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known:
 
 
 def _sum(values: FloatArray) -> float | None:
-    finite = values[np.isfinite(values)]
+    finite = _chosen(values, np.isfinite(values))
     return float(finite.sum()) if len(finite) else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,24 +24,81 @@ def segments_of(
     iteration just told by another rank's clock, is no step. Any other iteration number that does not grow is a restart.
     """
     kept, segment = np.ones(len(index), np.bool_), np.zeros(len(index), np.int64)
-    if len(index) < 2 or (np.diff(index) > 0).all():
-        return kept, segment
-    now, last = 0, 0
-    seen: dict[float, set[tuple[float, ...]]] = {}
-    rows = np.column_stack([np.nan_to_num(column, nan=-1.0) for column in content]).tolist()
-    for position, (number, row) in enumerate(zip(index.tolist(), rows, strict=True)):
-        content_of_row = tuple(row)
-        repeated = content_of_row in seen.get(number, ())
-        if position and not repeated and number <= index[last]:
-            repeated = number == index[last] and _is_same_moment(position, last, rank, seconds)
-            if not repeated:
-                now += 1
-                seen.clear()
-        seen.setdefault(number, set()).add(content_of_row)
-        kept[position], segment[position] = not repeated, now
-        if not repeated:
+    fresh = ~_repeats_the_last(index, content)
+    if not fresh.all():  # every line printed twice: far too many to be looked at one by one
+        rank_of_fresh = rank if rank is None else rank[fresh]
+        kept_of_fresh, segment = segments_of(
+            index[fresh], [column[fresh] for column in content], rank_of_fresh, seconds[fresh]
+        )
+        kept[fresh], kept[~fresh] = kept_of_fresh, False
+        return kept, segment[np.cumsum(fresh) - 1]
+    breaks = [*(np.flatnonzero(np.diff(index) <= 0) + 1).tolist(), len(index)]
+    told = _Told(index, content)
+    position = last = 0
+    while position < len(index):
+        number = index[position]
+        if position == 0 or number > index[last]:  # all of a stretch that grows is new
+            following = breaks[bisect_right(breaks, position)]
+            told.add_stretch(position, following)
+            position, last = following, following - 1
+            continue
+        repeated = told.knows(position)
+        if not repeated and number == index[last]:
+            repeated = _is_same_moment(position, last, rank, seconds)
+        if repeated:
+            kept[position] = False
+            told.add_again(position)
+        else:
+            segment[position:] += 1
+            told = _Told(index, content)
+            told.add_stretch(position, position + 1)
             last = position
+        position += 1
     return kept, segment
+
+
+def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:
+    """Which lines say to the last digit what the line before them said."""
+    same: Mask = np.diff(index, prepend=np.nan) == 0
+    for column in content:
+        same[1:] &= (column[1:] == column[:-1]) | (np.isnan(column[1:]) & np.isnan(column[:-1]))
+    return same
+
+
+class _Told:
+    """What the lines of one stretch between restarts have told, for those that may repeat it."""
+
+    def __init__(self, index: FloatArray, content: list[FloatArray]) -> None:
+        self._index, self._content = index, content
+        self._first_numbers: list[float] = []
+        self._stretches: list[tuple[int, int]] = []
+        """Lines that were new, from and up to which, in the order of their numbers."""
+        self._again: dict[float, set[tuple[float, ...]]] = {}
+        """What other lines said about a number: another rank's clock."""
+
+    def add_stretch(self, start: int, stop: int) -> None:
+        """Lines whose numbers grow, beyond all before."""
+        self._first_numbers.append(float(self._index[start]))
+        self._stretches.append((start, stop))
+
+    def add_again(self, position: int) -> None:
+        """A line that tells a number once more."""
+        self._again.setdefault(float(self._index[position]), set()).add(self._content_of(position))
+
+    def knows(self, position: int) -> bool:
+        """Whether a line before said the same of the same number, to the last digit."""
+        number, content = float(self._index[position]), self._content_of(position)
+        if content in self._again.get(number, ()):
+            return True
+        place = bisect_right(self._first_numbers, number) - 1
+        if place < 0:
+            return False
+        start, stop = self._stretches[place]
+        found = start + int(np.searchsorted(self._index[start:stop], number))
+        return found < stop and self._index[found] == number and self._content_of(found) == content
+
+    def _content_of(self, position: int) -> tuple[float, ...]:
+        return tuple(-1.0 if np.isnan(column[position]) else float(column[position]) for column in self._content)
 
 
 def _is_same_moment(one: int, other: int, rank: FloatArray | None, seconds: FloatArray) -> bool:
@@ -58,7 +117,7 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
         return np.ones(0, np.int64)
     distance = np.diff(index, prepend=0.0)
     first = np.diff(segment, prepend=-1) != 0
-    inside = distance[~first]
+    inside = distance[1:] if not first[1:].any() else distance[~first]
     if not len(inside):
         interval = 1.0
     elif (inside == inside[0]).all():
@@ -67,7 +126,7 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
         values, counts = np.unique(inside, return_counts=True)
         interval = float(values[np.argmax(counts)])
     distance[first] = index[first]
-    return np.maximum(np.minimum(distance, interval), 1).astype(np.int64)
+    return np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
 
 
 def interrupted_rows(

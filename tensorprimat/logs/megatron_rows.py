@@ -56,49 +56,27 @@ class Table:
     def add(self, block: bytes) -> list[int]:
         """Take in the next block of whole lines; returns where in it something happens " at iteration "."""
         self._seen_bytes += len(block)
+        ended = block.endswith(b"\n")
+        text = block if ended else block + b"\n"
+        ends = np.flatnonzero(line_ends(text))
+        first_line, self.next_line = self.next_line, self.next_line + len(ends) - (not ended)
         head = block[:SAMPLE_BYTES]
         if head.count(NEEDLE) > MOST * head.count(b"\n"):
-            lines = self._wait_for_all(block)
-            if self._waiting_bytes >= BATCH_BYTES and self._flush() >= lines:
-                return []  # no line is anything but an iteration
-            return mentions(block).events
+            self._flush()  # what waits from other blocks must not be counted with this one's
+            self._wait(text, ends, np.arange(first_line, first_line + len(ends)))
+            read = self._flush()
+            return [] if read >= len(ends) else mentions(block).events  # none where every line is an iteration
         found = mentions(block)
-        self._wait_for_some(block, found.rows)
+        if len(found.rows):
+            lines = np.searchsorted(ends, found.rows)
+            lines = lines[np.diff(lines, prepend=-1) > 0]  # of two on one line the first
+            stops = ends[lines] + 1
+            starts = np.where(lines > 0, ends[lines - 1] + 1, 0)
+            rows = b"".join(map(text.__getitem__, map(slice, starts.tolist(), stops.tolist())))
+            self._wait(rows, np.cumsum(stops - starts) - 1, first_line + lines)
         if self._waiting_bytes >= BATCH_BYTES:
             self._flush()
         return found.events
-
-    def _wait_for_all(self, block: bytes) -> int:
-        """Keep a block of iteration lines only, or nearly; returns the number of its lines."""
-        if not block.endswith(b"\n"):
-            block += b"\n"
-        ends = np.flatnonzero(line_ends(block))
-        self._wait(block, ends, np.arange(self.next_line, self.next_line + len(ends)))
-        self.next_line += len(ends)
-        return len(ends)
-
-    def _wait_for_some(self, block: bytes, found: list[int]) -> None:
-        """Keep the lines of a block that may be iterations. found: where NEEDLE stands."""
-        count_nonzero, find, rfind, size = np.count_nonzero, block.find, block.rfind, len(block)
-        is_end = line_ends(block)
-        lines: list[bytes] = []
-        numbers: list[int] = []
-        counted, end, line = 0, -1, self.next_line
-        for at in found:
-            if at < end:  # two of them on one line
-                continue
-            start = rfind(b"\n", 0, at) + 1
-            end = find(b"\n", at)
-            end = size if end < 0 else end
-            line += count_nonzero(is_end[counted:start])
-            counted = start
-            lines.append(block[start:end])
-            numbers.append(line)
-        self.next_line = line + count_nonzero(is_end[counted:])
-        if lines:
-            lines.append(b"")
-            lengths = np.fromiter(map(len, lines[:-1]), np.int64, len(numbers))
-            self._wait(b"\n".join(lines), np.cumsum(lengths + 1) - 1, np.array(numbers, np.int64))
 
     def _wait(self, text: bytes, ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """Keep whole lines, each with its line end, until there are enough of them to be read at once."""
@@ -108,7 +86,7 @@ class Table:
         self._waiting_bytes += len(text)
 
     def _flush(self) -> int:
-        """Read the waiting lines; returns how many iterations they were."""
+        """Read the waiting lines; returns how many of them were iterations."""
         if not self._waiting:
             return 0
         text, numbers, ends = b"".join(self._waiting), np.concatenate(self._numbers), np.concatenate(self._ends)
@@ -124,13 +102,13 @@ class Table:
             read += [(np.full(len(members), position), fields) for members, fields in of_pieces]
             broken += [position] * bool(unread)
         self.broken_lines += sorted(int(numbers[position]) for position in broken)
-        before = len(self._columns)
-        if read:
-            part = _merged(numbers, read)
-            if not before:  # room for all, once: what grows leaves holes in the heap; untouched room costs nothing
-                self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
-            self._columns.extend(part)
-        return len(self._columns) - before
+        if not read:
+            return 0
+        part = _merged(numbers, read)
+        if not len(self._columns):  # room for all, once: what grows leaves holes in the heap; untouched room is free
+            self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
+        self._columns.extend(part)
+        return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
         """The fields of all iteration lines among some lines, and the positions of those that need a closer look."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorprimat.logs.megatron_layout import NEEDLE
 
@@ -14,14 +15,14 @@ EVENT = b" at iteration "
 _WORD = b"iteration"
 _BEFORE_ROW, _BEFORE_EVENT = NEEDLE.index(_WORD), EVENT.index(_WORD)
 _BYTES = 4  # of a machine word: small enough that one of them lies inside _WORD wherever that begins
-_WORDS = tuple(int.from_bytes(_WORD[first : first + _BYTES], "little") for first in range(_BYTES))
+_WORDS = np.array([int.from_bytes(_WORD[first : first + _BYTES], "little") for first in range(_BYTES)], np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
     """Positions in a block, in their order."""
 
-    rows: list[int]
+    rows: NDArray[np.int64]
     """Of NEEDLE."""
     events: list[int]
     """Of EVENT."""
@@ -30,8 +31,8 @@ class Mentions:
 def mentions(block: bytes) -> Mentions:
     """Every NEEDLE and every EVENT of a block, three times as fast as by `bytes.find`.
 
-    The block is compared as machine words, four bytes each: "iteration" holds one of "iter", "tera", "erat", "rati" as a
-    whole word, whatever its place. What that finds is little, and looked at closely.
+    The block is compared as machine words, four bytes each: "iteration" holds one of "iter", "tera", "erat", "rati" as
+    a whole word, whatever its place. What that finds is little, and looked at closely.
     """
     signs = np.frombuffer(block, np.uint8)
     words = signs[: len(signs) // _BYTES * _BYTES].view("<u4")
@@ -39,13 +40,12 @@ def mentions(block: bytes) -> Mentions:
     for part in _WORDS[1:]:
         is_part |= words == part
     found = np.flatnonzero(is_part)
-    place = np.argmax(words[found][:, None] == np.array(_WORDS, np.uint32), axis=1)
-    begin = found * _BYTES - place
+    begin = found * _BYTES - np.argmax(words[found] == _WORDS[:, None], axis=0)
     begin = begin[begin >= _BEFORE_EVENT]
-    last_but_one = signs[begin - 2]  # "per iteration" or "at iteration"
-    rows = begin[(last_but_one == ord("r")) & (begin >= _BEFORE_ROW)] - _BEFORE_ROW
-    events = begin[last_but_one == ord("t")] - _BEFORE_EVENT
+    before = signs[begin - 2]  # "per iteration" or "at iteration"
+    rows = begin[(before == ord("r")) & (begin >= _BEFORE_ROW)] - _BEFORE_ROW
+    events = begin[before == ord("t")] - _BEFORE_EVENT
     return Mentions(
-        rows=[at for at in rows.tolist() if block.startswith(NEEDLE, at)],
+        rows=np.array([at for at in rows.tolist() if block.startswith(NEEDLE, at)], np.int64),
         events=[at for at in events.tolist() if block.startswith(EVENT, at)],
     )
