@@ -7,7 +7,9 @@ commands, so that --help needs neither numpy nor torch.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -78,6 +80,7 @@ def main(
         print(f"tprimat: no command {name!r}; commands: {', '.join(COMMANDS)}. Try --help.", file=sys.stderr)
         return 2
     program = program or f"tprimat {name}"
+    atexit.register(gc.freeze)  # at the end there is nothing worth looking for, and looking takes a tenth of a second
     try:
         return _call(name, rest, program, defaults or {})
     except ModuleNotFoundError as error:
