@@ -82,6 +82,13 @@ COLUMNS = tuple(f.name for f in fields(Step))
 FloatArray = NDArray[np.float64]
 
 
+def distinct(numbers: np.ndarray) -> list[int]:
+    """The different whole numbers of a column, in their order: mostly one, for which np.unique loads numpy.ma."""
+    if not len(numbers) or (numbers == numbers[0]).all():
+        return [int(number) for number in numbers[:1]]
+    return [int(number) for number in np.unique(numbers)]
+
+
 class _Picked(Mapping[str, np.ndarray]):
     """Some rows of columns, copied when asked for: figures look at one column of millions of rows after the other."""
 

@@ -23,7 +23,7 @@ from tensorprimat.core.records import (
     Source,
 )
 from tensorprimat.core.steady import find_steady, median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB
 
 
@@ -59,7 +59,7 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
     selections = []
     for run, of_run in _rows_by_run(run_column):
-        segments = np.unique(segment_column[of_run])
+        segments = distinct(segment_column[of_run])
         chosen = max(segments, key=lambda s: (covers[of_run[segment_column[of_run] == s]].sum(), s))
         rows = _chosen(of_run, (segment_column[of_run] == chosen) & (covers[of_run] > 0))
         if warmup_steps is None:
@@ -74,7 +74,7 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
                 run=run,
                 of_run=of_run,
                 rows=_chosen(after, ~interrupted[after] & measurable[after]),
-                segment=int(chosen),
+                segment=chosen,
                 segments=len(segments),
                 dropped_steps=int(covers[rows[:start]].sum()),
                 excluded_steps=int(covers[after][interrupted[after]].sum()),

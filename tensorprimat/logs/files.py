@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 
-BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched
+BLOCK_BYTES = 2**19  # small enough to stay in a core's cache while it is searched more than once
+STORED_BYTES = 2**21  # handing the interpreter to another thread and back takes longer than reading less than that
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, zstd's far beyond
 EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio
@@ -73,7 +74,7 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
 def stored(path: Path) -> Iterator[bytes]:
     """The file's bytes as they are on disk, in chunks."""
     with _opened(path) as file:
-        while chunk := file.read(BLOCK_BYTES):
+        while chunk := file.read(STORED_BYTES):
             yield chunk
 
 

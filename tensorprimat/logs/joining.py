@@ -25,7 +25,7 @@ from tensorprimat.core.records import (
     Source,
     TrainingConfig,
 )
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.steps import Steps, distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs import devices, endings
 from tensorprimat.logs.format import Format, Given, Reading
@@ -225,7 +225,7 @@ def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMe
 
 
 def _runs(said: Reading) -> tuple[Run, ...]:
-    runs = [int(run) for run in np.unique(said.steps.column("run"))] or [0]
+    runs = distinct(said.steps.column("run")) or [0]
     return tuple(
         Run(
             index=run,

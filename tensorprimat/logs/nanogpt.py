@@ -146,7 +146,8 @@ _NOTABLE = re.compile(
 
 
 def _detect(log: Log) -> int:
-    return sum(1 for _, text in log.head() if _HINT.search(text) and (_row(text) or _CLOCK.search(text)))
+    lines = (text for _, text in log.head() if "loss" in text or "train_time:" in text)
+    return sum(1 for text in lines if _HINT.search(text) and (_row(text) or _CLOCK.search(text)))
 
 
 def _row(text: str) -> tuple[Spelling, re.Match[str]] | None:

@@ -33,9 +33,11 @@ def without_colours(text: str) -> str:
     >>> without_colours("0[[32m20251202 06:26:45[0m] loss")
     '0[20251202 06:26:45] loss'
     """
-    if "\x1b" in text or "\0" in text or _COLOUR_WITHOUT_ESCAPE.search(text):
-        return _COLOUR.sub("", text)
-    return text
+    return _COLOUR.sub("", text) if _may_be_coloured(text) else text
+
+
+def _may_be_coloured(text: str) -> bool:
+    return "\x1b" in text or "\0" in text or ("[" in text and _COLOUR_WITHOUT_ESCAPE.search(text) is not None)
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,9 @@ def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
     text = block.decode("utf-8", "replace")
     if text.endswith("\n"):
         text = text[:-1]
+    if "\r" not in text and not _may_be_coloured(text):  # of most logs every block
+        yield from enumerate(text.split("\n"), number)
+        return
     for line in text.split("\n"):
         if "\r" in line:
             for drawing in line.split("\r"):
