@@ -397,4 +397,6 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def _all_of(labels: Sequence[str], count: int) -> str:
-    return f"all {count} sides" if len(labels) == count > 1 else ", ".join(labels)
+    if len(labels) < count or count == 1:
+        return ", ".join(labels)
+    return "both sides" if count == 2 else f"all {count} sides"

@@ -217,7 +217,10 @@ def headline(pair: Pair) -> str:
         return f"No ratio of {candidate} to {baseline}: at least one side has no rate"
     precisions = tuple(map(precision, (pair.candidate, pair.baseline)))
     if precisions[0] != precisions[1]:
-        candidate, baseline = (f"{name} ({how})" for name, how in zip((candidate, baseline), precisions, strict=True))
+        candidate, baseline = (
+            name if how in name else f"{name} ({how})"
+            for name, how in zip((candidate, baseline), precisions, strict=True)
+        )
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}: {amount}"
