@@ -130,6 +130,19 @@ def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk)
         torch.testing.assert_close(gradient, reference)
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_cross_entropy_of_given_logits_is_torchs(kind, tolerance):
+    torch.manual_seed(1)
+    logits, targets = torch.randn(23, 50).to(kind).requires_grad_(), torch.randint(0, 50, (23,))
+    wanted = functional.cross_entropy(logits.float(), targets)
+    (wanted_gradient,) = torch.autograd.grad(wanted / 3, logits)
+    loss = cross_entropy.cross_entropy(logits, targets)
+    (gradient,) = torch.autograd.grad(loss / 3, logits)
+    torch.testing.assert_close(loss, wanted)
+    assert gradient.dtype == kind
+    torch.testing.assert_close(gradient, wanted_gradient, rtol=tolerance, atol=1e-7)
+
+
 @pytest.mark.parametrize("how", ["pure", "autocast"])
 def test_cross_entropy_in_bfloat16_keeps_types_and_is_near(how):
     torch.manual_seed(1)

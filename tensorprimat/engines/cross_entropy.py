@@ -1,9 +1,10 @@
-"""Cross-entropy of a language model's head without ever holding all its logits.
+"""Cross-entropy of a language model: of its head without ever holding all logits, or of logits that are there.
 
 With 128,256 tokens in the vocabulary the logits of one sequence of 8,192 take 4.2 GB in float32, and autograd would
-keep them and their gradient. Here head and loss are computed for some rows at a time, and their gradients at once, so
-that only the gradients of the hidden states and of the head's weight stay. The arithmetic is that of
-`cross_entropy(linear(hidden, weight).float(), targets)`; torch's own linear_cross_entropy is there from torch 2.12 on.
+keep them and their gradient. In `linear_cross_entropy` head and loss are computed for some rows at a time, and their
+gradients at once, so that only the gradients of the hidden states and of the head's weight stay. The arithmetic is that
+of `cross_entropy(linear(hidden, weight).float(), targets)`; torch's own linear_cross_entropy is there from torch 2.12
+on. `cross_entropy` leaves the gradients to backward, so that forward and backward can be timed apart.
 """
 
 from __future__ import annotations
@@ -30,6 +31,33 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     return loss
 
 
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean negative log-likelihood of targets, a float32 scalar; torch's own writes all logits thrice, this once.
+
+    logits: (rows, vocabulary), any floating dtype; targets: (rows,) of whole numbers below the vocabulary's size.
+    """
+    loss: torch.Tensor = _CrossEntropy.apply(logits, targets)
+    return loss
+
+
+class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]
+    """Log-likelihoods in forward, turned into the gradient in place in backward."""
+
+    @staticmethod
+    def forward(context: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        likelihood = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        wanted = targets[:, None]
+        context.save_for_backward(likelihood, wanted)
+        context.dtype = logits.dtype
+        return -likelihood.gather(1, wanted).mean()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        likelihood, wanted = context.saved_tensors
+        return _gradient(likelihood, wanted).mul_(gradient / len(wanted)).to(context.dtype), None
+
+
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     """Loss and gradients in forward; backward scales the gradients in place."""
 
@@ -48,11 +76,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 part, wanted = states[start : start + rows], targets[start : start + rows, None]
                 likelihood = torch.log_softmax(functional.linear(part, head), dim=-1, dtype=torch.float32)
                 loss -= likelihood.gather(1, wanted).sum()
-                # Softmax minus one at the target is the gradient with respect to the logits.
-                gradient = likelihood.exp_().scatter_add_(
-                    1, wanted, likelihood.new_full((1, 1), -1.0).expand_as(wanted)
-                )
-                gradient = gradient.to(dtype)
+                gradient = _gradient(likelihood, wanted).to(dtype)
                 torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
                 if start == 0:
                     torch.mm(gradient.T, part, out=weight_gradient)
@@ -69,3 +93,8 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         scale = gradient / hidden_gradient.shape[0]
         hidden_dtype, weight_dtype = context.dtypes
         return hidden_gradient.mul_(scale).to(hidden_dtype), weight_gradient.mul_(scale).to(weight_dtype), None, None
+
+
+def _gradient(likelihood: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Of the summed loss with respect to the logits: softmax minus one at the target, in the likelihoods' place."""
+    return likelihood.exp_().scatter_add_(1, wanted, likelihood.new_full((1, 1), -1.0).expand_as(wanted))

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.footprint import LARGEST_LOGITS
-from tensorprimat.engines.cross_entropy import linear_cross_entropy
+from tensorprimat.engines.cross_entropy import cross_entropy, linear_cross_entropy
 from tensorprimat.engines.torch_model import LanguageModel
 from tensorprimat.micro import tokens
 
@@ -32,7 +32,7 @@ class Network(LanguageModel):
         hidden = self.decoder(input_ids=batch[:, :-1], use_cache=False).last_hidden_state.flatten(0, 1)
         targets = batch[:, 1:].flatten()
         if not pieces(len(targets), self.causal.lm_head.weight.shape[0]):
-            return functional.cross_entropy(self.causal.lm_head(hidden).float(), targets)
+            return cross_entropy(self.causal.lm_head(hidden), targets)
         if not self.forward_only:
             return linear_cross_entropy(hidden, self.causal.lm_head.weight, targets)
         return self._loss_in_pieces(hidden, targets)
