@@ -33,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from scipy import stats
 from torch import nn
 from torch.nn import functional
 
+from perf.turns import TURNS_TOGETHER, ratio_of
 from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.models import Preset, parameters
 from tensorprimat.core.records import ModelShape
@@ -46,7 +46,6 @@ from tensorprimat.engines.callback import BenchmarkCallback
 from tensorprimat.micro.workload import Workload as PassWorkload
 
 LEAST_RATIO = 0.98
-TURNS_TOGETHER = 10  # that give one observation: single steps scatter too much to be independent
 WARM_UP = 3  # turns, compilation included
 CLIP = 1.0
 OURS = ("engine", "passes")
@@ -295,16 +294,6 @@ def train(work: Workload, turns: Turns) -> None:
             max_steps=spec.max_steps, callbacks=[callback, turns], logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
         ).fit(module)  # fmt: skip
-
-
-def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """How many times as fast as theirs ours is, with its 95 % interval (Student's t on logs of groups of turns)."""
-    starts = range(0, len(ours) - TURNS_TOGETHER + 1, TURNS_TOGETHER)
-    typical = [[statistics.median(one[at : at + TURNS_TOGETHER]) for at in starts] for one in (ours, theirs)]
-    logs = [math.log(their_step / our_step) for our_step, their_step in zip(*typical, strict=True)]
-    middle = statistics.fmean(logs)
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
 def report(seconds: dict[str, list[float]], tokens: int) -> int:
