@@ -118,6 +118,12 @@ def test_training_data_without_step_timing_is_listed_and_other_files_are_counted
     assert "3 other files hold no training data" in out
 
 
+def test_a_training_that_crashed_before_its_first_step_is_listed_with_the_cause(old, capsys):
+    (old / "amd-logs/crashed.log").write_text("building model\ntorch.OutOfMemoryError: HIP out of memory. Tried …\n")
+    rows = listed(capsys, "amd-logs")
+    assert rows["amd-logs/crashed.log"]["problem"] == "no usable step timing found (its end: out of memory)"
+
+
 def test_loops_of_links_end_and_a_folder_reached_twice_is_read_once(old, capsys):
     (old / "amd-logs/loop").symlink_to("../amd-logs")
     (old / "amd-logs/again").symlink_to("llama")

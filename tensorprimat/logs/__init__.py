@@ -154,6 +154,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if len(formats) == 1:
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)
-    looked_for = f"rows of {', '.join(format.name for format in formats)}"
-    remedy = "`tprimat extract --formats` shows them"
-    return NoFormatError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name, remedy=remedy)
+    remedy = (
+        f"looked for rows of {', '.join(format.name for format in formats)}; `tprimat extract --formats` shows them"
+    )
+    kind = NotALogError if cause else NoFormatError  # what crashed before its first step was training all the same
+    return kind(f"no usable step timing found{ended}", path=log.name, remedy=remedy)
