@@ -6,8 +6,8 @@
     perf/extract_speed.py --lines 10e6    # memory of a log of ten million lines (5.4 GB on disk)
 
 Rows of the table:
-  extract      the whole command in a fresh process, result file written (peak memory of that process)
-  parse        reading the format in process, every field into columns, no hashing, no writing; CPU time of one core
+  extract      the whole command in a fresh process, result file written (peak memory of all its processes together)
+  parse        reading the format, every field into columns, no hashing, no writing; on one core or on all of them
   hash         SHA-256 of the file, which extract computes in a thread beside
   write        the result file of so many steps, with the sidecar that holds them
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
@@ -28,9 +28,11 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tensorprimat.logs.parts import processors
+
+ROOT = Path(__file__).resolve().parents[1]
 NEEDLE = "elapsed time per iteration"
 MEGABYTE = 10**6
 
@@ -52,55 +54,91 @@ def iteration_line(number: int) -> str:
     )
 
 
+def noise(lines: int) -> list[str]:
+    """What other parts of a program say: 79 bytes a line in the mean; between iterations of real logs it is 77."""
+    return [
+        f"worker {i}: cache warmed, {i * 37} entries of {'/data/tokens/part.bin ' * (i % 4 * i % 5)}read\n"
+        for i in range(lines)
+    ]
+
+
 def make(path: Path, *, lines: int, noise_between: int = 0) -> Path:
     """A log of iteration lines, with lines of noise before each."""
-    noise = "".join(f"worker {i}: cache warmed, {i * 37} entries, nothing to report\n" for i in range(noise_between))
+    between = "".join(noise(noise_between))
     with path.open("w", encoding="utf-8", buffering=2**22) as file:
         for number in range(1, lines + 1):
-            file.write(noise)
+            file.write(between)
             file.write(iteration_line(number))
     return path
 
 
 def extract(path: Path, folder: Path) -> tuple[float, float]:
-    """Seconds and peak MB of the whole command in a fresh process."""
-    command = [
-        sys.executable,
-        str(ROOT / "extract_primus_metrics.py"),
-        "--log-file",
-        str(path),
-        "--model-name",
-        "llama",
-    ]
-    measure = (
-        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=-3, stderr=-3); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", measure, *command, "--output", str(folder)], check=True, capture_output=True, text=True
-    )
-    return time.perf_counter() - started, int(done.stdout) * 1024 / MEGABYTE
+    """Seconds and peak MB of the whole command, every process of it counted."""
+    command = [sys.executable, str(ROOT / "extract_primus_metrics.py"), "--log-file", str(path)]
+    started, peak = time.perf_counter(), 0
+    with subprocess.Popen(
+        [*command, "--model-name", "llama", "--output", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as running:  # fmt: skip
+        while running.poll() is None:
+            peak = max(peak, sum(map(resident_bytes, members(running.pid))))
+            time.sleep(0.02)
+        seconds = time.perf_counter() - started
+    if running.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {running.returncode}")
+    return seconds, peak / MEGABYTE
+
+
+def members(session: int) -> list[Path]:
+    """The processes of a session, as their folders in /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # ended since
+            continue
+        if int(status[3]) == session:
+            found.append(folder)
+    return found
+
+
+def resident_bytes(process: Path) -> int:
+    """Its memory, what it shares with others in equal parts."""
+    try:
+        rollup = (process / "smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return 1024 * int(re.search(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)[1])  # type: ignore[index]
 
 
 def parse(path: Path) -> tuple[float, int]:
-    """Seconds to read all fields into columns in this process, and the number of rows."""
+    """Seconds to read all fields into columns, and the number of rows."""
     from tensorprimat.logs.megatron import FORMAT
     from tensorprimat.logs.text import Log
 
-    started = time.process_time()
+    started = time.perf_counter()
     reading = FORMAT.read(Log(path))
-    return time.process_time() - started, len(reading.steps)
+    return time.perf_counter() - started, len(reading.steps)
+
+
+def parse_on_one_core(path: Path) -> tuple[float, int]:
+    """As `parse`, by one process on one core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        return parse(path)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def hashed(path: Path) -> float:
     """Seconds of its SHA-256."""
     digest = hashlib.sha256()
-    started = time.process_time()
+    started = time.perf_counter()
     with path.open("rb") as file:
         while chunk := file.read(2**20):
             digest.update(chunk)
-    return time.process_time() - started
+    return time.perf_counter() - started
 
 
 def written(path: Path, folder: Path) -> float:
@@ -121,12 +159,12 @@ def three_fields(path: Path) -> tuple[float, int]:
         r".*?tokens/s/GPU inst/harmonic mean: ([\d.]+)/"
     )
     rows = []
-    started = time.process_time()
+    started = time.perf_counter()
     with path.open(encoding="utf-8") as file:
         for line in file:
             if match := pattern.search(line):
                 rows.append((int(match[1]), float(match[2]), float(match[3])))
-    return time.process_time() - started, len(rows)
+    return time.perf_counter() - started, len(rows)
 
 
 def grep(path: Path) -> float:
@@ -169,19 +207,24 @@ def main() -> int:
             path = make(folder / f"dense_{megabytes}.log", lines=count)
             seconds, peak = extract(path, folder)
             show("extract, iteration lines only", path, seconds, count, peak=peak)
-        for what, of in (("parse, all fields", parse), ("three fields, a loop", three_fields)):
+        for what, of in (
+            ("parse, one core", parse_on_one_core),
+            (f"parse, {processors()} cores", parse),
+            ("three fields, a loop", three_fields),
+        ):
             seconds, rows = min(of(path) for _ in range(3))
             show(what, path, seconds, rows)
         show("hash, the same", path, min(hashed(path) for _ in range(3)), rows)
         show("write, the same", path, written(path, folder), rows)
         path.unlink()
         if shutil.which("grep"):
-            count = int(1000 * MEGABYTE * arguments.scale / (size + 50 * 56))
+            count = int(1000 * MEGABYTE * arguments.scale / (size + sum(map(len, noise(50)))))
             path = make(folder / "sparse.log", lines=count, noise_between=50)
             of_grep = min(grep(path) for _ in range(3))
             show("grep -c, one row in 50 lines", path, of_grep, count, grep=of_grep)
-            seconds, rows = min(parse(path) for _ in range(3))
-            show("parse, the same", path, seconds, rows, grep=of_grep)
+            for what, of in (("parse, one core", parse_on_one_core), (f"parse, {processors()} cores", parse)):
+                seconds, rows = min(of(path) for _ in range(3))
+                show(what, path, seconds, rows, grep=of_grep)
             show("hash, the same", path, min(hashed(path) for _ in range(3)), rows, grep=of_grep)
             seconds, peak = extract(path, folder)
             show("extract, the same", path, seconds, count, peak=peak, grep=of_grep)

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import json
 import multiprocessing
-import os
 import signal
 import sys
 from collections import Counter
@@ -27,6 +26,7 @@ from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
+from tensorprimat.logs.parts import processors
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import Finding
 from tensorprimat.reports import console, words
@@ -128,7 +128,7 @@ def _looked_at(items: Sequence[survey.Item]) -> Iterator[Finding]:
 
     Raises RunError where the system ends one of them.
     """
-    workers = min(_processors(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
+    workers = min(processors(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
     if workers < 2:
         yield from map(_look, items)
         return
@@ -148,10 +148,6 @@ def _look(item: survey.Item) -> Finding:
 def _die_of_interrupts() -> None:
     """Ctrl-C reaches every process; only the first has something to say about it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]:

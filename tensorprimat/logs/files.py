@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 
-BLOCK_BYTES = 2**19  # small enough to stay in a core's cache while it is searched more than once
+BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
+LOOK_BYTES = 2**12  # most lines are shorter
 STORED_BYTES = 2**21  # handing the interpreter to another thread and back takes longer than reading less than that
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, zstd's far beyond
@@ -92,13 +93,30 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     The very last line may lack its line end. What lies beyond MAX_LINE_BYTES of a line is dropped.
     Raises InputError for packed data that is broken or expands without bound.
     """
+    return _whole_lines(_text_chunks(path, size))
+
+
+def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    """As `blocks`, of a plain file the lines that begin at bytes from `start` to before `stop`."""
+    return _whole_lines(_chunks_within(path, start, stop))
+
+
+def is_plain(path: Path) -> bool:
+    """Whether the text is the file's bytes as they are."""
+    return not _is_transformed(opening(path))
+
+
+def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     rest, skipping = b"", False
-    for chunk in _text_chunks(path, size):
+    for chunk in chunks:
         if skipping:  # inside a line that is too long: on to its end
             end = chunk.find(b"\n")
             if end < 0:
                 continue
             chunk, skipping = chunk[end:], False
+        if not rest and chunk.endswith(b"\n"):
+            yield chunk
+            continue
         cut = chunk.rfind(b"\n") + 1 or chunk.rfind(b"\r") + 1
         if cut:
             yield b"".join((rest, memoryview(chunk)[:cut]))
@@ -137,6 +155,29 @@ def line_ends(block: bytes) -> NDArray[np.bool_]:
 def count_line_ends(block: bytes) -> int:
     """Lines that end in a block; several times as fast as bytes.count."""
     return int(np.count_nonzero(line_ends(block)))
+
+
+def _chunks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    with _opened(path) as file:
+        at = file.seek(max(0, start - 1))  # a line may begin at `start` itself: if a line end stands before it
+        inside = start == 0
+        while chunk := file.read(_whole(file, BLOCK_BYTES)):
+            begin, after = 0, at + len(chunk)
+            if not inside:
+                begin = chunk.find(b"\n") + 1
+                if at + (begin or len(chunk)) >= stop:
+                    return
+                inside = begin > 0
+            elif at == 0 and chunk.startswith(codecs.BOM_UTF8):
+                begin = len(codecs.BOM_UTF8)
+            if inside and after >= stop:
+                end = chunk.find(b"\n", max(begin, stop - 1 - at)) + 1
+                yield chunk[begin : end or len(chunk)]
+                if end:
+                    return
+            elif inside:
+                yield chunk[begin:]
+            at = after
 
 
 def _is_transformed(head: bytes) -> bool:
@@ -201,10 +242,21 @@ def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
             elif magic == _ZSTD:
                 yield from _zstd_chunks(path, file, size)
             else:
-                while chunk := file.read(size):
+                while chunk := file.read(_whole(file, size)):
                     yield chunk
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"broken gzip data: {error}", path=path, remedy="copy the file again") from error
+
+
+def _whole(file: IO[bytes], size: int) -> int:
+    """How much of a plain file to read next so that it ends with a line, if there is one: about `size`.
+
+    What ends in the middle of a line must be copied once more.
+    """
+    at = file.tell()
+    look_at = max(at, at + size - LOOK_BYTES)
+    line_end = os.pread(file.fileno(), at + size - look_at, look_at).rfind(b"\n") + 1
+    return look_at - at + line_end if line_end else size
 
 
 def _zstd_chunks(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:

@@ -11,19 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
-from tensorprimat.logs import megatron_bridge
+from tensorprimat.logs import files, megatron_bridge, parts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.megatron_config import Facts
 from tensorprimat.logs.megatron_layout import NEEDLE
 from tensorprimat.logs.megatron_order import covers_of, interrupted_rows, segments_of
-from tensorprimat.logs.megatron_rows import Table
+from tensorprimat.logs.megatron_rows import Excerpt, Table
 from tensorprimat.logs.text import Log
 
 FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration, if nowhere in so much text then nowhere
@@ -44,19 +46,55 @@ def _detect(log: Log) -> int:
 
 
 def _read(log: Log) -> Reading:
-    table, facts, step_times = Table(log_bytes=log.size_bytes), Facts(), megatron_bridge.StepTimes()
-    events: list[tuple[int, str]] = []
-    seen_bytes = 0
-    for block in log.blocks():
-        if seen_bytes < FACTS_BYTES and table.is_empty:
-            first_row = block.find(NEEDLE)
-            facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
-        seen_bytes += len(block)
-        first_line = table.next_line
-        if table.is_empty or step_times:  # the first of them stands beside the first iteration
-            step_times.add(first_line, block)
-        events += _events(first_line, block, table.add(block))
-    return _reading(table, facts, events, step_times)
+    facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
+    stretches = parts.stretches(log, first_bytes=FACTS_BYTES)
+    with parts.outcomes(partial(_scanned, log.path), stretches[1:]) as others:
+        for block in files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks():
+            if seen_bytes < FACTS_BYTES and scan.table.is_empty:
+                first_row = block.find(NEEDLE)
+                facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
+            seen_bytes += len(block)
+            scan.add(block)
+        for later in others:
+            scan.append(later)
+    return _reading(scan.table, facts, scan.events, scan.step_times)
+
+
+class _Scan:
+    """What has a line of its own: iterations, their rates, validations and checkpoints."""
+
+    def __init__(self, *, log_bytes: int = 0) -> None:
+        self.table, self.step_times = Table(log_bytes=log_bytes), megatron_bridge.StepTimes()
+        self.events: list[tuple[int, str]] = []
+
+    def add(self, block: bytes) -> None:
+        """Take in the next block of whole lines."""
+        first_line = self.table.next_line
+        if self.table.is_empty or self.step_times:  # the first of them stands beside the first iteration
+            self.step_times.add(first_line, block)
+        self.events += _events(first_line, block, self.table.add(block))
+
+    def append(self, later: _Scanned) -> None:
+        """Take in what another scan found in the lines that follow."""
+        before = self.table.next_line - 1
+        self.table.append(later.table)
+        self.step_times.append(later.step_times, lines_before=before)
+        self.events += [(line + before, kind) for line, kind in later.events]
+
+
+class _Scanned(NamedTuple):
+    """As a process hands it to another; lines are counted from 1."""
+
+    table: Excerpt
+    step_times: megatron_bridge.StepTimes
+    events: list[tuple[int, str]]
+
+
+def _scanned(path: Path, stretch: parts.Stretch) -> _Scanned:
+    scan = _Scan()
+    for block in files.blocks_within(path, *stretch):
+        scan.add(block)
+    return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
 
 
 def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:

@@ -42,6 +42,12 @@ class StepTimes:
             self._seconds.append(float(match[1]))
             self._tflops.append(float(match[2]))
 
+    def append(self, later: StepTimes, *, lines_before: int) -> None:
+        """Take in what was found in the lines that follow, which were counted from 1."""
+        self._lines += [line + lines_before for line in later._lines]
+        self._seconds += later._seconds
+        self._tflops += later._tflops
+
     def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
         """TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
 

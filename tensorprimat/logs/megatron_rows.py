@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -105,10 +106,13 @@ class Table:
         if not read:
             return 0
         part = _merged(numbers, read)
+        self._extend(part)
+        return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
+
+    def _extend(self, part: dict[str, FloatArray]) -> None:
         if not len(self._columns):  # room for all, once: what grows leaves holes in the heap; untouched room is free
             self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
         self._columns.extend(part)
-        return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
         """The fields of all iteration lines among some lines, and the positions of those that need a closer look."""
@@ -185,6 +189,22 @@ class Table:
         self._flush()
         return self._columns.finish()
 
+    def excerpt(self) -> Excerpt:
+        """All that was read, for another process to append to its own."""
+        self.take()
+        return Excerpt(self._columns, self.broken_lines, self.next_line - 1, self._seen_bytes, self.primus)
+
+    def append(self, later: Excerpt) -> None:
+        """Take in what another table read of the lines that follow."""
+        self._flush()
+        before, self.next_line = self.next_line - 1, self.next_line + later.lines
+        self._seen_bytes += later.text_bytes
+        self.primus |= later.primus
+        self.broken_lines += [line + before for line in later.broken_lines]
+        if len(later.columns):
+            part = later.columns.finish()
+            self._extend(part | {"line": part["line"] + before})
+
 
 class Columns:
     """Columns that grow by parts in place, so that millions of lines are held once.
@@ -234,6 +254,16 @@ class Columns:
             array.resize(self._length, refcheck=False)
         constants = {name: np.broadcast_to(np.float64(value), self._length) for name, value in self._constants.items()}
         return self._arrays | constants
+
+
+class Excerpt(NamedTuple):
+    """What one table read, its lines counted from 1."""
+
+    columns: Columns
+    broken_lines: list[int]
+    lines: int
+    text_bytes: int
+    primus: bool
 
 
 _Read = tuple[NDArray[np.int64], dict[str, FloatArray]]

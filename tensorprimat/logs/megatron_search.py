@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tensorprimat.logs.megatron_layout import NEEDLE
@@ -43,9 +44,16 @@ def mentions(block: bytes) -> Mentions:
     begin = found * _BYTES - np.argmax(words[found] == _WORDS[:, None], axis=0)
     begin = begin[begin >= _BEFORE_EVENT]
     before = signs[begin - 2]  # "per iteration" or "at iteration"
-    rows = begin[(before == ord("r")) & (begin >= _BEFORE_ROW)] - _BEFORE_ROW
-    events = begin[before == ord("t")] - _BEFORE_EVENT
     return Mentions(
-        rows=np.array([at for at in rows.tolist() if block.startswith(NEEDLE, at)], np.int64),
-        events=[at for at in events.tolist() if block.startswith(EVENT, at)],
+        rows=_where(signs, NEEDLE, begin[before == ord("r")] - _BEFORE_ROW),
+        events=_where(signs, EVENT, begin[before == ord("t")] - _BEFORE_EVENT).tolist(),
     )
+
+
+def _where(signs: NDArray[np.uint8], text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of some places, in their order, where the text stands. signs: shape (bytes,)."""
+    places = places[(places >= 0) & (places <= len(signs) - len(text))]
+    if not len(places):
+        return places
+    found = sliding_window_view(signs, len(text))[places] == np.frombuffer(text, np.uint8)
+    return np.asarray(places[found.all(axis=1)])

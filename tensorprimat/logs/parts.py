@@ -1,0 +1,114 @@
+"""A large text read in stretches by several processes: threads would only wait for each other's interpreter.
+
+Every stretch has a process of its own, a copy of this one, that ends when it has said what it found; nothing is left
+behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is itself
+one of many, and for text that is packed or short, there is one stretch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple, TypeVar
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import files
+from tensorprimat.logs.text import Log
+
+STRETCH_BYTES = 2**28  # at most: what a process found in it is held twice while it is handed over
+WORTH_PROCESSES_BYTES = 2**27  # read in a fifth of a second, where a process takes a hundredth to begin and to end
+MOST_PROCESSES = 8
+
+Outcome = TypeVar("Outcome")
+
+
+class Stretch(NamedTuple):
+    """The lines of a plain text that begin at bytes from `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+class _Running(NamedTuple):
+    process: BaseProcess
+    answer: Connection
+    stretch: Stretch
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processes() -> int:
+    return min(processors(), MOST_PROCESSES)
+
+
+def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
+    """Stretches of a log that together are all of it; none where it is better read as a whole.
+
+    first_bytes: of the first one.
+    """
+    rest = log.size_bytes - first_bytes
+    alone = sys.platform != "linux" or processors() == 1 or multiprocessing.parent_process() is not None
+    if alone or rest < WORTH_PROCESSES_BYTES or log.is_binary or not files.is_plain(log.path):
+        return []
+    rounds = -(-rest // (STRETCH_BYTES * _processes()))  # as many stretches as keep every processor busy to the end
+    starts = [0, *range(first_bytes, log.size_bytes, -(-rest // (rounds * _processes())))]
+    return [Stretch(*ends) for ends in zip(starts, [*starts[1:], sys.maxsize], strict=True)]  # it may still grow
+
+
+@contextlib.contextmanager
+def outcomes(work: Callable[[Stretch], Outcome], given: Sequence[Stretch]) -> Iterator[Iterator[Outcome]]:
+    """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
+
+    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because somebody ended it,
+    is worked on here.
+    """
+    waiting, running = deque(given), deque[_Running]()
+    try:
+        _begin(work, waiting, running)
+        yield _in_order(work, waiting, running)
+    finally:
+        for process, answer, _ in running:
+            answer.close()
+            process.terminate()
+            process.join()
+
+
+def _begin(work: Callable[[Stretch], Outcome], waiting: deque[Stretch], running: deque[_Running]) -> None:
+    context = multiprocessing.get_context("fork")
+    while waiting and len(running) < _processes():
+        answer, question = context.Pipe(duplex=False)
+        stretch = waiting.popleft()
+        process = context.Process(target=_answer, args=(question, work, stretch), daemon=True)
+        process.start()
+        question.close()
+        running.append(_Running(process, answer, stretch))
+
+
+def _in_order(
+    work: Callable[[Stretch], Outcome], waiting: deque[Stretch], running: deque[_Running]
+) -> Iterator[Outcome]:
+    while running:
+        process, answer, stretch = running[0]
+        with answer:
+            try:
+                outcome: Outcome = answer.recv()
+            except EOFError:
+                outcome = work(stretch)
+        running.popleft()
+        _begin(work, waiting, running)
+        process.join()
+        yield outcome
+
+
+def _answer(question: Connection, work: Callable[[Stretch], Outcome], stretch: Stretch) -> None:
+    with question, contextlib.suppress(InputError):  # without an answer the work is done, and fails, where it was asked
+        question.send(work(stretch))

@@ -1,0 +1,118 @@
+"""A large log read by several processes says what it says to one."""
+
+from __future__ import annotations
+
+import gzip
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorprimat.logs import files, megatron, parts
+from tensorprimat.logs.parts import Stretch
+from tensorprimat.logs.text import Log
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="one process reads elsewhere than on Linux")
+
+
+@given(
+    text=st.lists(st.text("ab\n", max_size=12)).map("".join),
+    cuts=st.lists(st.integers(1, 60), max_size=4, unique=True).map(sorted),
+    block=st.integers(1, 9),
+)
+def test_stretches_hold_every_line_once(tmp_path_factory, text, cuts, block):
+    path = tmp_path_factory.mktemp("log") / "a.log"
+    path.write_text(text)
+    starts = [0, *cuts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "BLOCK_BYTES", block)
+        found = [b"".join(files.blocks_within(path, *ends)) for ends in zip(starts, [*cuts, sys.maxsize], strict=True)]
+    assert b"".join(found).decode() == text
+    spoken = [part for part in found if part]
+    assert all(part.endswith(b"\n") for part in spoken[:-1])
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"\xef\xbb\xbfone\ntwo\n")
+    assert b"".join(files.blocks_within(path, 0, 5)) == b"one\n"
+
+
+def log_with_everything(path: Path) -> Path:
+    """Iterations, a restart, checkpoints, validations, a broken line and noise."""
+    with path.open("w") as file:
+        for number in [*range(1, 400), *range(300, 700)]:
+            file.write("loading something\n" * (number % 4))
+            if number % 90 == 0:
+                file.write(f"  successfully saved checkpoint at iteration {number} to /checkpoints\n")
+            if number % 70 == 0:
+                file.write(f" validation loss at iteration {number} | lm loss value: 2.5\n")
+            broken = "what" if number == 555 else f"{1000 + number % 7}.5"
+            file.write(
+                f" [2026-01-16 10:{number // 60 % 60:02d}:{number % 60:02d}] iteration {number:8d}/ 1000 | consumed "
+                f"samples: {number * 128} | elapsed time per iteration (ms): {broken} | learning rate: 1.0E-05 | "
+                f"global batch size:   128 | lm loss: {9 - number / 100:.6E} | loss scale: 1.0 | grad norm: 1.5 |\n"
+            )
+    return path
+
+
+@linux_only
+@pytest.mark.parametrize("stretch_bytes", [700, 5_000, 40_000])
+def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_bytes):
+    log = Log(log_with_everything(tmp_path / "train.log"))
+    alone = megatron.FORMAT.read(log)
+    in_stretches(monkeypatch, stretch_bytes)
+    assert len(parts.stretches(log, first_bytes=megatron.FACTS_BYTES)) > 2
+    together = megatron.FORMAT.read(log)
+    assert together.warnings == alone.warnings
+    assert together.training_config == alone.training_config
+    assert together.timestamp == alone.timestamp
+    for name in ("line", "index", "seconds", "loss", "segment", "interrupted_by", "covers"):
+        np.testing.assert_array_equal(together.steps.column(name), alone.steps.column(name))
+
+
+@linux_only
+def test_a_packed_log_is_read_by_one(monkeypatch, tmp_path):
+    path = tmp_path / "train.log.gz"
+    path.write_bytes(gzip.compress(log_with_everything(tmp_path / "train.log").read_bytes()))
+    in_stretches(monkeypatch, 500)
+    assert parts.stretches(Log(path), first_bytes=500) == []
+
+
+@linux_only
+def test_the_work_of_a_process_that_is_killed_is_done_again():
+    here = os.getpid()
+
+    def work(stretch: Stretch) -> int:
+        if stretch.start == 1 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stretch.start
+
+    with parts.outcomes(work, [Stretch(start, start + 1) for start in range(5)]) as found:
+        assert list(found) == [0, 1, 2, 3, 4]
+
+
+@linux_only
+def test_no_process_is_left_when_the_reader_gives_up():
+    def give_up_early() -> None:
+        with parts.outcomes(lambda _: time.sleep(60), [Stretch(0, 1), Stretch(1, 2)]):
+            assert multiprocessing.active_children()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        give_up_early()
+    assert not multiprocessing.active_children()
+
+
+def in_stretches(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(parts, "STRETCH_BYTES", size)
+    monkeypatch.setattr(parts, "WORTH_PROCESSES_BYTES", size)
+    monkeypatch.setattr(megatron, "FACTS_BYTES", size)
+    monkeypatch.setattr(parts, "processors", lambda: 2)
