@@ -48,11 +48,11 @@ def create_comparison_plot(
 
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import plots
+    from tensorprimat.reports import comparison_plot
 
     path = Path(output_file)
     form = path.suffix.lstrip(".") or "png"
-    write_atomically(path, plots.render(compare(results, by=by), (form,))[form])
+    write_atomically(path, comparison_plot.render(compare(results, by=by), (form,))[form])
     return path
 
 

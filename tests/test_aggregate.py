@@ -11,7 +11,7 @@ from tensorprimat.cli import main
 from tensorprimat.core.cells import load_rows
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports import aggregate as reports
-from tensorprimat.reports import cell_plots, plots
+from tensorprimat.reports import canvas, cell_plots
 
 SIZES = {"small": (768, 128_625_408), "medium": (1024, 423_183_360)}
 
@@ -237,5 +237,5 @@ def test_ticks_are_numbers_that_a_person_reads():
         figure.canvas.draw()
         seen.extend(label.get_text() for label in figure.axes[0].get_xticklabels())
 
-    plots.picture(draw)
+    canvas.picture(draw)
     assert seen == ["128.6 M", "423.2 M"]

@@ -49,7 +49,7 @@ def test_a_room_imports_only_the_rooms_below_it(path):
         if top in TRAINING_STACK:
             assert room in TRAINING_ROOMS, f"{room} imports {module}"
         if top == "matplotlib":
-            assert path.name == "plots.py", f"{path.name} imports {module}"
+            assert path.name == "canvas.py", f"{path.name} imports {module}"
 
 
 HEAVY = ("torch", "lightning", "transformers", "matplotlib", "numpy", "scipy", "pydantic", "pandas")

@@ -15,7 +15,7 @@ from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bars, plots
+from tensorprimat.reports import bars, canvas, comparison_plot
 
 ROOT = Path(__file__).parents[1]
 LONG = "NVIDIA GeForce RTX 4090 Laptop GPU partition {} with a name far beyond what any driver prints"
@@ -32,8 +32,8 @@ def draw():
     """Draws a comparison in the style of the files."""
     import matplotlib
 
-    with matplotlib.rc_context(plots.STYLE):
-        yield plots.draw
+    with matplotlib.rc_context(canvas.STYLE):
+        yield comparison_plot.draw
 
 
 def six_sides_of_three_models():
@@ -80,7 +80,7 @@ def shown_ticks(axes):
 @pytest.mark.parametrize("case", CASES)
 def test_everything_that_can_be_compared_can_be_drawn(case):
     """Warnings are errors here: no missing glyph, no collapsed axis, no layout that failed."""
-    pictures = plots.render(CASES[case]())
+    pictures = comparison_plot.render(CASES[case]())
     assert pictures["png"].startswith(b"\x89PNG")
     assert b"</svg>" in pictures["svg"]
 
@@ -111,12 +111,12 @@ def test_no_label_overlaps_another_or_leaves_the_picture(case, draw):
 
 
 def test_a_result_without_steps_says_why_its_panel_is_empty():
-    svg = plots.render(CASES["means only"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.render(CASES["means only"](), ("svg",))["svg"].decode()
     assert "the results hold no step times" in svg
 
 
 def test_a_side_without_steps_is_named_beside_one_with_steps():
-    svg = plots.render(CASES["means beside steps"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.render(CASES["means beside steps"](), ("svg",))["svg"].decode()
     assert "no step times: NVIDIA H100 80GB HBM3" in svg
 
 
@@ -132,13 +132,13 @@ def test_a_first_step_of_minutes_does_not_flatten_the_rest(draw):
 
 
 def test_what_is_not_comparable_is_drawn_without_better_or_worse():
-    svg = plots.render(CASES["not comparable"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.render(CASES["not comparable"](), ("svg",))["svg"].decode()
     for word in ("better", "faster", "slower"):
         assert word not in svg
 
 
 def test_a_tiny_model_is_drawn_under_its_own_name():
-    svg = plots.render(CASES["one side"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.render(CASES["one side"](), ("svg",))["svg"].decode()
     assert "Llama-3.1 tiny" in svg
     assert "8B" not in svg
 
@@ -159,7 +159,7 @@ def test_a_label_has_one_look_in_all_models():
 
 def test_the_same_comparison_gives_the_same_file():
     comparison = CASES["two sides, five runs"]()
-    first, second = plots.render(comparison), plots.render(comparison)
+    first, second = comparison_plot.render(comparison), comparison_plot.render(comparison)
     assert first["svg"].decode().splitlines() == second["svg"].decode().splitlines()
     assert first["png"] == second["png"]
 
@@ -176,7 +176,7 @@ def test_a_million_steps_are_drawn_as_few(draw):
 def test_pictures_are_of_a_size_for_a_page():
     from PIL import Image
 
-    png = Image.open(io.BytesIO(plots.render(CASES["two sides, five runs"](), ("png",))["png"]))
+    png = Image.open(io.BytesIO(comparison_plot.render(CASES["two sides, five runs"](), ("png",))["png"]))
     assert png.size[0] == 1950
     assert 1000 < png.size[1] < 1400
 
@@ -184,15 +184,15 @@ def test_pictures_are_of_a_size_for_a_page():
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingPackageError, match="pip install matplotlib"):
-        plots.render(CASES["one side"]())
+        comparison_plot.render(CASES["one side"]())
 
 
 def test_drawing_needs_neither_pyplot_nor_a_display():
     script = (
         "import sys; sys.path.insert(0, 'tests'); import plausible; from pathlib import Path; "
         "from tensorprimat.analysis.compare import compare; from tensorprimat.core.store import Loaded; "
-        "from tensorprimat.reports import plots; "
-        "plots.render(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
+        "from tensorprimat.reports import comparison_plot; "
+        "comparison_plot.render(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
         "print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

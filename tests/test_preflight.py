@@ -21,7 +21,7 @@ from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, Matr
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
-from tensorprimat.reports import cell_plots, plots
+from tensorprimat.reports import canvas, cell_plots
 from tensorprimat.reports.preflight import tables
 
 ROOT = Path(__file__).parents[1]
@@ -255,7 +255,7 @@ def test_a_result_of_unknown_shape_has_no_place():
 
 def test_the_roofline_is_a_picture():
     points = [roofline.of_result(trained())]
-    image = plots.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
+    image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
     assert image.startswith(b"\x89PNG")
 
 

@@ -5,7 +5,7 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core.cells import Cell, CellSpec, with_figures
 from tensorprimat.micro import fresh, passes, warmup
-from tensorprimat.reports import cell_plots, plots
+from tensorprimat.reports import canvas, cell_plots
 
 SPEC = CellSpec(
     model_size="tiny", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
@@ -76,7 +76,7 @@ def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch
 
 
 def test_the_plot_is_a_picture():
-    assert plots.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
+    assert canvas.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ def command(
     written = []
     if plot is not None:
         if fits:
-            from tensorprimat.reports import cell_plots, plots
+            from tensorprimat.reports import canvas, cell_plots
 
-            write_atomically(plot, plots.picture(cell_plots.scaling(fits)))
+            write_atomically(plot, canvas.picture(cell_plots.scaling(fits)))
             written.append(plot)
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
@@ -109,7 +109,7 @@ def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
     from tensorprimat.core import preflight
     from tensorprimat.core.errors import InputError, UsageError
     from tensorprimat.core.store import load_all, write_atomically
-    from tensorprimat.reports import cell_plots, plots
+    from tensorprimat.reports import canvas, cell_plots
 
     cells = []
     for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
@@ -130,4 +130,4 @@ def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
             "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
         )
     draw = cell_plots.roofline(roofs.ceilings(own), points, machine=own.device_name or own.host)
-    write_atomically(path, plots.picture(draw, height=6.0))
+    write_atomically(path, canvas.picture(draw, height=6.0))

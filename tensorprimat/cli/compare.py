@@ -100,10 +100,10 @@ def command(
 
 
 def _load_matplotlib() -> None:
-    from tensorprimat.reports import plots
+    from tensorprimat.reports import canvas
 
-    if plots.can_draw():
-        plots.load()
+    if canvas.can_draw():
+        canvas.load()
 
 
 def _loaded(
@@ -144,14 +144,14 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import csv, html, json, loss_plot, markdown, plots
+    from tensorprimat.reports import canvas, comparison_plot, csv, html, json, loss_plot, markdown
 
     files: dict[str, str | bytes] = {}
     plot = None
-    if aside and not plots.can_draw():
+    if aside and not canvas.can_draw():
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
     elif aside:
-        plot = aside(plots.render, comparison)
+        plot = aside(comparison_plot.render, comparison)
         files |= _named("loss", loss_plot.render(comparison))
     beside = ["comparison_plot.png"] if plot else []
     files["comparison_report.md"] = markdown.render(comparison, pictures=[*beside, *fnmatch.filter(files, "*.png")])

@@ -69,10 +69,10 @@ def command(
     folder = writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot:
-        from tensorprimat.reports.plots import render_history
+        from tensorprimat.reports import history_plot
 
         try:
-            files |= {f"history.{form}": picture for form, picture in render_history(all_series).items()}
+            files |= {f"history.{form}": picture for form, picture in history_plot.render(all_series).items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
     for name, content_of_file in files.items():

@@ -130,13 +130,13 @@ def _plot(cells: list[Cell], path: Path) -> list[Path]:
     from tensorprimat.core.errors import MissingPackageError
     from tensorprimat.core.store import write_atomically
     from tensorprimat.micro import warmup
-    from tensorprimat.reports import cell_plots, plots
+    from tensorprimat.reports import canvas, cell_plots
 
     if not any(cell.mean_time_ms is not None for cell in cells):
         return []
     stable = warmup.stable_from(cells)
     try:
-        image = plots.picture(cell_plots.warmup(cells, stable=stable.num_warmups if stable else None), height=4.2)
+        image = canvas.picture(cell_plots.warmup(cells, stable=stable.num_warmups if stable else None), height=4.2)
     except MissingPackageError as error:
         print(f"warning: no plot: {error}", file=sys.stderr)
         return []

@@ -1,4 +1,4 @@
-"""What the pictures of cells show: scaling of time, the warm-up study, the roofline. `plots.picture` makes the file."""
+"""Pictures of cells: scaling of time, the warm-up study, the roofline; `canvas.picture` makes a file of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorprimat.analysis.roofline import Ceiling, Point
 from tensorprimat.core.cells import Cell
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.bars import COLOURS
-from tensorprimat.reports.plots import FAINT, INK, LINE_STYLES
+from tensorprimat.reports.canvas import FAINT, GRID, INK, LINE_STYLES
 
 MARKERS = "osD^vP*X"
 MOST_CURVES = 12  # more cannot be told apart; the table has them all
@@ -41,7 +41,7 @@ def scaling(found: Sequence[Scaling]) -> Draw:
             axes.set_xlabel(AXES[axis])
             axes.set_ylabel("milliseconds per step")
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
-            axes.grid(which="major", color="#dddddd", linewidth=0.7)
+            axes.grid(which="major", color=GRID, linewidth=0.7)
             axes.legend(fontsize=8, frameon=False)
 
     return draw
@@ -98,7 +98,7 @@ def warmup(cells: Sequence[Cell], *, stable: int | None) -> Draw:
             axes.set_xticks(list(places), counts)
             axes.set_xlabel("warm-up steps")
             axes.set_axisbelow(True)
-            axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+            axes.grid(axis="y", color=GRID, linewidth=0.7)
             if stable is not None:
                 where = [cell.num_warmups for cell in measured].index(stable)
                 axes.axvspan(where - 0.5, len(measured) - 0.5, color="#009E73", alpha=0.08)
@@ -162,7 +162,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point], *, machine: s
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
         axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch beside points")
-        axes.grid(which="major", color="#dddddd", linewidth=0.7)
+        axes.grid(which="major", color=GRID, linewidth=0.7)
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
     return draw

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
-from tensorprimat.reports import plots, sections, words
+from tensorprimat.reports import canvas, sections, words
 from tensorprimat.reports.bars import Look, looks_of
 from tensorprimat.reports.series import curves, thinned
 
@@ -30,12 +30,12 @@ def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
     def fill(figure: Any) -> None:
         sides = [side for model in models for side in sections.sides_of(comparison, model)]
         looks = looks_of(sides)
-        body = plots.framed(figure, ["Training loss"], plots.keys_of(looks, ()), PANEL_INCHES * len(models))
+        body = canvas.framed(figure, ["Training loss"], canvas.keys_of(looks, ()), PANEL_INCHES * len(models))
         for axes, model in zip(body.subplots(len(models), squeeze=False)[:, 0], models, strict=True):
             pairs = [pair for pair in comparison.pairs if pair.model == model]
             _panel(axes, sections.sides_of(comparison, model), pairs, looks)
 
-    return plots.drawn(fill, formats)
+    return canvas.drawn(fill, formats)
 
 
 def _logged(side: Side) -> bool:
@@ -45,9 +45,9 @@ def _logged(side: Side) -> bool:
 def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[str, Look]) -> None:
     """Every run's losses over the steps as the framework counts them."""
     for number, side in enumerate(sides):
-        look, style = looks[side.label], plots.LINE_STYLES[number % len(plots.LINE_STYLES)]
+        look, style = looks[side.label], canvas.LINE_STYLES[number % len(canvas.LINE_STYLES)]
         for curve in curves(side):
-            shown = thinned(curve.loss, plots.MOST_POINTS)
+            shown = thinned(curve.loss, canvas.MOST_POINTS)
             shown = shown[np.isfinite(curve.loss[shown])]
             axes.plot(
                 curve.index[shown], curve.loss[shown], color=look.colour, linestyle=style, linewidth=1.2, alpha=0.8,
@@ -55,13 +55,13 @@ def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[
             )  # fmt: skip
     for pair in pairs:
         if pair.losses is not None and pair.losses.first_divergence_step is not None:
-            axes.axvline(pair.losses.first_divergence_step, color=plots.INK, linestyle=":", linewidth=1.2)
+            axes.axvline(pair.losses.first_divergence_step, color=canvas.INK, linestyle=":", linewidth=1.2)
     title = words.model_title(sides[0].result.model)
-    axes.set_title("\n".join([plots.drawable(title), *_sentences(sides, pairs)]), fontsize=9.5, fontweight="normal")
+    axes.set_title("\n".join([canvas.drawable(title), *_sentences(sides, pairs)]), fontsize=9.5, fontweight="normal")
     axes.set_xlabel("optimizer step (dotted line: the losses diverge)" if _diverged(pairs) else "optimizer step")
     axes.set_ylabel("loss")
     axes.margins(x=0.01)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.grid(axis="y", color=canvas.GRID, linewidth=0.7)
 
 
 def _diverged(pairs: Sequence[Pair]) -> bool:
@@ -73,4 +73,4 @@ def _sentences(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
     said = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
     without = [side.label for side in sides if not _logged(side)]
     said += [f"No loss was logged: {', '.join(without)}"] if without else []
-    return [line for sentence in said for line in textwrap.wrap(plots.drawable(sentence), LINE_CHARACTERS)]
+    return [line for sentence in said for line in textwrap.wrap(canvas.drawable(sentence), LINE_CHARACTERS)]

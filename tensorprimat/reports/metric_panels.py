@@ -10,7 +10,8 @@ from typing import Any
 from tensorprimat.analysis.derived import Metric
 from tensorprimat.analysis.returns import Economics
 from tensorprimat.core.units import SECONDS_PER_HOUR
-from tensorprimat.reports import plots, words
+from tensorprimat.reports import canvas, words
+from tensorprimat.reports.bar_panel import bar_panel, height_of
 from tensorprimat.reports.bars import Bar, Labelled, Look, Panel, looks_of, titles_of
 from tensorprimat.reports.enhanced import FORMS, convention_sentence
 
@@ -110,17 +111,17 @@ def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[
     if not shown:
         return {}
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
-    heights = [max(plots.height_of(panel.bars) for panel in row) for row in rows]
+    heights = [max(height_of(panel.bars) for panel in row) for row in rows]
     headings = [
-        plots.drawable(f"Efficiency and cost of training {' · '.join(titles_of(sides))}"),
-        *textwrap.wrap(plots.drawable(f"{convention_sentence(content)}."), LINE_CHARACTERS),
+        canvas.drawable(f"Efficiency and cost of training {' · '.join(titles_of(sides))}"),
+        *textwrap.wrap(canvas.drawable(f"{convention_sentence(content)}."), LINE_CHARACTERS),
         *([] if comparable else ["The sides did not do the same work: only what speaks of each on its own is drawn."]),
     ]
 
     def fill(figure: Any) -> None:
-        body = plots.framed(figure, headings, plots.keys_of(looks, ()), sum(heights))
+        body = canvas.framed(figure, headings, canvas.keys_of(looks, ()), sum(heights))
         grid = body.add_gridspec(len(rows), COLUMNS, height_ratios=heights)
         for number, panel in enumerate(shown):
-            plots.bar_panel(body.add_subplot(grid[number // COLUMNS, number % COLUMNS]), panel)
+            bar_panel(body.add_subplot(grid[number // COLUMNS, number % COLUMNS]), panel)
 
-    return plots.drawn(fill, formats)
+    return canvas.drawn(fill, formats)
