@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import devices, names
+from tensorprimat.logs import devices, joining, names
+from tensorprimat.logs.text import Log
 
 MEGATRON = (
     " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"
@@ -44,6 +46,11 @@ def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
 def test_rows_beyond_the_first_stretch_are_found(tmp_path: Path) -> None:
     noise = "import torch  # source code before the log\n" * 60_000
     assert len(logs.read(written(tmp_path, noise + lines(MEGATRON))).steps) == 9
+
+
+def test_prose_about_training_is_passed_over_without_a_look_at_its_lines() -> None:
+    prose = b"We take one step after the other: the loss of this iteration, step 4 of epoch 5, is 3; memory is fine.\n"
+    assert not [format.name for format in logs.FORMATS if any(needle in prose for needle in format.needles)]
 
 
 def test_a_setting_that_no_run_can_have_is_left_out_and_said(tmp_path: Path) -> None:
@@ -132,6 +139,20 @@ def test_the_file_behind_a_result_is_named_with_its_digest(tmp_path: Path) -> No
     assert source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert source.size_bytes == path.stat().st_size
     assert source.modified_at is not None
+
+
+@pytest.mark.parametrize("worth_a_thread", [0, 2**20])
+def test_a_file_that_cannot_be_hashed_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_a_thread: int
+) -> None:
+    def stored(log: Log) -> Iterator[bytes]:
+        yield b"half of it"
+        raise InputError("cannot be read: Input/output error", path=log.path)
+
+    monkeypatch.setattr(joining, "WORTH_A_THREAD_BYTES", worth_a_thread)
+    monkeypatch.setattr(Log, "stored", stored)
+    with pytest.raises(InputError, match="Input/output error"):
+        logs.read(written(tmp_path, lines(MEGATRON)))
 
 
 def test_the_platform_comes_from_the_log_or_the_flag_never_from_here(tmp_path: Path) -> None:

@@ -164,6 +164,35 @@ def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.Ca
     assert "unknown" in capsys.readouterr().out
 
 
+def test_explain_tells_what_counts_and_what_the_framework_reported_rest_on(
+    primus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explained(field: str) -> str:
+        assert extract(primus, "--explain", field) == 0
+        return capsys.readouterr().out
+
+    assert "20 of 20 rows, 20 lines from 2 to 21" in explained("total_steps")
+    assert "19 rows, 19 steps" in explained("measured_steps")
+    assert "work over measured step times" in explained("basis")
+    reported = explained("reported.tokens_per_second_per_gpu")
+    assert reported.startswith("reported.tokens_per_second_per_gpu = 13,107.2\n")
+    assert "reported_tokens_per_second_per_gpu of 19 rows" in reported
+    assert "tflops_per_gpu is unknown" in explained("tflops_per_gpu")
+    assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
+
+
+@pytest.mark.parametrize("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])
+def test_explain_never_counts_rows_without_a_time_as_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    row = "step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,00{0}  tflops: 9.5  mfu: N/A\n"
+    (tmp_path / "a.log").write_text("".join(map(row.format, range(1, 9))))
+    assert extract(tmp_path / "a.log", "--explain", field) == 0
+    said = capsys.readouterr().out
+    assert "0 s" not in said
+    assert "as the log states it" not in said
+
+
 def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
     primus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +221,7 @@ def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
         (("{log}", "--precision", "int3"), "--precision int3"),
         (("{log}", "--format", "excelsior"), "no such format"),
         (("{log}", "--explain", "speed"), "no such figure"),
+        (("{log}", "--explain", "reported.speed"), "--explain reported.speed: no such figure"),
         (("{log}", "--num-gpus", "many"), "--num-gpus"),
         (("-", "--follow"), "--follow"),
     ],
@@ -244,6 +274,39 @@ def test_follow_shows_growth_and_writes_the_result_in_the_end(tmp_path: Path) ->
     assert "step 9 |" in seen
     assert running.returncode == 0, rest
     assert Path(out.strip()).is_file()
+
+
+def test_follow_waits_for_a_log_that_is_empty_cut_short_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "growing.log"
+    path.touch()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    between_looks = iter(
+        (
+            lambda: path.write_text(log(count=9)),
+            lambda: path.write_text(log(count=4)),
+            lambda: path.rename(tmp_path / "growing.log.1"),
+            lambda: path.write_text(log(count=7)),
+            interrupt,
+        )
+    )
+    monkeypatch.setattr("tensorprimat.cli.extraction.time.sleep", lambda _: next(between_looks)())
+    assert extract(path, "--follow", "--output", tmp_path / "out") == 0
+    said = [line.split(" | ")[0] for line in capsys.readouterr().err.splitlines()[1:6]]
+    assert said[:2] == ["no measured step yet: the log is empty", "step 9"]
+    assert said[2:] == ["step 4", f"{path} is gone; waiting for it", "step 7"]
+
+
+def test_pieces_of_one_log_are_said_to_look_like_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = log(count=30).splitlines(keepends=True)
+    for name, piece in (("train.log.1", rows[:15]), ("train.log", rows[15:])):
+        (tmp_path / name).write_text("".join(piece))
+    assert extract(tmp_path / "train.log", tmp_path / "train.log.1", "--output", tmp_path / "out") == 0
+    assert f"cat {tmp_path / 'train.log.1'} {tmp_path / 'train.log'} | … -" in capsys.readouterr().err
 
 
 def test_help_is_quick_to_import() -> None:

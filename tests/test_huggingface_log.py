@@ -187,3 +187,19 @@ def test_results_files_are_means(read_text: Any, key: str) -> None:
 def test_other_dictionaries_are_refused(read_text: Any, text: str) -> None:
     with pytest.raises(NotALogError):
         read_text(text + "\n")
+
+
+def test_a_row_that_was_printed_twice_counts_once_and_a_run_that_stands_still_every_time(read_text: Any) -> None:
+    row = "{{'loss': {0}, 'grad_norm': {1}, 'learning_rate': 1e-05, 'epoch': 0.5}}\n"
+    end = "{'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
+    assert len(read_text("".join(row.format(9 - n / 10, 1.5) * 2 for n in range(20)) + end).steps) == 20
+    assert len(read_text("".join(row.format(0.0, "nan") for n in range(20)) + end).steps) == 20
+
+
+def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> None:
+    def rows(rank: int, first: int, last: int) -> str:
+        steps = (f"'loss': {9 - n / 10}, 'grad_norm': 1.5, 'epoch': {n}" for n in range(first, last))
+        return "".join(f"{rank}: {{{said}}}\n" for said in steps)
+
+    end = "0: {'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
+    assert len(read_text(rows(0, 0, 5) + rows(1, 0, 9) + rows(0, 5, 9) + end).steps) == 9

@@ -75,7 +75,7 @@ def test_a_step_of_which_iterations_are_missing_has_no_time(tmp_path):
 
 def test_a_log_that_prints_only_the_last_iteration_of_each_step_is_refused(tmp_path):
     lines = [line for line in rows(per_step=4, steps=5, ms=250.0) if "(step)" in line]
-    with pytest.raises(NotALogError, match="no usable step timing"):
+    with pytest.raises(NotALogError, match=r"no usable step timing found, read as litgpt: \d+ iterations were printed"):
         read(tmp_path, *lines)
 
 
@@ -142,3 +142,12 @@ def test_torn_lines_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut
     path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
     with suppress(TensorPrimatError):
         logs.read(path)
+
+
+def test_rows_that_are_printed_twice_or_by_two_ranks_are_those_of_one(read_text):
+    row = "Epoch 1 | iter {0} step {0} | loss train: 9.{0}, val: n/a | iter time: 15{0}.40 ms (step)\n"
+    alone = read_text("".join(row.format(n) for n in range(1, 9))).steps
+    twice = read_text("".join(row.format(n) * 2 for n in range(1, 9))).steps
+    ranks = read_text("".join(f"0: {row.format(n)}1: {row.format(n).replace('.40', '.90')}" for n in range(1, 9))).steps
+    assert len(alone) == 8
+    assert alone.column("seconds").tolist() == twice.column("seconds").tolist() == ranks.column("seconds").tolist()

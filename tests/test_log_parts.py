@@ -6,6 +6,7 @@ import gzip
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 from tensorprimat.logs import files, megatron, parts
 from tensorprimat.logs.parts import Stretch
 from tensorprimat.logs.text import Log
+
+ROOT = Path(__file__).parents[1]
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="one process reads elsewhere than on Linux")
 
@@ -79,6 +82,23 @@ def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_by
 
 
 @linux_only
+def test_step_times_that_are_far_between_keep_their_iterations(monkeypatch, tmp_path):
+    path = tmp_path / "train.log"
+    row = " iteration {0}/ 900 | elapsed time per iteration (ms): 25{1}00.0 | lm loss: 2.5E+00 |\n"
+    told = "Step Time : 25.{0}0s GPU utilization: 41{0}.0MODEL_TFLOP/s/GPU\n"
+    with path.open("w") as file:
+        for number in range(1, 900):
+            file.write(row.format(number, number % 9) + (told.format(number % 9) if number % 50 == 1 else ""))
+    monkeypatch.setattr(files, "BLOCK_BYTES", 500)
+    alone = megatron.FORMAT.read(Log(path))
+    in_stretches(monkeypatch, 20_000)
+    together = megatron.FORMAT.read(Log(path))
+    assert np.isfinite(alone.steps.column("reported_tflops_per_gpu")).sum() == 18
+    for name in ("line", "reported_tflops_per_gpu"):
+        np.testing.assert_array_equal(together.steps.column(name), alone.steps.column(name))
+
+
+@linux_only
 def test_a_packed_log_is_read_by_one(monkeypatch, tmp_path):
     path = tmp_path / "train.log.gz"
     path.write_bytes(gzip.compress(log_with_everything(tmp_path / "train.log").read_bytes()))
@@ -109,6 +129,74 @@ def test_no_process_is_left_when_the_reader_gives_up():
     with pytest.raises(KeyboardInterrupt):
         give_up_early()
     assert not multiprocessing.active_children()
+
+
+@linux_only
+def test_the_work_of_a_process_killed_in_the_middle_of_its_answer_is_done_again():
+    here = os.getpid()
+
+    def work(stretch: Stretch) -> bytes:
+        if os.getpid() != here:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)  # SIGALRM ends it while it waits for somebody to listen
+        return bytes([stretch.start]) * 2**20  # many times what a pipe holds
+
+    with parts.outcomes(work, [Stretch(1, 2)]) as found:
+        while multiprocessing.active_children():
+            time.sleep(0.01)
+        assert list(found) == [bytes([1]) * 2**20]
+
+
+@linux_only
+def test_where_no_process_can_be_started_the_work_is_done_here(monkeypatch):
+    def refused(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(parts, "_started", refused)
+    with parts.outcomes(lambda stretch: stretch.start, [Stretch(start, start + 1) for start in range(3)]) as found:
+        assert list(found) == [0, 1, 2]
+
+
+READER = """
+import sys, time
+from tensorprimat.logs import parts
+
+def work(stretch):
+    time.sleep(float(sys.argv[1]))
+    return b"x" * 2**20
+
+with parts.outcomes(work, [parts.Stretch(0, 1), parts.Stretch(1, 2)]) as found:
+    print("begun", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def reader(seconds: float) -> subprocess.Popen[str]:
+    """A program whose processes have worked for so long and speak to nobody; with a terminal of its own."""
+    command = [sys.executable, "-c", READER, str(seconds)]
+    begun = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT
+    )
+    assert begun.stdout is not None
+    assert begun.stdout.readline() == "begun\n"
+    return begun
+
+
+@linux_only
+def test_ctrl_c_in_a_terminal_is_heard_by_the_reader_alone():
+    with reader(60) as begun:
+        os.killpg(begun.pid, signal.SIGINT)
+        assert begun.communicate(timeout=20) == ("interrupted\n", "")
+
+
+@linux_only
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_is_left_when_the_reader_is_killed(by):
+    with reader(0.5) as begun:
+        begun.send_signal(by)
+        assert begun.communicate(timeout=20) == ("", "")  # the last process to close them has ended
 
 
 def in_stretches(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

@@ -441,6 +441,23 @@ def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
     assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).complete, "a crash that training survived is none"
 
 
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("Killed", "killed by a signal"),
+        ("run.sh: line 12:  3456 Killed                  python train.py", "killed by a signal"),
+        ("srun: error: node7: task 3: Killed", "killed by a signal"),
+        ("Out of memory: Killed process 3456 (python) total-vm:9kB", "out of memory"),
+        ("Killed two birds with one stone", None),
+        ("Killed the old server: 3 workers", None),
+    ],
+)
+def test_a_process_that_the_system_killed_ended_early(tmp_path: Path, last: str, cause: str | None) -> None:
+    result = read(tmp_path, [*(row("P7", i, 2500.0) for i in range(1, 12)), last])
+    assert result.runs[0].ended_by == cause
+    assert result.complete is (cause is None)
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_last_line_cut_anywhere_is_whole_or_left_out(tmp_path: Path, spelling: str) -> None:
     lines = [" " + row(spelling, i, 2500.0 + i) for i in range(1, 8)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
 
 from tensorprimat.core.errors import NotALogError
+from tensorprimat.logs.nanogpt import SPELLINGS, Spelling
 
 SOURCE = """import torch
 def main():
@@ -19,6 +21,11 @@ def main():
 
 def log(*lines: str) -> str:
     return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.project)
+def test_no_row_lacks_the_mark_by_which_lines_are_passed_over(spelling: Spelling) -> None:
+    assert re.sub(r"([|(])", r"\\\1", spelling.mark) in spelling.pattern.pattern
 
 
 def test_nanogpt_gives_the_time_of_one_iteration(read_text: Any) -> None:
@@ -179,3 +186,28 @@ def test_source_code_is_no_log(read_text: Any) -> None:
 def test_losses_without_times_are_refused(read_text: Any) -> None:
     with pytest.raises(NotALogError):
         read_text(log(*(f"s:{n} trl:3.340{n}" for n in range(9))))
+
+
+def test_flags_that_contradict_the_tokens_of_a_step_are_said_and_the_log_is_believed(read_text: Any) -> None:
+    text = log(
+        "tokens per iteration will be: 524,288", *(f"iter {n}: loss 4.2, time 100.00ms, mfu 9%" for n in range(9))
+    )
+    agreeing = read_text(text, global_batch_size=512, sequence_length=1024)
+    assert not [warning for warning in agreeing.warnings if warning.startswith("tokens_per_step")]
+    result = read_text(text, global_batch_size=64, sequence_length=1024)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(5_242_880)
+    (warning,) = [warning for warning in result.warnings if warning.startswith("tokens_per_step")]
+    assert "524,288" in warning
+    assert "65,536" in warning
+
+
+def test_the_clocks_of_two_ranks_are_not_mixed(read_text: Any) -> None:
+    def rows(rank: int, first: int, last: int) -> str:
+        return "".join(
+            f"{rank}: step:{n}/100 train_loss:{9 - n / 10:.4f} train_time:{n * 150 + rank}ms\n"
+            for n in range(first, last)
+        )
+
+    steps = read_text(rows(0, 1, 12) + rows(1, 1, 20) + rows(0, 12, 20)).steps
+    assert steps.column("index").tolist() == list(range(1, 20))
+    assert not steps.column("segment").any()

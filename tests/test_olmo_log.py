@@ -105,3 +105,13 @@ def test_a_killed_run_is_incomplete(read_text: Any) -> None:
         log(*(block(n) for n in range(1, 5)), "run.py:725] Received 15 death signal, shutting down workers")
     )
     assert (result.complete, result.runs[0].ended_by) == (False, "killed by a signal")
+
+
+def test_blocks_of_two_ranks_that_lie_in_each_other_stay_whole(read_text):
+    def block(rank, step, rate):
+        head = f"2026-01-05 08:00:{step:02d}.9 INFO [step={step}/99,epoch=0]"
+        return [f"{rank}: {line}\n" for line in (head, f"    throughput/device/tokens_per_second={rate}")]
+
+    pairs = [(block(0, step, 1000 + step), block(1, step, 5000)) for step in range(1, 9)]
+    steps = read_text("".join(a + b + c + d for (a, c), (b, d) in pairs)).steps
+    assert steps.column("reported_tokens_per_second_per_gpu").tolist() == [1000.0 + step for step in range(1, 9)]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensorprimat.core import flops, models
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
@@ -150,3 +151,44 @@ def test_a_row_that_restates_other_rows_is_neither_measured_nor_counted():
     assert (figures.total_steps, figures.total_time_seconds, figures.measured_steps) == (3, 3.0, 2)
     assert (figures.max_step_time_seconds, figures.reported.samples_per_second) == (1.0, None)
     assert len(shown.raw_step_times) == 4
+
+
+def trained_shape(*, tflops=None, mfu=None, **config):
+    """Llama 3.1 8B at 10,000 tokens/s on one H100, with what its framework says of that."""
+    rows = timed(9.0, *[0.8192] * 9, reported_tflops_per_gpu=tflops, reported_mfu=mfu)
+    given = result(rows, global_batch_size=1, sequence_length=8192, num_gpus=1, **config)
+    shape = models.find("llama").shape
+    return summarise(
+        given.model_copy(update={"model": Model(shape=shape), "gpu_info": GpuInfo(device_name="H100 SXM")})
+    )
+
+
+def flops_warnings(summary):
+    return [warning for warning in summary.warnings if warning.startswith(("tflops_per_gpu", "mfu"))]
+
+
+@pytest.mark.parametrize("convention", flops.CONVENTIONS)
+def test_reported_flops_of_any_convention_agree_with_the_shape(convention):
+    said = 1e-8 * flops.per_token(models.find("llama").shape, 8192, convention)
+    assert flops_warnings(trained_shape(tflops=said * 1.015)) == []
+
+
+def test_reported_flops_that_no_convention_gives_are_named_beside_the_computed_ones():
+    (warning,) = flops_warnings(trained_shape(tflops=450.0))
+    assert warning.startswith("tflops_per_gpu: computed 466.4 (convention nemo_transformer, the nearest)")
+    assert warning.endswith("the framework reported 450.0")
+
+
+def test_a_reported_mfu_is_held_against_the_peak_at_the_precision_that_ran():
+    assert flops_warnings(trained_shape(mfu=0.52, precision="bf16")) == []
+    (warning,) = flops_warnings(trained_shape(mfu=0.44, precision="bf16"))
+    assert warning.startswith("mfu: computed 0.47")
+    assert warning.endswith("but the framework reported 0.44")
+    (warning,) = flops_warnings(trained_shape(mfu=0.52, precision="fp8"))
+    assert "over the dense fp8 peak" in warning
+    assert flops_warnings(trained_shape(mfu=0.44)) == []
+
+
+def test_a_wrong_mfu_beside_right_flops_is_one_warning():
+    (warning,) = flops_warnings(trained_shape(tflops=514.7, mfu=0.6, precision="bf16"))
+    assert warning.startswith("mfu: computed 0.52 (the reported TFLOP/s, over")

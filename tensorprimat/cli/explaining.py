@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
+from tensorprimat.core.records import (
+    GpuInfo,
+    MemoryMetrics,
+    PerformanceMetrics,
+    PowerMetrics,
+    Reported,
+    Result,
+    TrainingConfig,
+)
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured, time_of
 from tensorprimat.logs import FLAGS, STDIN, Log, origins
@@ -86,32 +94,41 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     for name, record in _FACTS.items():
         if field in record.model_fields:
             return _explain_fact(result, field, getattr(getattr(result, name), field), logs)
-    section = next((name for name, record in _SECTIONS.items() if field in record.model_fields), None)
-    if section is None or field == "reported":
+    section, key = _placed(field)
+    if section is None:
         sections = {**_SECTIONS, **_FACTS}
-        names = [name for record in sections.values() for name in record.model_fields if name != "reported"]
+        names = [name for record in sections.values() for name in record.model_fields if name != _REPORTED]
         near = get_close_matches(field, names, n=5, cutoff=0.4) or ["tokens_per_second_per_gpu", "global_batch_size"]
         raise UsageError(
             f"--explain {field}: no such figure or setting; known are the keys of a result's {', '.join(sections)}, "
             f"such as {', '.join(near)}"
         )
-    values = getattr(result, section)
-    value = getattr(values, field) if values is not None else None
+    values = result.performance_metrics.reported if section == _REPORTED else getattr(result, section)
+    value = getattr(values, key) if values is not None else None
     if value is None:
         about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
         reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
         reasons = reasons or ["no log holds it or what it is computed from"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = _figure(value) if isinstance(value, int | float) else str(value)
-    lines = [f"{field} = {shown}"]
+    lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
     measured = _Measured.of(result)
-    formula = _FORMULAS.get(field)
+    formula = (_REPORTED_FORMULAS if section == _REPORTED else _FORMULAS).get(key)
     if formula is None or measured is None:
-        lines.append("  as the log states it for the whole run; there are no rows behind it")
+        lines.append(f"  {_SAID_ONCE}; there are no rows behind it")
     else:
         lines += [f"  = {line}" for line in formula(measured)]
         lines += [f"  {line}" for line in measured.origins()]
     return "\n".join(lines)
+
+
+def _placed(field: str) -> tuple[str | None, str]:
+    """Section and key of a figure; what the framework reported under a name of ours is `reported.NAME`."""
+    if field.startswith(f"{_REPORTED}."):
+        name = field.removeprefix(f"{_REPORTED}.")
+        return (_REPORTED if name in Reported.model_fields else None), name
+    sections = (name for name, record in _SECTIONS.items() if field in record.model_fields and field != _REPORTED)
+    return next(sections, None), field
 
 
 def _explain_fact(result: Result, field: str, value: object, logs: Sequence[str]) -> str:
@@ -131,11 +148,14 @@ def _explain_fact(result: Result, field: str, value: object, logs: Sequence[str]
 
 
 _FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}
-_SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics]] = {
+_REPORTED = "reported"
+_SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {
     "performance_metrics": PerformanceMetrics,
     "memory_metrics": MemoryMetrics,
     "power_metrics": PowerMetrics,
+    _REPORTED: Reported,
 }
+_SAID_ONCE = "as the log states it for the whole run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +182,11 @@ class _Measured:
     def seconds(self) -> float:
         return time_of(self.steps) or 0.0
 
+    @property
+    def timed_count(self) -> int:
+        """Of the measured steps, those with a time."""
+        return int(self.steps.column("covers")[np.isfinite(self.steps.column("seconds"))].sum())
+
     def work(self, unit: str) -> str:
         """Tokens or samples of the measured steps, as a product where every step did the same."""
         config = self.result.training_config
@@ -183,12 +208,18 @@ class _Measured:
         """The printed rates that stand in for times, of this unit where there are any."""
         printed = [name for name in _RATES if name in self.steps.seen]
         name = next((name for name in printed if unit in name), next(iter(printed), None))
-        if name is None:
-            return ["what the log reports for the whole run"]
+        return [_SAID_ONCE] if name is None else self.combined(name)
+
+    def combined(self, name: str) -> list[str]:
+        """How a printed rate of many rows became one figure."""
         column = self.steps.column(name)
-        low, high = np.nanmin(column), np.nanmax(column)
-        of_rows = f"{name} of {len(self.rows)} rows, from {_figure(low)} to {_figure(high)}"
-        return [f"{of_rows}, combined by work: Σ work / Σ (work / rate)"]
+        usable = np.isfinite(column) & (column > 0)
+        if not usable.any():
+            return [_SAID_ONCE]
+        timed = np.isfinite(self.steps.column("seconds")[usable]).all()
+        how = "time: Σ (rate × seconds) / Σ seconds" if timed else "work: Σ work / Σ (work / rate)"
+        low, high = _figure(column[usable].min()), _figure(column[usable].max())
+        return [f"{name} of {usable.sum()} rows, from {low} to {high}, combined by {how}"]
 
     def origins(self) -> list[str]:
         """Lines and flags that the numbers come from."""
@@ -231,7 +262,7 @@ def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None)
     def formula(measured: _Measured) -> list[str]:
         seconds = measured.steps.column("seconds")
         if pick is None or not np.isfinite(seconds).any():
-            return [symbols, f"{measured.seconds:,.6g} s, {measured.count} steps"]
+            return [symbols, f"{measured.seconds:,.6g} s, {measured.timed_count} steps"]
         row = int(np.nanargmin(np.abs(seconds - pick(seconds[np.isfinite(seconds)]))))
         step = measured.steps[row]
         return [symbols, f"{step.seconds:.6g} s, step {step.index}" + (f", line {step.line}" if step.line else "")]
@@ -239,12 +270,40 @@ def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None)
     return formula
 
 
+def _over_all_rows(symbols: str, column: str | None = None) -> Callable[[_Measured], list[str]]:
+    """column: only rows that hold it."""
+
+    def formula(measured: _Measured) -> list[str]:
+        steps = measured.result.steps
+        counted = np.ones(len(steps), np.bool_) if column is None else np.isfinite(steps.column(column))
+        lines = steps.column("line")[counted]
+        return [symbols, f"{counted.sum()} of {len(steps)} rows, {_line_ranges(lines[lines > 0])}"]
+
+    return formula
+
+
+def _interrupted(measured: _Measured) -> list[str]:
+    steps = measured.result.steps
+    lines = steps.column("line")[steps.column("interrupted_by") != 0]
+    return ["Σ steps covered, over the rows with a validation or a checkpoint inside", _line_ranges(lines[lines > 0])]
+
+
+def _energy(measured: _Measured) -> list[str]:
+    if measured.steps.has("energy_joules_per_gpu"):
+        return ["Σ joules per step × steps covered, over the measured rows"]
+    return ["mean power × seconds of the measured rows"]
+
+
+def _printed(column: str) -> Callable[[_Measured], list[str]]:
+    return lambda measured: measured.combined(column)
+
+
 def _memory(kind: str, *, peak: bool) -> Callable[[_Measured], list[str]]:
     def formula(measured: _Measured) -> list[str]:
         steps = measured.result.steps if peak else measured.steps
         names = [name for name in steps.seen if name.startswith(f"memory_{kind}") and (peak or "peak" not in name)]
         if not names:
-            return ["what the log reports for the whole run"]
+            return [_SAID_ONCE]
         if not peak:
             return [f"mean of {names[0]} over {len(steps)} measured rows / 10**9"]
         column = np.fmax.reduce([steps.column(name) for name in names])
@@ -255,6 +314,12 @@ def _memory(kind: str, *, peak: bool) -> Callable[[_Measured], list[str]]:
     return formula
 
 
+_BASES = {
+    "step_times": "rates are work over measured step times",
+    "reported_rates": "rates are the framework's own, row by row",
+    "reported_means": "rates are the framework's own, once for the whole run",
+    "": "no rate is known",
+}
 _FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
     "avg_step_time_seconds": _over_times("Σ seconds / steps, over the measured rows"),
     "median_step_time_seconds": _over_times("the middle step time of the measured rows", np.median),
@@ -264,17 +329,33 @@ _FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
     "cv_step_time": _over_times("standard deviation / mean of the measured rows' step times"),
     "steps_per_second": _over_times("steps / Σ seconds, over the measured rows"),
     "measured_time_seconds": _over_times("Σ seconds × steps covered, over the measured rows"),
-    "measured_steps": _over_times("Σ steps covered, over the measured rows"),
+    "measured_steps": lambda measured: [
+        "Σ steps covered, over the measured rows",
+        f"{len(measured.rows)} rows, {measured.count} steps",
+    ],
+    "total_steps": _over_all_rows("Σ steps covered, over all rows"),
+    "total_time_seconds": _over_all_rows("Σ seconds × steps covered, over all rows with a time", "seconds"),
+    "warmup_steps_dropped": lambda _: ["Σ steps covered, over the rows before the measured ones"],
+    "excluded_steps": _interrupted,
+    "basis": lambda measured: [_BASES[measured.result.performance_metrics.basis or ""]],
     "tokens_per_second": _rate("tokens"),
     "tokens_per_second_per_gpu": _rate("tokens", per_gpu=True),
     "samples_per_second": _rate("samples"),
     "samples_per_second_per_gpu": _rate("samples", per_gpu=True),
+    "avg_power_watts_per_gpu": _printed("power_watts_per_gpu"),
+    "energy_joules_per_gpu": _energy,
     "tokens_per_step": lambda measured: ["Σ tokens / steps", f"{measured.work('tokens')} / {measured.count} steps"],
     **{
         f"{'peak' if peak else 'avg'}_memory_{kind}_gb": _memory(kind, peak=peak)
         for kind in ("allocated", "reserved", "device_used")
         for peak in (True, False)
     },
+}
+
+
+_REPORTED_FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
+    name: _printed(f"reported_{name}")
+    for name in ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
 }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -129,8 +131,21 @@ def _joined(read: Sequence[Extracted]) -> Iterator[Extracted]:
         else:
             group.append(extracted)
     for group in groups:
+        _say_what_continues(group)
         names = tuple(name for extracted in group for name in extracted.logs)
         yield group[0] if len(group) == 1 else Extracted(logs=names, result=pool([e.result for e in group]))
+
+
+def _say_what_continues(group: Sequence[Extracted]) -> None:
+    """Pieces of one log look like repetitions, but none repeats a step of another."""
+    spans = sorted(
+        (int(steps.column("index").min()), int(steps.column("index").max()), extracted.logs[0])
+        for extracted in group
+        if len(steps := extracted.result.steps)
+    )
+    if len(spans) > 1 and all(before[1] < after[0] for before, after in pairwise(spans)):
+        names = " ".join(shlex.quote(name) for _, _, name in spans)
+        _say(f"{names}: no step stands in two of them; if they are pieces of one log: cat {names} | … -")
 
 
 def _same_benchmark(one: Result, other: Result) -> bool:
@@ -194,21 +209,41 @@ def _follow(paths: Sequence[str], given: Given, format: str | None) -> None:
     """One line per growth of the log, until Ctrl-C."""
     if len(paths) != 1 or paths[0] == logs.STDIN:
         raise UsageError("--follow watches one file")
-    path, size = Path(paths[0]), -1
+    path, seen = Path(paths[0]), None
     logs.Log(path).opening(1)  # what cannot be read is refused at once
     _say(f"following {path}; Ctrl-C ends it and writes the result")
     try:
         while True:
             started = time.monotonic()
-            if (grown := path.stat().st_size) != size:
-                size = grown
-                try:
-                    _say(explaining.one_liner(logs.read(path, given=given, format=format)))
-                except NotALogError:
-                    _say("no measured step yet")
+            if (state := _state(path)) != seen:
+                seen = state
+                _say(_progress(path, given, format))
             time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
     except KeyboardInterrupt:
         print(file=sys.stderr)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes when a log grows, is cut short, or gives way to a new one; () where there is none for now."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _progress(path: Path, given: Given, format: str | None) -> str:
+    """What a growing log says by now; a launcher creates it empty, and rotating takes it away for a moment."""
+    try:
+        if path.stat().st_size == 0:
+            return "no measured step yet: the log is empty"
+        return explaining.one_liner(logs.read(path, given=given, format=format))
+    except FileNotFoundError:
+        return f"{path} is gone; waiting for it"
+    except NotALogError:
+        return "no measured step yet"
+    except InputError as error:
+        return f"{error}; waiting"
 
 
 def _say(text: str) -> None:

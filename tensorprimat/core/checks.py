@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorprimat.core import catalogue, flops
 from tensorprimat.core.records import Result
 from tensorprimat.core.steady import find_outliers
+from tensorprimat.core.units import TERA
 
 if TYPE_CHECKING:
     from tensorprimat.core.summary import Selection
@@ -23,6 +25,7 @@ def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str
     return (
         *_unknown_figures(result),
         *_disagreements(result),
+        *_flops_disagreements(result),
         *_losses(result),
         *_selection(selections),
         *_outliers(result, selections),
@@ -80,7 +83,7 @@ def reconcile(computed: float, reported: float, config_value: dict[str, int | No
 def _disagreements(result: Result) -> list[str]:
     warnings = []
     performance, config = result.performance_metrics, result.training_config
-    if performance.basis != "step_times":
+    if performance.basis not in ("step_times", "reported_rates"):
         return []
     for name, computed, reported in (
         ("tokens_per_second", performance.tokens_per_second, performance.reported.tokens_per_second),
@@ -107,6 +110,54 @@ def _disagreements(result: Result) -> list[str]:
             + (f" ({reported / computed:.2f} times); {remedy} would reconcile them" if remedy else "")
         )
     return warnings
+
+
+def _flops_disagreements(result: Result) -> list[str]:
+    """Reported TFLOP/s and MFU against what follows from the shape, by the convention that comes nearest.
+
+    An MFU beside TFLOP/s is held against these alone, so that one wrong figure is one warning.
+    """
+    said, warnings = result.performance_metrics.reported, []
+    computed = _tflops_by_convention(result)
+    if said.tflops_per_gpu and (nearest := _nearest_of_those_off(said.tflops_per_gpu, computed)):
+        name, tflops = nearest
+        warnings.append(
+            f"tflops_per_gpu: computed {_figure(tflops)} (convention {name}, the nearest) but the framework reported "
+            f"{_figure(said.tflops_per_gpu)}"
+        )
+    if said.mfu and (peak := _peak_tflops(result)):
+        rates = {"the reported TFLOP/s": said.tflops_per_gpu} if said.tflops_per_gpu else computed
+        if nearest := _nearest_of_those_off(said.mfu, {name: rate / peak for name, rate in rates.items()}):
+            name, mfu = nearest
+            warnings.append(
+                f"mfu: computed {mfu:.3g} ({name}, over the dense {result.training_config.precision} peak of "
+                f"{_figure(peak)} TFLOP/s) but the framework reported {said.mfu:.3g}"
+            )
+    return warnings
+
+
+def _tflops_by_convention(result: Result) -> dict[str, float]:
+    """Model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
+    rate, shape = result.performance_metrics.tokens_per_second_per_gpu, result.model.shape
+    length = result.training_config.sequence_length
+    if not (rate and shape and length):
+        return {}
+    return {name: rate * flops.per_token(shape, length, name) / TERA for name in flops.CONVENTIONS}
+
+
+def _peak_tflops(result: Result) -> float | None:
+    """Dense peak of the device at the precision that ran."""
+    device, precision = catalogue.find_gpu(result.gpu_info.device_name), result.training_config.precision
+    peak = device.peak(precision) if device and precision else None
+    return peak.value if peak else None
+
+
+def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
+    """The computed figure that comes nearest, with its name, where all of them disagree with the reported one."""
+    if not computed:
+        return None
+    name = min(computed, key=lambda name: abs(reported / computed[name] - 1))
+    return None if abs(reported / computed[name] - 1) <= DISAGREEMENT else (name, computed[name])
 
 
 def _figure(value: float) -> str:

@@ -249,7 +249,7 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
     if tokens is None and per_gpu is not None and gpus:
         tokens = per_gpu * gpus
     tokens_per_step = _sum(measured.column("tokens") * covers)
-    from_times = mean is not None and (tokens_per_step is not None or tokens is None)
+    from_times = mean is not None and (tokens_per_step is not None or (tokens is None and per_gpu is None))
     return PerformanceMetrics(
         total_steps=int(steps.column("covers").sum()),
         total_time_seconds=time_of(steps),

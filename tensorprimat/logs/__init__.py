@@ -152,6 +152,10 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     cause = endings.cause_of(log)
     ended = f" (its end: {cause})" if cause else ""
     if len(formats) == 1:
+        reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
+        if reason is not None:
+            said = reason.removeprefix("steps: ")
+            return NotALogError(f"no usable step timing found{ended}, read as {formats[0].name}: {said}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)
     remedy = (

@@ -12,7 +12,8 @@ TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobyte
 CAUSES = (
     (
         "out of memory",
-        r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|RESOURCE_EXHAUSTED|\boom[-_ ]kill|OOM Killed",
+        r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|RESOURCE_EXHAUSTED|\boom[-_ ]kill|OOM Killed"
+        r"|Out of memory: Kill",
     ),
     ("cancelled", r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
     ("interrupted", r"\bKeyboardInterrupt\b"),
@@ -20,7 +21,7 @@ CAUSES = (
     (
         "killed by a signal",
         r"received SIG(?:TERM|KILL|INT)|death signal|Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|SignalException"
-        r"|\(core dumped\)",
+        r"|\(core dumped\)|(?m:(?:^|: |\d )\s*Killed(?:\s*$|\s{2}))",  # as shells and srun say it
     ),
     (
         "crashed",
@@ -31,7 +32,7 @@ CAUSES = (
 _CAUSES = tuple((cause, re.compile(expression)) for cause, expression in CAUSES)
 _SUSPICIOUS = (
     *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
-    *("out of memory", "EXHAUSTED", "OOM", "oom", "exitcode", "Abort"),
+    *("out of memory", "EXHAUSTED", "OOM", "oom", "Kill", "exitcode", "Abort"),
 )
 """Every cause holds one of these, and a plain search is much faster."""
 _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # what an interpreter prints while shutting down

@@ -128,7 +128,7 @@ FORMAT = Format(
     name="huggingface",
     reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; ms-swift's jsonl",
     looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",
-    needles=(LOSS.encode(), RUNTIME.encode()),
+    needles=(f"'{LOSS}'".encode(), f'"{LOSS}"'.encode(), RUNTIME.encode()),
     detect=_detect,
     read=_read,
 )
@@ -136,6 +136,12 @@ FORMAT = Format(
 
 def _is_row(said: Mapping[str, str]) -> bool:
     return LOSS in said and any(name in said for name in COMPANIONS)
+
+
+def _is_repeated(said: Mapping[str, str], before: _Row) -> bool:
+    """Whether a row was printed twice: steps may share a loss of 0 or a gradient of nan, but no two real ones."""
+    same_place = before.step in (None, _position(said))  # a bar drawn between them tells steps apart
+    return same_place and said == before.values and all(rows.positive(said.get(name)) for name in (LOSS, "grad_norm"))
 
 
 def _is_summary(said: Mapping[str, str]) -> bool:
@@ -204,7 +210,7 @@ def _lines_of_entries(log: Log) -> list[int]:
 
 def _text(log: Log) -> _Content:
     content = _Content()
-    for line, text in log.lines():
+    for line, text in log.lines_of_one_rank(lambda text: any(map(_is_row, _dictionaries(text)))):
         if "%|" in text and (bar := _TRAINING_BAR.match(text)):
             _note_bar(bar, content)
         for said in _dictionaries(text):
@@ -218,6 +224,8 @@ def _text(log: Log) -> _Content:
 
 def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
     if _is_row(said):
+        if content.rows and _is_repeated(said, content.rows[-1]):
+            return
         content.rows.append(
             _Row(
                 line=line, values=said, step=_position(said), clock=_clock(said), interrupted_by=content.interrupted_by

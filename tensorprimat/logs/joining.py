@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tensorprimat import __version__
 from tensorprimat.core import models
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -65,6 +66,8 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
     platform = devices.platform_of(gpu_info.device_name) or said.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+    steps = _with_work(said.steps, config, given)
+    warnings += _conflicts_of_work(steps, config, given)
     return summarise(
         Result(
             platform=platform,
@@ -86,7 +89,7 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
                 assumed=assumed,
             ),
             warnings=tuple(dict.fromkeys(warnings)),
-            steps=_with_work(said.steps, config, given),
+            steps=steps,
         )
     )
 
@@ -196,6 +199,20 @@ def _with_work(steps: Steps, config: TrainingConfig, given: Given) -> Steps:
     return steps
 
 
+def _conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> list[str]:
+    """A log that counts the tokens of a step itself is believed; flags that make others of it are said."""
+    if not (given.global_batch_size or given.sequence_length) or "tokens" not in steps.seen:
+        return []
+    counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])
+    product = (config.global_batch_size or 0) * (config.sequence_length or 0)
+    if len(counted) != 1 or not product or counted[0] == product:
+        return []
+    return [
+        f"tokens_per_step: the log counts {counted[0]:,.0f}, which is used, though --global-batch-size × "
+        f"--sequence-length is {product:,}"
+    ]
+
+
 def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMetrics:
     """Figures of a log that has only means for the whole run; a log with rows gets its figures from them instead."""
     gpus, length = config.num_gpus, config.sequence_length
@@ -239,13 +256,14 @@ def _runs(said: Reading) -> tuple[Run, ...]:
 
 
 def _source(log: Log, format: Format, digest: _Digest) -> Source:
+    sha256, size_bytes = digest.of_what()
     if log.called:  # standard input has neither a name nor a date
-        return Source(file=log.called, sha256=digest.hex(), size_bytes=log.size_bytes, format=format.name)
+        return Source(file=log.called, sha256=sha256, size_bytes=size_bytes, format=format.name)
     modified = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc)
     return Source(
         file=log.path.name,
-        sha256=digest.hex(),
-        size_bytes=None if log.is_folder else log.size_bytes,
+        sha256=sha256,
+        size_bytes=size_bytes,
         format=format.name,
         modified_at=modified.isoformat(timespec="seconds"),
     )
@@ -256,6 +274,8 @@ class _Digest:
 
     def __init__(self, log: Log) -> None:
         self._hash, self._thread = hashlib.sha256(), None
+        self._size_bytes = 0
+        self._problem: InputError | None = None
         self._is_folder = log.is_folder
         if self._is_folder:
             return
@@ -266,14 +286,23 @@ class _Digest:
         self._thread.start()
 
     def _run(self, log: Log) -> None:
-        for chunk in log.stored():
-            self._hash.update(chunk)
+        try:
+            for chunk in log.stored():
+                self._hash.update(chunk)
+                self._size_bytes += len(chunk)
+        except InputError as error:
+            self._problem = error
 
-    def hex(self) -> str | None:
-        """The digest, once the thread is done; None for a folder."""
+    def of_what(self) -> tuple[str | None, int | None]:
+        """The digest and the number of bytes that it is of, once all are read; None for a folder.
+
+        A log that grows while it is read has another size by then. Raises InputError for what could not be read.
+        """
         if self._thread is not None:
             self._thread.join()
-        return None if self._is_folder else self._hash.hexdigest()
+        if self._problem is not None:
+            raise self._problem
+        return (None, None) if self._is_folder else (self._hash.hexdigest(), self._size_bytes)
 
 
 def _amended(result: Result, given: Given, warnings: list[str]) -> Result:

@@ -56,7 +56,7 @@ FORMAT = Format(
     name="lightning",
     reads="Lightning's CSVLogger (metrics.csv) and progress bars",
     looks_for=f"a metrics.csv with step and {' or '.join((TIME_SO_FAR[0], *STEP_SECONDS))}, or 'Epoch N: … it/s' bars",
-    needles=(b"step", b"it/s"),
+    needles=(b",step", b"step,", b"it/s"),
     detect=_detect,
     read=_read,
 )

@@ -62,8 +62,10 @@ def _read(log: Log) -> Reading:
     rows: list[tuple[int, re.Match[str]]] = []
     said: dict[str, str] = {}
     totals: dict[str, float] = {}
-    for line, text in log.lines():
+    for line, text in log.lines_of_one_rank(_row):
         if match := _row(text):
+            if rows and rows[-1][1].groups() == match.groups():  # printed twice, by Ray or a launcher
+                continue
             rows.append((line, match))
             continue
         for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):

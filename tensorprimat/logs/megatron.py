@@ -48,7 +48,8 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = parts.stretches(log, first_bytes=FACTS_BYTES)
-    with parts.outcomes(partial(_scanned, log.path), stretches[1:]) as others:
+    step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
+    with parts.outcomes(partial(_scanned, log.path, step_times=step_times), stretches[1:]) as others:
         for block in files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks():
             if seen_bytes < FACTS_BYTES and scan.table.is_empty:
                 first_row = block.find(NEEDLE)
@@ -63,14 +64,17 @@ def _read(log: Log) -> Reading:
 class _Scan:
     """What has a line of its own: iterations, their rates, validations and checkpoints."""
 
-    def __init__(self, *, log_bytes: int = 0) -> None:
+    def __init__(self, *, log_bytes: int = 0, step_times: bool | None = None) -> None:
+        """step_times: whether to look for them; None where the first iteration is to tell."""
         self.table, self.step_times = Table(log_bytes=log_bytes), megatron_bridge.StepTimes()
         self.events: list[tuple[int, str]] = []
+        self._looks_for_step_times = step_times
 
     def add(self, block: bytes) -> None:
         """Take in the next block of whole lines."""
         first_line = self.table.next_line
-        if self.table.is_empty or self.step_times:  # the first of them stands beside the first iteration
+        looks = self._looks_for_step_times
+        if looks or (looks is None and (self.table.is_empty or self.step_times)):
             self.step_times.add(first_line, block)
         self.events += _events(first_line, block, self.table.add(block))
 
@@ -90,8 +94,18 @@ class _Scanned(NamedTuple):
     events: list[tuple[int, str]]
 
 
-def _scanned(path: Path, stretch: parts.Stretch) -> _Scanned:
-    scan = _Scan()
+def _tells_step_times(path: Path, stretch: parts.Stretch) -> bool:
+    """Whether lines of step times stand in the text: the first of them stands beside the first iteration."""
+    for block in files.blocks_within(path, *stretch):
+        if megatron_bridge.NEEDLE in block:
+            return True
+        if NEEDLE in block:
+            return False
+    return True  # no iteration so far; they may be all that comes
+
+
+def _scanned(path: Path, stretch: parts.Stretch, *, step_times: bool) -> _Scanned:
+    scan = _Scan(step_times=step_times)
     for block in files.blocks_within(path, *stretch):
         scan.add(block)
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)

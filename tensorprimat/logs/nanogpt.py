@@ -50,6 +50,8 @@ class Spelling:
     """How one project writes a row."""
 
     project: str
+    mark: str
+    """What every row holds: a line without it is passed over in a twentieth of the time."""
     pattern: re.Pattern[str]
     unit: float = MILLISECOND
     """Of the time on the row, in seconds."""
@@ -60,11 +62,13 @@ class Spelling:
 SPELLINGS = (
     Spelling(
         project="nanoGPT",
+        mark=", time ",
         pattern=re.compile(rf"\biter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<time>{NUMBER})ms"),
         holds_evaluation=True,
     ),
     Spelling(
         project="build-nanogpt",
+        mark=" | dt: ",
         pattern=re.compile(
             rf"\bstep +(?P<step>\d{{1,15}}) \| loss: (?P<loss>{NUMBER}) \| lr:? (?P<lr>{NUMBER})"
             rf" \| norm: ?(?P<norm>{NUMBER}) \| dt: (?P<time>{NUMBER})ms \| tok/sec: (?P<tokens>{NUMBER})"
@@ -73,6 +77,7 @@ SPELLINGS = (
     ),
     Spelling(
         project="nanochat",
+        mark=" dt: ",
         pattern=re.compile(
             rf"\bstep +(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))? \([\d.]+%\) \| loss: (?P<loss>{NUMBER}) \|"
             rf"(?: grad norm: (?P<norm>{NUMBER}) \|)?.{{0,60}}? dt: (?P<time>{NUMBER})ms"
@@ -82,6 +87,7 @@ SPELLINGS = (
     ),
     Spelling(
         project="llm.c",
+        mark=" tok/s",
         pattern=re.compile(
             rf"\bstep +(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) ?[|:] (?:train )?loss (?P<loss>{NUMBER})"
             rf"(?: \([-+\w.]+z\))?(?: ?\| norm (?P<norm>{NUMBER})(?: \([-+\w.]+z\))?)?(?: ?\| lr (?P<lr>{NUMBER}))?"
@@ -90,6 +96,7 @@ SPELLINGS = (
     ),
     Spelling(
         project="llm.c",
+        mark=" (took ",
         pattern=re.compile(
             rf"\bstep (?P<step>\d{{1,15}}): train loss (?P<loss>{NUMBER}) \(took (?P<time>{NUMBER}) ms\)"
         ),
@@ -99,7 +106,7 @@ _CLOCK = re.compile(
     rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) (?:train_loss:(?P<loss>{NUMBER}) )?"
     rf"(?P<validation>(?:val_\w+:{NUMBER} )+)?train_time:(?P<time>{NUMBER})(?P<unit>m?s)\b"
 )
-_HINT = re.compile(r"\biter \d|\bstep[ :] *\d")
+_CLOCK_MARK = "train_time:"
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -146,12 +153,18 @@ _NOTABLE = re.compile(
 
 
 def _detect(log: Log) -> int:
-    lines = (text for _, text in log.head() if "loss" in text or "train_time:" in text)
-    return sum(1 for text in lines if _HINT.search(text) and (_row(text) or _CLOCK.search(text)))
+    return sum(1 for _, text in log.head() if _row(text) or _clock_row(text))
 
 
 def _row(text: str) -> tuple[Spelling, re.Match[str]] | None:
-    return next(((s, match) for s in SPELLINGS if (match := s.pattern.search(text))), None)
+    for spelling in SPELLINGS:
+        if spelling.mark in text and (match := spelling.pattern.search(text)):
+            return spelling, match
+    return None
+
+
+def _clock_row(text: str) -> re.Match[str] | None:
+    return _CLOCK.search(text) if _CLOCK_MARK in text else None
 
 
 def _read(log: Log) -> Reading:
@@ -185,7 +198,7 @@ FORMAT = Format(
     name="nanogpt",
     reads="nanoGPT, build-nanogpt, nanochat, modded-nanogpt, llm.c",
     looks_for="'iter N: loss …, time …ms', 'step N | loss: … | dt: …ms', 'step:N/M train_time:…', 'step N/M | … tok/s'",
-    needles=(b"loss", b"train_time:"),
+    needles=tuple(mark.encode() for mark in (*(spelling.mark for spelling in SPELLINGS), _CLOCK_MARK)),
     detect=_detect,
     read=_read,
 )
@@ -195,16 +208,15 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
     """(project, row), in the order of the log."""
     interrupted_by = ""
     clock = _Clock()
-    for line, text in log.lines():
-        if _HINT.search(text):
-            if found := _row(text):
-                spelling, match = found
-                yield spelling.project, _step(line, spelling, match, interrupted_by)
-                interrupted_by = ""
-                continue
-            if mark := _CLOCK.search(text):
-                clock.note(line, mark)
-                continue
+    for line, text in log.lines_of_one_rank(lambda text: _row(text) or _clock_row(text)):
+        if found := _row(text):
+            spelling, match = found
+            yield spelling.project, _step(line, spelling, match, interrupted_by)
+            interrupted_by = ""
+            continue
+        if mark := _clock_row(text):
+            clock.note(line, mark)
+            continue
         if announced := _INTERRUPTION.search(text):
             interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
         elif _NOTABLE.search(text):

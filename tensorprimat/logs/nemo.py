@@ -68,6 +68,8 @@ def _detect(log: Log) -> int:
 
 
 def _is_row(text: str) -> bool:
+    if TIMING not in text and NUMBERS["loss"] not in text:  # most lines are done after this one look
+        return False
     return (row := _ROW.search(text)) is not None and (TIMING in row["fields"] or NUMBERS["loss"] in row["fields"])
 
 

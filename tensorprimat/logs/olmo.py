@@ -103,7 +103,7 @@ FORMAT = Format(
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
     """The blocks that carry a rate."""
     block: dict[str, Any] = {}
-    for line, text in log.lines():
+    for line, text in log.lines_of_one_rank(_BLOCK.search):
         if block and (metric := _METRIC.match(text)):
             _take(metric, block, totals)
             continue

@@ -1,8 +1,8 @@
 """A large text read in stretches by several processes: threads would only wait for each other's interpreter.
 
-Every stretch has a process of its own, a copy of this one, that ends when it has said what it found; nothing is left
-behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is itself
-one of many, and for text that is packed or short, there is one stretch.
+Every stretch has a process of its own, a copy of this one, that ends when it has said what it found, or finds nobody
+listening; nothing is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux),
+in a process that is itself one of many, and for text that is packed or short, there is one stretch.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import register_after_fork
 from typing import NamedTuple, TypeVar
 
 from tensorprimat.core.errors import InputError
@@ -68,47 +70,69 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
 def outcomes(work: Callable[[Stretch], Outcome], given: Sequence[Stretch]) -> Iterator[Iterator[Outcome]]:
     """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
 
-    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because somebody ended it,
-    is worked on here.
+    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because somebody ended it or
+    the system has none left, is worked on here.
     """
     waiting, running = deque(given), deque[_Running]()
     try:
         _begin(work, waiting, running)
         yield _in_order(work, waiting, running)
     finally:
-        for process, answer, _ in running:
-            answer.close()
-            process.terminate()
-            process.join()
+        for process in running:
+            _end(process)
 
 
 def _begin(work: Callable[[Stretch], Outcome], waiting: deque[Stretch], running: deque[_Running]) -> None:
+    with contextlib.suppress(OSError):  # no more processes, or files, for this user: one that runs will do the rest
+        while waiting and len(running) < _processes():
+            running.append(_started(work, waiting[0]))
+            waiting.popleft()
+
+
+def _started(work: Callable[[Stretch], Outcome], stretch: Stretch) -> _Running:
     context = multiprocessing.get_context("fork")
-    while waiting and len(running) < _processes():
-        answer, question = context.Pipe(duplex=False)
-        stretch = waiting.popleft()
-        process = context.Process(target=_answer, args=(question, work, stretch), daemon=True)
+    answer, question = context.Pipe(duplex=False)
+    register_after_fork(answer, Connection.close)  # a copy that could listen would keep the others speaking to nobody
+    process = context.Process(target=_answer, args=(question, work, stretch), daemon=True)
+    with question, _deaf_to_interrupts():
         process.start()
-        question.close()
-        running.append(_Running(process, answer, stretch))
+    return _Running(process, answer, stretch)
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Copies made inside never hear Ctrl-C, which a terminal sends to all: the reader does, and ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _in_order(
     work: Callable[[Stretch], Outcome], waiting: deque[Stretch], running: deque[_Running]
 ) -> Iterator[Outcome]:
-    while running:
-        process, answer, stretch = running[0]
-        with answer:
-            try:
-                outcome: Outcome = answer.recv()
-            except EOFError:
-                outcome = work(stretch)
-        running.popleft()
+    while waiting or running:
+        if not running:
+            yield work(waiting.popleft())
+            _begin(work, waiting, running)
+            continue
+        try:
+            outcome: Outcome = running[0].answer.recv()
+        except (EOFError, OSError):  # OSError: it was ended in the middle of its answer
+            outcome = work(running[0].stretch)
+        _end(running.popleft())
         _begin(work, waiting, running)
-        process.join()
         yield outcome
 
 
+def _end(running: _Running) -> None:
+    """Kill, because what is gentler the program that was copied may ignore, and the process holds nothing."""
+    running.answer.close()
+    running.process.kill()
+    running.process.join()
+
+
 def _answer(question: Connection, work: Callable[[Stretch], Outcome], stretch: Stretch) -> None:
-    with question, contextlib.suppress(InputError):  # without an answer the work is done, and fails, where it was asked
-        question.send(work(stretch))
+    with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):  # without an answer the work is done,
+        question.send(work(stretch))  # and fails, where it was asked; the pipe is broken where nobody asks any more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -95,6 +95,21 @@ class Log:
         for number, text in self.bare_lines():
             origin, text = prefixes.split(text)
             yield number, origin, text
+
+    def lines_of_one_rank(self, is_row: Callable[[str], object]) -> Iterator[tuple[int, str]]:
+        """As `lines`, but once a rank has printed a row nothing more of the others, which say the same at their pace.
+
+        is_row: whether a line is (or begins) a row.
+        """
+        speaker: int | None = None
+        for number, text in self.bare_lines():
+            origin, text = prefixes.split(text)
+            if origin.rank is not None and origin.rank != speaker:
+                if speaker is not None:
+                    continue
+                if is_row(text):
+                    speaker = origin.rank
+            yield number, text
 
     def bare_lines(self) -> Iterator[tuple[int, str]]:
         """As `lines`, with the prefixes still on."""

@@ -117,7 +117,11 @@ class _Seen:
 
 
 def _detect(log: Log) -> int:
-    return sum(1 for line, text in log.head() if "memory:" in text and "step:" in text and _step(line, text, ""))
+    return sum(1 for line, text in log.head() if _may_be_row(text) and _step(line, text, ""))
+
+
+def _may_be_row(text: str) -> bool:
+    return "memory:" in text and "step:" in text and ("tps:" in text or "wps:" in text)
 
 
 def _read(log: Log) -> Reading:
