@@ -72,7 +72,7 @@ def test_a_pivot_shows_means_in_the_order_of_sizes(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     start = lines.index("## mean_time_ms by context_length and model_size")
     assert lines[start + 2 : start + 6] == [
-        r"| context_length \\ model_size | small | medium |",
+        "| context_length / model_size | small | medium |",
         "| :--- | ---: | ---: |",
         "| 128 | 100 | 200 |",
         "| 256 | 200 | 400 |",
@@ -92,6 +92,13 @@ def test_passes_are_never_averaged_with_each_other():
     assert all(table.most_cells == 1 for table in tables)
     by_pass = aggregate.pivots(ROWS, rows="context_length", columns="forward_only", values="mean_time_ms")
     assert [table.pass_name for table in by_pass] == [None]
+
+
+def test_what_cells_differ_in_is_a_column():
+    rows = [row(), row(attention="eager")]
+    titles = [column.title for column in reports.complete(rows).columns]
+    assert "Attention" in titles
+    assert "Vocabulary" not in titles
 
 
 def test_out_of_memory_is_seen_in_every_table():
@@ -167,6 +174,8 @@ def test_added_columns_may_build_on_each_other():
     ("conditions", "left"),
     [
         (["model_size=small"], 3),
+        (["model_size==small"], 3),
+        (["num_layers == num_heads"], 5),
         (["model_size = 'small'", "context_length=128"], 2),
         (["context_length >= 256"], 2),
         (["not forward_only and mean_time_ms < 300"], 3),
@@ -183,6 +192,7 @@ def test_filters_keep_what_they_say(conditions, left):
         (["--filter", "model_size=huge"], "--filter 'model_size=huge': none of 5 cells is left"),
         (["--filter", "nothing=1"], "--filter nothing: no cell has such a column; columns: model_size,"),
         (["--add", "x=nothing+1"], "--add nothing: no cell has such a column"),
+        (["--add", "mean_time_ms=1"], "--add 'mean_time_ms=1': cells have a column mean_time_ms already"),
         (["--add", "1000/mean_time_ms"], "write it as name=expression"),
         (["--rows", "nothing"], "--rows nothing: no cell has such a column"),
         (["--values", "device"], "--values device: no cell has a number there"),

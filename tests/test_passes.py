@@ -1,18 +1,24 @@
 """tprimat passes: what is timed, what is written, and one line for whatever cannot work."""
 
 import json
+import os
+import re
 import statistics
 
 import numpy as np
 import pytest
 import torch
 
-from tensorprimat.cli import main
+from tensorprimat.cli import cell_options, main
 from tensorprimat.core import cells, models
 from tensorprimat.core.cells import Cell, CellSpec, with_figures
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.machine import telemetry
+from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import advice, grid, memory, passes
 from tensorprimat.micro.workload import Network, Workload
+from tensorprimat.reports.cells import table
 
 TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
 FLAGS = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--num-heads", "2", "--vocab-size", "100"]
@@ -53,11 +59,12 @@ def test_the_ladder_of_sizes_has_these_parameters(size, count):
     assert cell.vocab == 10_000
 
 
-def test_a_size_is_built_with_as_many_parameters_as_it_claims():
-    (cell,) = grid.cells(grid.Asked(model_size="small", pass_name="train"))
+@pytest.mark.parametrize("size", ["small", "medium", "large", "xl", "2.7B", "llama", "qwen", "mistral"])
+def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
+    (cell,) = grid.cells(grid.Asked(model_size=size, pass_name="train"))
     with torch.device("meta"):
         network = Network(cell.as_preset)
-    assert sum(parameter.numel() for parameter in network.parameters()) == 128_625_408
+    assert sum(parameter.numel() for parameter in network.parameters()) == cell.num_parameters
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
@@ -170,6 +177,38 @@ def test_other_ways_to_compute_run(flags, capsys):
     assert "OOM" not in capsys.readouterr().out
 
 
+def test_every_cell_of_a_process_is_compiled(monkeypatch):
+    compiled = []
+
+    def backend(graph, _inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(Network, "compile_decoder", lambda self: self.decoder.compile(backend=backend, dynamic=False))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    sizes = []
+    for batch in (1, 2, 3):
+        assert passes.measure(spec(compile=True, pass_name="forward", batch_size=batch)).status == "ok"
+        sizes.append(len(compiled))
+    assert 0 < sizes[0] < sizes[1] < sizes[2]
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(80, "Parameters"), (110, "Median, ms"), (200, None)])
+def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    values = spec().model_dump(exclude={"forward_only", "num_parameters"})
+    cell = with_figures(Cell(**values, trial_times_ms=(10.0, 11.0), peak_memory_gb=1.0), {"forward": [4.0]})
+    cell_options.show(table([cell]))
+    heading, *rest = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert heading.startswith("Model")
+    assert "Step, ms" in heading
+    assert all(len(line) <= columns for line in [heading, *rest])
+    said = " ".join(rest)
+    assert ("A wider terminal and files also have: " in said) is (left_out is not None)
+    assert left_out is None or (left_out in said and left_out not in heading)
+
+
 @pytest.mark.parametrize(
     ("asked", "trials"),
     [
@@ -207,7 +246,8 @@ def test_measured_steps_are_trials_times_their_steps(asked, trials):
         (["--pass", "sideways"], "--pass sideways: must be forward"),
         (["--attention", "flash"], "--attention flash: not on a CPU"),
         (["--model-size", "small"], "--model-size small and --d-model 32 contradict"),
-        (["--memory-limit", "0"], "--memory-limit 0: must be above 0"),
+        (["--memory-limit", "0"], "--memory-limit 0: must be a number above 0"),
+        (["--memory-limit", "nan"], "--memory-limit nan: must be a number above 0"),
         (["--data", "absent.npy"], "absent.npy: no such token file"),
     ],
 )
@@ -216,6 +256,12 @@ def test_what_cannot_work_is_one_line_that_names_the_flag(flags, says, capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert len(lines) == 1
     assert says in lines[0]
+
+
+def test_a_cell_that_cannot_run_is_known_before_the_first_runs(capsys, monkeypatch):
+    monkeypatch.setattr(passes, "measure", lambda spec: pytest.fail(f"{spec.title} ran"))
+    assert run("--precision", "fp32,tf32") == 2
+    assert "--precision tf32: not on a CPU" in capsys.readouterr().err
 
 
 def test_an_unknown_size_lists_what_there_is():
@@ -260,7 +306,9 @@ def test_a_file_that_is_no_array_says_so(tmp_path, capsys):
     path = tmp_path / "tokens.npy"
     path.write_text("not an array")
     assert run("--data", str(path)) == 2
-    assert "not a token file" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "tokens.npy: not a .npy file of numbers; --data takes one that numpy.save wrote" in said
+    assert "pickle" not in said  # numpy advises to trust the file
 
 
 def test_memory_that_is_not_enough_is_a_row(capsys, monkeypatch):
@@ -318,12 +366,44 @@ def advised(**changed):
 
 def test_scattered_trials_ask_for_a_number_of_trials():
     (said,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
-    assert said.startswith("scatter: CV 19.2 % over 4 trials; --trials 93")
+    assert said == "scatter: CV 19.2 % over 4 trials; --trials 93 would bring the mean to about ±2 %"
+
+
+def test_advice_promises_no_more_than_its_number_of_trials_gives():
+    (said,) = advised(trial_times_ms=(10.0, 90.0, 10.0, 90.0), num_trials=4)
+    assert said.endswith("CV 92.4 % over 4 trials; --trials 200 would bring the mean to about ±6.5 %")
 
 
 def test_a_slow_first_trial_asks_for_more_warmup():
     (said,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
     assert said.endswith("it was still warming up; --warmup-steps 6")
+
+
+def test_a_slow_first_trial_of_a_restless_machine_asks_for_more_trials():
+    (said,) = advised(trial_times_ms=(20.0, 10.0, 15.0, 5.0, 18.0, 9.0), num_trials=6)
+    assert "--trials" in said
+
+
+class OnGpu(advice.Watch):
+    """A look at a device whose driver lists these processes."""
+
+    def __init__(self, *pids):
+        processes = tuple(telemetry.Process(pid=pid) for pid in pids)
+        self._devices = [telemetry.Replay([telemetry.Reading(processes=processes, throttled_by=("heat",))])]
+        self._sampler = telemetry.Sampler(self._devices)
+
+
+def test_a_throttling_clock_and_another_process_are_told():
+    watch = OnGpu(os.getpid(), 4711)
+    watch._sampler.sample()
+    clock, company = watch.end()
+    assert clock == "clock: held down by heat in 1 of 1 samples"
+    assert company.startswith("device: another process uses this GPU (pid 4711); stop it")
+
+
+def test_a_container_whose_driver_counts_as_the_host_does_is_alone_with_one_process():
+    assert OnGpu(4711).end() == ()
+    assert "another process uses this GPU (in another container)" in OnGpu(4711, 4712).end()[0]
 
 
 def test_steady_trials_ask_for_nothing():
@@ -350,6 +430,29 @@ def test_time_beyond_the_flops_with_full_memory_is_called_spilling():
     larger = with_figures(Cell(**{**values, "batch_size": 8}, trial_times_ms=(40.0,), peak_memory_gb=149.0, **H200))
     assert list(advice.spilling([sound, larger])) == [1]
     assert "10.0 times slower" in advice.spilling([sound, larger])[1]
+
+
+@pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])
+def test_a_gpu_is_chosen_by_its_number_and_its_loss_is_a_row(device, number, monkeypatch):
+    chosen = []
+
+    def lost(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    gpus = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H200", device_count=2), host="node1")
+    monkeypatch.setattr(passes, "detect", lambda **_: gpus)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 10**9)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lost)
+    monkeypatch.setattr(passes, "_run", lost)
+    cell = passes.measure(spec(device=device, precision="bf16"))
+    assert chosen == [number]
+    assert (cell.status, cell.reason) == (
+        "failed",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    )
+    assert (cell.peak_memory_gb, cell.memory_kind) == (1.0, "allocated")
 
 
 @pytest.mark.gpu

@@ -116,3 +116,20 @@ def test_the_import_face_says_what_it_has_not():
     assert set(benchmark_utils.__all__) == {"BenchmarkCallback", "detect_platform", "load_results"}
     with pytest.raises(AttributeError, match="no attribute 'BenchmarkCallbacks'"):
         _ = benchmark_utils.BenchmarkCallbacks
+
+
+@pytest.mark.parametrize(("hip", "asked"), [(None, None), ("6.4.1", "1")])
+def test_tf32_is_asked_of_rocm_in_its_own_way_too(hip, asked, monkeypatch):
+    monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    before = torch.get_float32_matmul_precision()
+    try:
+        platform.multiply_float32_in("fp32")
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert "HIPBLASLT_ALLOW_TF32" not in os.environ
+        platform.multiply_float32_in("tf32")
+        assert torch.get_float32_matmul_precision() == "high"
+        assert os.environ.get("HIPBLASLT_ALLOW_TF32") == asked
+    finally:
+        torch.set_float32_matmul_precision(before)
+        os.environ.pop("HIPBLASLT_ALLOW_TF32", None)

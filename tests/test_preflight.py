@@ -19,6 +19,7 @@ from tensorprimat.core.cells import Cell
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
 from tensorprimat.reports import canvas, cell_plots
@@ -94,6 +95,12 @@ def test_it_is_kept_per_machine_and_found_again(tmp_path):
     assert kept[1].fits(platform="nvd", device_name="NVIDIA H100 80GB HBM3", host="node1")
 
 
+def test_processes_that_shared_a_cpu_are_not_what_it_can_do_at_best(tmp_path):
+    records.save(made(device="cpu"), tmp_path)
+    records.save(made(device="cpu", world_size=2, timestamp="2026-02-02T00:00:00+00:00"), tmp_path)
+    assert [one.world_size for one in records.kept([tmp_path])] == [1, 2]
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "preflight_x.json").write_text('{"kind": "cell"}')
     with pytest.raises(InputError, match="not a preflight"):
@@ -123,6 +130,44 @@ def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
     slow, shared = preflight.warnings_about(made(devices=tuple(checks)))
     assert slow == "gpu 1: reaches 71 % of its fastest sibling (held down by the power cap; power limit 350 W)"
     assert "gpu 3: reaches 57 % of its fastest sibling (2 other processes on it)" in shared
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """A machine of two cards; the second is hot, and has company."""
+    hot = telemetry.Reading(
+        power_limit_watts=700.0,
+        throttled_by=("heat",),
+        processes=(telemetry.Process(pid=4711), telemetry.Process(pid=1)),
+    )
+    known = {"a": telemetry.Replay([telemetry.Reading()]), "b": telemetry.Replay([hot])}
+    monkeypatch.setattr(telemetry, "open_devices", lambda ids: [known[one] for one in ids])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(matmul, "rate", lambda _size, _precision, device: (7e14 - 2e14 * device.index, 6e14))
+    info = GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=2)
+    return Machine(platform="nvd", gpu_info=info, host="node1", gpu_ids=("a", "b"))
+
+
+def test_a_process_alone_tries_every_card(two_gpus):
+    sound, hot = preflight.device_checks(two_gpus, torch.device("cuda", 0), 1)
+    assert (sound.flops_per_second, sound.throttled_by, sound.other_processes) == (7e14, (), 0)
+    assert (hot.index, hot.flops_per_second, hot.throttled_by) == (1, 5e14, ("heat",))
+    assert (hot.power_limit_watts, hot.other_processes) == (700.0, 1)
+
+
+def test_of_several_processes_each_tries_its_own_card(two_gpus, monkeypatch):
+    monkeypatch.setattr(collectives, "rank", lambda: 9)
+    monkeypatch.setattr(collectives, "gathered", lambda own, processes: [own] * processes)
+    checks = preflight.device_checks(two_gpus, torch.device("cuda", 1), 16)
+    assert (len(checks), checks[0].index, checks[0].id, checks[0].flops_per_second) == (16, 9, "b", 5e14)
+
+
+def test_under_torchrun_no_card_is_chosen_by_its_number(two_gpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda **_: two_gpus)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["preflight", "--device", "cuda:1", "--output", str(tmp_path)]) == 2
+    assert "each process that torchrun starts takes a GPU of its own; --device cuda" in capsys.readouterr().err
 
 
 def test_a_card_below_the_catalogue_is_named():
@@ -165,7 +210,9 @@ def test_a_device_that_is_not_there_is_one_line(device, says, tmp_path, capsys):
 
 def test_one_process_has_nobody_to_exchange_with(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert collectives.measure(CPU) == ([], None, 1)
+    with collectives.group(CPU) as (backend, processes):
+        assert (backend, processes) == (None, 1)
+        assert collectives.measure(CPU, processes) == []
 
 
 def test_two_processes_measure_their_exchange():
@@ -173,8 +220,10 @@ def test_two_processes_measure_their_exchange():
         "import json, torch\n"
         "from tensorprimat.micro import collectives\n"
         "collectives.SIZES = {'cpu': (4096,)}\n"
-        "found, backend, processes = collectives.measure(torch.device('cpu'))\n"
-        "print(json.dumps([[one.model_dump() for one in found], backend, processes]))\n"
+        "with collectives.group(torch.device('cpu')) as (backend, processes):\n"
+        "    found = collectives.measure(torch.device('cpu'), processes)\n"
+        "    ranks = collectives.gathered(collectives.rank(), processes)\n"
+        "print(json.dumps([[one.model_dump() for one in found], backend, processes, ranks]))\n"
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -192,8 +241,8 @@ def test_two_processes_measure_their_exchange():
     ]
     outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    found, backend, processes = json.loads(outputs[0])
-    assert (backend, processes) == ("gloo", 2)
+    found, backend, processes, ranks = json.loads(outputs[0])
+    assert (backend, processes, ranks) == ("gloo", 2, [0, 1])
     assert [one["kind"] for one in found] == ["all_reduce", "all_gather", "reduce_scatter"]
     assert all(one["seconds"] > 0 and one["bus_bytes_per_second"] > 0 for one in found)
 

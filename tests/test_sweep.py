@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensorprimat.cli import main
+from tensorprimat.cli import cell_options, main
 from tensorprimat.cli.sweep import Progress
 from tensorprimat.core import cells, footprint
 from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import fresh, grid, passes, sweep
+from tensorprimat.micro.estimate import best_rate
 from tensorprimat.micro.workload import Network
 from tensorprimat.reports import cells as reports
 
@@ -222,6 +225,28 @@ def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; the same command goes on"):
         swept(tmp_path, wanted)
     assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
+
+
+def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_what_to_do(tmp_path, capsys, monkeypatch):
+    save = cells.save
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cells, "save", lambda cell, path: full() if cell.context_length == 16 else save(cell, path))
+    monkeypatch.setattr(cell_options, "write_tables", full)
+    shape = ["--shape", "tiny=32/64/1/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
+    short = ["--trials", "2", "--warmup-steps", "0", "--device", "cpu", "--in-process", "--output", str(tmp_path)]
+    assert main(["sweep", *shape, *short]) == 1
+    captured = capsys.readouterr()
+    assert "cells before it are kept; the same command goes on from there" in captured.err.splitlines()[-1]
+    assert "| tiny |" in captured.out
+
+
+def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
+    nobody = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA Q1"), host="node1")
+    rate, origin = best_rate(nobody, "cuda", "bf16", may_run=False)
+    assert (rate, origin) == (None, "the catalogue does not have this device; tprimat preflight measures it")
 
 
 def test_a_process_that_the_system_kills_ran_out_of_memory(monkeypatch):

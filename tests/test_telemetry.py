@@ -72,6 +72,12 @@ def test_a_clock_that_is_held_down_is_told_with_its_share():
 def test_strangers_are_processes_that_are_not_ours():
     reading = Reading(processes=(Process(pid=1), Process(pid=2)))
     assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
+    assert telemetry.strangers(Reading(), ours=(2,)) == ()
+
+
+def test_a_driver_that_numbers_as_the_host_does_makes_no_stranger_of_us():
+    assert telemetry.strangers(Reading(processes=(Process(pid=4711),)), ours=(2,)) == ()
+    assert len(telemetry.strangers(Reading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,))) == 1
 
 
 def test_a_replay_gives_its_readings_in_order_then_the_last():
@@ -192,7 +198,10 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
         "amdsmi_get_gpu_memory_total": unsupported,
         "amdsmi_get_temp_metric": lambda *_: 61,
         "amdsmi_get_gpu_process_list": lambda _: [{"pid": 5, "mem": 10**8}, "opaque handle"],
+        "amdsmi_get_gpu_metrics_info": lambda _: next(metrics),
     }
+    counts = {"ppt_residency_acc": 100, "socket_thm_residency_acc": 7, "hbm_thm_residency_acc": "N/A"}
+    metrics = iter([counts, counts, {**counts, "ppt_residency_acc": 130}, {"throttle_status": 1}, {}])
     for name, answer in answers.items():
         setattr(smi, name, answer)
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
@@ -205,3 +214,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     assert (reading.memory_used_bytes, reading.memory_total_bytes) == (1e9, None)
     assert reading.temperature_celsius == 61.0
     assert reading.processes == (Process(pid=5, memory_bytes=1e8),)
+    limits = [reading.throttled_by, *(device.read().throttled_by for _ in range(4))]
+    assert limits == [(), (), ("the power cap",), ("a limit that its driver does not name",), ()]
+    del smi.amdsmi_get_gpu_metrics_info  # a question that an older package does not know
+    assert device.read().throttled_by == ()

@@ -36,7 +36,7 @@ def test_each_count_is_measured_with_that_many_steps():
 def test_a_slow_first_step_is_told_with_its_cost():
     said = warmup.conclusion(study())
     assert said[0].startswith("The first step took 50.0 ms (median of 4 fresh processes), 5.0 times the 10.0 ms")
-    assert "raises the mean of 4 trials by 99.5 %" in said[1]
+    assert "the mean of 4 trials is 99.5 % above that, with a CV of" in said[1]
     assert said[2].endswith("--warmup-steps 1 is enough here.")
     assert "From 1 warm-up step on the CV is stable" in said[2]
 
@@ -54,6 +54,19 @@ def test_a_restless_machine_is_not_called_stable():
     cells[-1] = cells[-1].model_copy(update={"cv_percent": 40.0})
     assert warmup.stable_from(cells) is None
     assert "No count is stable: after 5 warm-up steps the CV is still 40.0 %" in warmup.conclusion(cells)[-1]
+
+
+def test_the_largest_count_alone_is_not_called_stable():
+    cells = study()
+    cells[-2] = cells[-2].model_copy(update={"cv_percent": 40.0})
+    assert warmup.stable_from(cells) is None
+    said = warmup.conclusion(cells)[-1]
+    assert said.startswith("No stable count is shown: after 5 warm-up steps the CV is low (1.2 %), but larger")
+
+
+def test_a_first_trial_of_several_steps_is_no_first_step():
+    cells = [cell.model_copy(update={"num_steps": 2}) for cell in study()]
+    assert "(median of 3 fresh processes)" in warmup.conclusion(cells)[0]
 
 
 def test_nothing_measured_concludes_nothing():

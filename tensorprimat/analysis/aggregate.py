@@ -14,7 +14,8 @@ from tensorprimat.core.cells import Row, is_figure
 from tensorprimat.core.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_EQUAL = re.compile(r"([A-Za-z_]\w*)\s*=\s*([^=<>!]+)")
+_EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(?:=\s*(?P<text>[^=<>!]+)|==\s*(?P<word>[A-Za-z][\w.-]*))")
+"""A column and what a person wants of it: model_size=2.7B, or model_size==small, whose quotes nobody types."""
 
 CONFIGURATION = (
     "model_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab", "context_length", "batch_size", "precision",
@@ -43,6 +44,8 @@ def with_columns(rows: Sequence[Row], added: Sequence[str]) -> list[Row]:
         name, equals, formula = text.partition("=")
         if not equals or not _NAME.fullmatch(name.strip()):
             raise UsageError(f"--add {text!r}: write it as name=expression, such as throughput=1000/mean_time_ms")
+        if name.strip() in columns_of(rows):
+            raise UsageError(f"--add {text!r}: cells have a column {name.strip()} already; give it another name")
         expression = _known(Expression(formula, flag="--add"), result, "--add")
         result = [{**row, name.strip(): expression.value(row)} for row in result]
     return result
@@ -55,8 +58,9 @@ def filtered(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
     """
     result = list(rows)
     for text in conditions:
-        if equal := _EQUAL.fullmatch(text.strip()):
-            name, wanted = equal.groups()
+        equal = _EQUAL.fullmatch(text.strip())
+        if equal and equal["word"] not in columns_of(result):
+            name, wanted = equal[1], equal["text"] or equal["word"]
             _column(name, result, "--filter")
             kept = [row for row in result if _is(row.get(name), wanted.strip())]
         else:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from tensorprimat.core.cells import Cell
     from tensorprimat.reports.tables import Table
 
@@ -62,11 +64,12 @@ MemoryLimit = Annotated[
     float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all there is")
 ]
 
-WIDE, NARROW = 190, 96  # columns of a terminal: for every column of the table, and for those that matter most
-LEFT_OUT = (
-    "Parameters", "Median, ms", "Forward, ms", "Backward, ms", "Optimizer, ms", "Backward / forward", "Model TFLOP/s",
+LEFT_OUT_FIRST = (
+    "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms", "Backward / forward",
+    "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
 )  # fmt: skip
-"""Columns that a narrow terminal does without; files have them."""
+"""Columns that a narrow terminal does without, one after another until the table fits; files have them."""
+UNBOUNDED = 10_000  # columns of a terminal on which every table fits
 
 
 @contextlib.contextmanager
@@ -97,15 +100,28 @@ def show(content: Table) -> None:
         return
     from rich.console import Console
 
-    from tensorprimat.reports.console import listed, table, without
+    from tensorprimat.reports.console import listed
 
     console = Console(highlight=False)
-    if console.width < NARROW:
-        console.print(listed(content))
-    else:
-        console.print(table(content if console.width >= WIDE else without(content, *LEFT_OUT)))
+    fitting, left_out = _fitting(content, console)
+    console.print(listed(content) if fitting is None else fitting)
+    if left_out:
+        console.print(f"A wider terminal and files also have: {'; '.join(left_out)}.", style="dim", markup=False)
     if content.note:
         console.print(content.note, style="dim", markup=False)
+
+
+def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, list[str]]:
+    """The table with as many columns as the terminal has room for, and those left out; None where nothing fits."""
+    from tensorprimat.reports.console import table, without
+
+    boundless = console.options.update(width=UNBOUNDED)
+    present = [title for title in LEFT_OUT_FIRST if title in (column.title for column in content.columns)]
+    for count in range(len(present) + 1):
+        shown = table(without(content, *present[:count]))
+        if console.measure(shown, options=boundless).maximum <= console.width:
+            return shown, present[:count]
+    return None, []
 
 
 def say(text: str) -> None:

@@ -68,6 +68,7 @@ def command(
     """
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core import cells as cell_files
+    from tensorprimat.machine.platform import detect
     from tensorprimat.micro import grid, passes
     from tensorprimat.reports.cells import table
 
@@ -98,6 +99,9 @@ def command(
             memory_limit_gb=memory_limit,
         )
     )
+    machine = detect(cpu=specs[0].device == "cpu")
+    for spec in specs:  # all of them before the first runs for minutes
+        passes.check(spec, machine)
     folder = None if output is None else writable_folder("--output", output)
     cells: list[Cell] = []
     try:

@@ -52,10 +52,12 @@ def command(
     folder = writable_folder("--output", output)
     from tensorprimat.micro import preflight
 
+    if ":" in chosen and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
     number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
     if chosen != "cpu":
         if not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0):
-            raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPUs here, numbered from 0")
+            raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
         chosen = f"cuda:{number}"
     talk = (lambda part: options.say(f"measuring {part} …")) if rank == 0 else (lambda _: None)
     found = preflight.measure(machine, chosen, quick=quick, on_part=talk)

@@ -98,7 +98,7 @@ def command(
     machine = detect(cpu=chosen == "cpu")
     for spec in specs:
         passes.check(spec, machine)
-    estimates = _estimates(specs, output)
+    estimates = _estimates(specs, output, may_run=chosen == "cpu" or dry_run or in_process)
     if dry_run:
         _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
         return 0
@@ -106,19 +106,25 @@ def command(
     measure = passes.measure if in_process else fresh.measure
     name = machine.gpu_info.device_name
     done: list[Cell] = []
+    complete = False
     try:
         weights = [estimate.seconds or 1.0 for estimate in estimates]
         with options.ended_like_ctrl_c(), Progress(weights) as progress:
             for outcome in sweep.run(specs, folder, measure=measure, device_name=name, fit=fit):
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)
+        complete = True
     finally:  # after Ctrl-C too: what was measured is shown and written
         if done:
             done = _with_spilling(done)
             options.show(table(done, title="Sweep"))
             options.say_warnings(done)
-            written = options.write_tables(done, folder, "sweep", heading="Sweep")
-            options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
+            try:
+                written = options.write_tables(done, folder, "sweep", heading="Sweep")
+                options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
+            except OSError:  # a disk that had no room for a cell has none for these: what is being said matters more
+                if complete:
+                    raise
     return 1 if any(cell.status == "failed" for cell in done) else 0
 
 
@@ -133,17 +139,24 @@ def _with_spilling(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def _estimates(specs: Sequence[CellSpec], output: Path) -> list[Estimate]:
+def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[Estimate]:
     from tensorprimat.core import preflight
+    from tensorprimat.core.units import TERA
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro.estimate import best_rate, estimate
 
     machine = detect(cpu=specs[0].device == "cpu")
     same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
     kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
-    rates = {spec.precision: best_rate(machine, spec.device, spec.precision, kept=kept) for spec in specs}
+    rates = {
+        precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
+        for precision in dict.fromkeys(spec.precision for spec in specs)
+    }
     for precision, (rate, origin) in rates.items():
-        options.say(f"estimates of {precision} rest on {rate / 1e12:.3g} TFLOP/s ({origin})")
+        known = (
+            f"estimates of {precision} rest on {rate / TERA:.3g} TFLOP/s" if rate else f"no estimates of {precision}"
+        )
+        options.say(f"{known} ({origin})")
     return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs]
 
 
@@ -162,7 +175,7 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[Estimate], me
             text(spec.precision),
             figure(estimated.memory_gb, words.gigabytes),
             text(None if memory_gb is None else "yes" if estimated.memory_gb < 0.95 * memory_gb else "no"),
-            figure(estimated.seconds, words.seconds),
+            figure(estimated.seconds, lambda value: words.UNMEASURED if value is None else duration(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )
@@ -216,18 +229,15 @@ class Progress:
 
     def advance(self, cell: Cell, *, resumed: bool) -> None:
         """One cell is done. resumed: by an earlier call, so it says nothing about how long the others take."""
-        from tensorprimat.reports.cells import milliseconds
+        from tensorprimat.reports.cells import fits, milliseconds
 
         weight = self._weights[self._done]
         self._done += 1
         self._measured += 0.0 if resumed else weight
-        what = (
-            "measured before"
-            if resumed
-            else cell.status
-            if cell.status != "ok"
-            else milliseconds(cell.mean_time_ms) + " ms"
-        )
+        what = {"ok": f"{milliseconds(cell.mean_time_ms)} ms", "oom": "OOM", "failed": "failed"}[cell.status]
+        if fitting := fits(cell):
+            what += f" ({fitting} fits)"
+        what = f"measured before, {what}" if resumed else what
         left = self._left()
         self._bar.update(
             self._task, advance=weight, description=f"{self._done}/{len(self._weights)} {cell.title}", left=left

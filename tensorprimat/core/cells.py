@@ -190,8 +190,6 @@ class CellSpec(Record):
             raise UsageError(
                 f"--autocast and --precision {self.precision} contradict: autocast computes in bf16 or fp16"
             )
-        if self.memory_limit_gb is not None and self.memory_limit_gb <= 0:
-            raise UsageError(f"--memory-limit {self.memory_limit_gb:g}: must be above 0")
         return self
 
 
@@ -270,6 +268,7 @@ def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = No
     return cell.model_copy(
         update={
             "trial_times_ms": tuple(significant(value, TIME_DIGITS) for value in times),
+            "warmup_times_ms": tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
             "mean_time_ms": mean,
             "std_time_ms": deviation,
             "cv_percent": None if deviation is None else 100 * deviation / mean,

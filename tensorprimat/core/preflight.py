@@ -133,7 +133,10 @@ def load(path: Path) -> Preflight:
 
 
 def kept(folders: Iterable[Path]) -> list[Preflight]:
-    """Every preflight in these folders' `preflight` folders (or in themselves), newest first."""
+    """Every preflight in these folders' `preflight` folders (or in themselves), newest first.
+
+    Those whose processes shared one CPU come last: none of them had what the machine can do at best.
+    """
     found = []
     for folder in folders:
         for path in [*folder.glob("preflight_*.json"), *(folder / FOLDER).glob("preflight_*.json")]:
@@ -141,4 +144,4 @@ def kept(folders: Iterable[Path]) -> list[Preflight]:
                 found.append(load(path))
             except InputError:  # a preflight is never needed
                 continue
-    return sorted(found, key=lambda one: one.timestamp, reverse=True)
+    return sorted(found, key=lambda one: (one.device != "cpu" or one.world_size == 1, one.timestamp), reverse=True)

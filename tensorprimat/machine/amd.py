@@ -12,6 +12,16 @@ from tensorprimat.machine.telemetry import Device, Process, Reading
 MEGA = 1e6
 MICRO = 1e-6
 
+# amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
+# AMD SMI's own amdsmi_get_violation_status waits a tenth of a second between two looks at the same counts.
+THROTTLING = {
+    "ppt_residency_acc": "the power cap",
+    "socket_thm_residency_acc": "heat",
+    "hbm_thm_residency_acc": "heat (memory)",
+    "vr_thm_residency_acc": "heat (voltage regulators)",
+    "prochot_residency_acc": "heat (hardware)",
+}
+
 
 class AmdDevice:
     """One GPU by its AMD SMI handle."""
@@ -21,12 +31,14 @@ class AmdDevice:
         asic = self._ask("amdsmi_get_gpu_asic_info")
         self.id = str(asic.get("asic_serial", "")).lower().removeprefix("0x")
         self.name = str(asic.get("market_name", "AMD GPU"))
+        self._held: dict[str, float] = {}
 
     def _ask(self, question: str, *arguments: Any) -> Mapping[str, Any]:
         """One answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
         try:
             answer = getattr(self._smi, question)(self._handle, *arguments)
-        except (self._smi.AmdSmiException, KeyError):  # KeyError: a status that the Python layer has no name for
+        except (self._smi.AmdSmiException, KeyError, AttributeError):
+            # KeyError: a status that the Python layer has no name for; AttributeError: a question of later versions
             return {}
         return answer if isinstance(answer, Mapping) else {"value": answer}
 
@@ -52,8 +64,18 @@ class AmdDevice:
             memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
             memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
             temperature_celsius=_number(hottest, "value"),
+            throttled_by=self._throttled_by(),
             processes=self._processes(),
         )
+
+    def _throttled_by(self) -> tuple[str, ...]:
+        """What has held the clock down since the last reading."""
+        metrics = self._ask("amdsmi_get_gpu_metrics_info")
+        counts = {name: count for name in THROTTLING if (count := _number(metrics, name)) is not None}
+        grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
+        self._held = counts
+        held_now = not counts and metrics.get("throttle_status") not in (None, "N/A", 0)  # MI200 and before: a flag
+        return ("a limit that its driver does not name",) if held_now else grown
 
     def _processes(self) -> tuple[Process, ...]:
         listed = self._ask("amdsmi_get_gpu_process_list").get("value", ())

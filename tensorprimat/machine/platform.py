@@ -141,6 +141,15 @@ def _cpu(torch: ModuleType | None, said: tuple[str, ...] = ()) -> Machine:
     )
 
 
+def multiply_float32_in(precision: str) -> None:
+    """How torch multiplies matrices of float32 from now on: in TF32 for "tf32", else in full."""
+    import torch
+
+    if precision == "tf32" and torch.version.hip is not None:
+        os.environ["HIPBLASLT_ALLOW_TF32"] = "1"  # without it ROCm's torch stays at fp32: pytorch/pytorch#143549
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
 def usable_cores() -> int:
     """CPU cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

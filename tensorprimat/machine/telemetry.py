@@ -91,9 +91,16 @@ def _bare(identity: str) -> str:
 
 
 def strangers(reading: Reading, *, ours: Iterable[int]) -> tuple[Process, ...]:
-    """Processes on the device that are not ours."""
+    """Processes on the device that are not ours, which are on it. Within a container some drivers number processes as
+    the host does: where none of the numbers is ours, as many as we are do not count."""
     own = set(ours)
-    return tuple(process for process in reading.processes if process.pid not in own)
+    others = tuple(process for process in reading.processes if process.pid not in own)
+    return others[len(own) :] if len(others) == len(reading.processes) else others
+
+
+def numbered_as_here(reading: Reading, own: int) -> bool:
+    """Whether the device knows our process, which is on it, by the number that it has here."""
+    return any(process.pid == own for process in reading.processes)
 
 
 class Sampler:
@@ -148,6 +155,11 @@ class Sampler:
         middle = (start + end) / 2
         nearest = min(near, key=lambda index: abs(times[index] - middle))
         return self._watts[nearest] if abs(times[nearest] - middle) <= NEAREST_SAMPLE_SECONDS else None
+
+    @property
+    def throttled_by(self) -> tuple[str, ...]:
+        """Why the clock was held down in any sample."""
+        return tuple(sorted(self._throttled))
 
     def warnings(self) -> list[str]:
         """What was odd about the devices."""

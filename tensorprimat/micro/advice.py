@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
@@ -35,10 +36,12 @@ class Watch:
         self._sampler.stop()
         found = list(self._sampler.warnings())
         for device in self._devices:
-            others = telemetry.strangers(device.read(), ours=(os.getpid(),))
+            reading = device.read()
+            others = telemetry.strangers(reading, ours=(os.getpid(),))
             if others:
                 pids = ", ".join(str(process.pid) for process in others)
-                found.append(f"device: another process uses this GPU (pid {pids}); stop it, or choose another --device")
+                who = f"pid {pids}" if telemetry.numbered_as_here(reading, os.getpid()) else "in another container"
+                found.append(f"device: another process uses this GPU ({who}); stop it, or choose another --device")
         return tuple(dict.fromkeys(found))
 
 
@@ -53,12 +56,20 @@ def _scatter(cell: Cell) -> list[str]:
         return []
     said = f"scatter: CV {cell.cv_percent:.1f} % over {len(cell.trial_times_ms)} trials"
     first, *later = cell.trial_times_ms
-    if later and first > STILL_WARMING * sorted(later)[len(later) // 2]:
+    if _first_explains(cell.cv_percent, first, later):
         return [f"{said}, the first of them slowest: it was still warming up; --warmup-steps {cell.num_warmups + 5}"]
     trials = min(MOST_TRIALS, math.ceil((cell.cv_percent / WANTED_PERCENT) ** 2))
     if trials > cell.num_trials:
-        return [f"{said}; --trials {trials} would bring the mean to about ±{WANTED_PERCENT:g} %"]
+        reached = max(WANTED_PERCENT, cell.cv_percent / math.sqrt(trials))
+        return [f"{said}; --trials {trials} would bring the mean to about ±{reached:.2g} %"]
     return [f"{said}; longer trials even it out: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
+
+
+def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> bool:
+    """Whether the first trial is slow and makes most of the scatter."""
+    if not later or first <= STILL_WARMING * statistics.median(later):
+        return False
+    return len(later) < 2 or 100 * statistics.stdev(later) / statistics.fmean(later) < cv_percent / 2
 
 
 def _precision(cell: Cell) -> list[str]:

@@ -1,16 +1,17 @@
 """All-reduce, all-gather and reduce-scatter over message sizes: gloo on a CPU, NCCL (which is RCCL on ROCm) on GPUs.
 
-Measured where several processes are there: under torchrun, whose every rank calls `measure` in turn with the others.
+Measured where several processes are there: under torchrun, whose every rank calls `measure` within `group`.
 Bus bandwidth counts what each link carries, as NVIDIA's nccl-tests do (doc/PERFORMANCE.md there).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,20 +26,42 @@ _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+Value = TypeVar("Value")
 
 
-def measure(device: torch.device) -> tuple[list[Collective], str | None, int]:
-    """Every collective at every size, the backend, and the number of processes; nothing where there is only one."""
+@contextlib.contextmanager
+def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
+    """Within: the processes that torchrun started know each other. Gives the backend (None for one process alone), and
+    their number."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes < 2 or "RANK" not in os.environ:
-        return [], None, 1
+        yield None, 1
+        return
     backend = "gloo" if device.type == "cpu" else "nccl"
-    dist.init_process_group(backend)
+    dist.init_process_group(backend, device_id=None if device.type == "cpu" else device)
     try:
-        found = [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
+        yield backend, processes
     finally:
         dist.destroy_process_group()
-    return found, backend, processes
+
+
+def rank() -> int:
+    """The number of this process within the group."""
+    return int(dist.get_rank())
+
+
+def gathered(own: Value, processes: int) -> list[Value]:
+    """What every process has, by rank."""
+    everyones: list[Value | None] = [None] * processes
+    dist.all_gather_object(everyones, own)
+    return [one for one in everyones if one is not None]
+
+
+def measure(device: torch.device, processes: int) -> list[Collective]:
+    """Every collective at every size; nothing where there is one process only."""
+    if processes == 1:
+        return []
+    return [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
 
 
 def _all_reduce(size: int, device: torch.device, _processes: int) -> Callable[[], object]:

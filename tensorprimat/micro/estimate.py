@@ -40,10 +40,13 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> Estimate:
     )
 
 
-def best_rate(machine: Machine, device: str, precision: str, *, kept: Preflight | None = None) -> tuple[float, str]:
+def best_rate(
+    machine: Machine, device: str, precision: str, *, kept: Preflight | None = None, may_run: bool = True
+) -> tuple[float | None, str]:
     """FLOP/s of matrix products that the device reaches at this precision, and where the figure comes from.
 
-    kept: a preflight of this machine. Without it and without an entry in the catalogue, one product is timed now.
+    kept: a preflight of this machine. Without it and without an entry in the catalogue, one product is timed now, if it
+    may_run: a process that has used a GPU keeps some of its memory to its end, and the cells of others find less.
     """
     if kept is not None and (measured := kept.matmul_flops_per_second(precision)):
         return measured, f"preflight of {kept.timestamp}"
@@ -53,6 +56,8 @@ def best_rate(machine: Machine, device: str, precision: str, *, kept: Preflight 
     fact = (gpu.achievable_tflops.get(precision) or gpu.peak(precision)) if gpu else None
     if fact is not None and fact.value:
         return fact.value * TERA, fact.origin
+    if not may_run:
+        return None, "the catalogue does not have this device; tprimat preflight measures it"
     import torch
 
     from tensorprimat.micro import matmul

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,6 +69,8 @@ class Asked:
 
 def cells(asked: Asked) -> list[CellSpec]:
     """Every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
+    if asked.memory_limit_gb is not None and not 0 < asked.memory_limit_gb < math.inf:  # NaN is neither
+        raise UsageError(f"--memory-limit {asked.memory_limit_gb:g}: must be a number above 0")
     trials, steps = trials_of(asked)
     precisions = _words("--precision", asked.precision or ("fp32" if asked.device == "cpu" else "bf16"), PRECISIONS)
     contexts = None if asked.context_length is None else whole_numbers("--context-length", asked.context_length)

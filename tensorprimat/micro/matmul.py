@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 
+from tensorprimat.machine.platform import multiply_float32_in
+
 LEAST_SECONDS = 0.05  # of one timed interval: far above any clock's resolution and a kernel's launch
 REPEATS = 5
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,7 +41,7 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
 def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
     """Best and median FLOP/s of a product of two square matrices."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    multiply_float32_in(precision)
     try:
         left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
         product = torch.empty_like(left)

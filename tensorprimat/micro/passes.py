@@ -42,7 +42,7 @@ def check(spec: CellSpec, machine: Machine) -> None:
         raise UsageError(f"--device {spec.device}: torch sees no GPU here{why}; use --device cpu")
     number = spec.device.partition(":")[2] or "0"
     if on_gpu and (not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0)):
-        raise UsageError(f"--device {spec.device}: {machine.gpu_info.device_count} GPUs here, numbered from 0")
+        raise UsageError(f"--device {spec.device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
     if not on_gpu and spec.precision in ("tf32", "fp16"):
         raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
     if spec.attention == "flash":
@@ -66,10 +66,10 @@ def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
 
     kind = torch.device(spec.device).type
     if kind == "cuda":
-        torch.cuda.set_device(torch.device(spec.device))
+        torch.cuda.set_device(torch.device(spec.device).index or 0)  # it refuses a device without a number
     watch = advice.Watch(machine, spec.device)
     peak_known = memory.restart_peak(kind)
-    with memory.limited(kind, spec.memory_limit_gb), _unused_memory_given_back(kind):
+    with memory.limited(kind, spec.memory_limit_gb), _nothing_left_behind(kind, compiled=spec.compile):
         times = Times()
         try:
             _run(spec, times, on_step)
@@ -151,16 +151,22 @@ def without_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unused_memory_given_back(device_type: str) -> Iterator[None]:
-    """So that the next cell of this process finds what this one found."""
+def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
+    """So that the next cell of this process finds what this one found: no unused memory, and no compiled code, of which
+    torch keeps eight versions and then goes on uncompiled, without a word."""
     try:
         yield
     finally:
+        if compiled:
+            import torch
+
+            torch.compiler.reset()
         gc.collect()
         if device_type == "cuda":
             import torch
 
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # of a device that is lost: the cell has said so
+                torch.cuda.empty_cache()
 
 
 def _cell(spec: CellSpec, machine: Machine, times: Times) -> Cell:

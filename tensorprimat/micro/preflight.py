@@ -29,7 +29,7 @@ PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16")}
 STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far beyond any cache, and a small part of the memory
 QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
 TRANSFER_BYTES = 2**28
-SIBLING_SIZE = {"cuda": 8192}
+SIBLING_SIZE = 8192
 LAUNCHES = 1000
 
 BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; less than this is a card to look at
@@ -43,6 +43,8 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     """Every measurement of one machine. quick: small sizes only, for a look in seconds."""
     began = time.perf_counter()
     device = torch.device(device_name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # or every process of torchrun takes memory of the first GPU too
     gpu = None if machine.platform == "cpu" else _catalogue_entry(machine)
     on_part("matrix products")
     rates = matrix_rates(device, (QUICK_SIZES if quick else SIZES)[device.type], gpu)
@@ -54,8 +56,9 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     on_part("launches")
     launch = launch_seconds(device)
     on_part("siblings and processes")
-    checks = device_checks(machine) if device.type == "cuda" else ()
-    exchanged, backend, processes = collectives.measure(device)
+    with collectives.group(device) as (backend, processes):
+        exchanged = collectives.measure(device, processes)
+        checks = device_checks(machine, device, processes) if device.type == "cuda" else []
     found = Preflight(
         platform=machine.platform,
         device=device.type,
@@ -161,27 +164,35 @@ def launch_seconds(device: torch.device) -> float:
     return statistics.median(times)
 
 
-def device_checks(machine: Machine) -> list[DeviceCheck]:
-    """The same product on every visible GPU, with what its driver says about caps and company."""
-    devices = {device.id.lower().removeprefix("gpu-"): device for device in telemetry.open_devices(machine.gpu_ids)}
-    precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
-    checks = []
-    for index in range(torch.cuda.device_count()):
-        identity = machine.gpu_ids[index] if index < len(machine.gpu_ids) else None
-        best, _ = matmul.rate(SIBLING_SIZE["cuda"], precision, torch.device("cuda", index))
-        known = devices.get((identity or "").lower().removeprefix("gpu-"))
-        reading = known.read() if known else telemetry.Reading()
-        checks.append(
-            DeviceCheck(
-                index=index,
-                id=identity,
-                flops_per_second=best,
-                power_limit_watts=reading.power_limit_watts,
-                throttled_by=reading.throttled_by,
-                other_processes=len(telemetry.strangers(reading, ours=(os.getpid(),))),
-            )
-        )
-    return checks
+def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
+    """The same product on every GPU, with what its driver says about caps and company.
+
+    One process tries every GPU that it sees in turn; of several, each tries its own, and all hear of all.
+    """
+    if processes == 1:
+        return [_device_check(machine, index, index) for index in range(torch.cuda.device_count())]
+    return collectives.gathered(_device_check(machine, device.index, collectives.rank()), processes)
+
+
+def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
+    """place: of the GPU among those that this process sees. number: what it is called."""
+    identity = machine.gpu_ids[place] if place < len(machine.gpu_ids) else None
+    known = telemetry.open_devices([identity]) if identity else []
+    sampler = telemetry.Sampler(known)
+    sampler.start()
+    best, _ = matmul.rate(
+        SIBLING_SIZE, "bf16" if torch.cuda.is_bf16_supported() else "fp16", torch.device("cuda", place)
+    )
+    sampler.stop()
+    reading = known[0].read() if known else telemetry.Reading()
+    return DeviceCheck(
+        index=number,
+        id=identity,
+        flops_per_second=best,
+        power_limit_watts=reading.power_limit_watts,
+        throttled_by=sampler.throttled_by,
+        other_processes=len(telemetry.strangers(reading, ours=(os.getpid(),))),
+    )
 
 
 def warnings_about(found: Preflight) -> list[str]:

@@ -55,9 +55,11 @@ def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.u
         raise InputError("no such token file", path=path, remedy="give another --data") from None
     except IsADirectoryError:
         raise InputError("a folder, not a token file", path=path, remedy="give another --data") from None
-    except (ValueError, EOFError) as error:
-        remedy = "--data takes a .npy file of uint16 or int32, as numpy.save writes it"
-        raise InputError(f"not a token file: {str(error).splitlines()[0]}", path=path, remedy=remedy) from error
+    except PermissionError:
+        raise InputError("no permission to read it", path=path, remedy="give another --data") from None
+    except (ValueError, EOFError) as error:  # its words advise to trust the file and unpickle it
+        remedy = "--data takes one that numpy.save wrote, of uint16 or int32 (tokens without a header: numpy.fromfile)"
+        raise InputError("not a .npy file of numbers", path=path, remedy=remedy) from error
     if not isinstance(tokens, np.ndarray):
         raise InputError("an archive of arrays, not one", path=path, remedy="--data takes a .npy file")
     if tokens.dtype not in DTYPES:

@@ -20,7 +20,10 @@ def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[
 
 
 def stable_from(cells: Sequence[Cell]) -> Cell | None:
-    """The cell of the lowest count from which on CV and mean no longer depend on it; None where none is."""
+    """The cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
+
+    The largest count alone says nothing of the kind: what comes after it was not looked at.
+    """
     measured = [cell for cell in cells if cell.cv_percent is not None and cell.mean_time_ms is not None]
     if not measured:
         return None
@@ -32,7 +35,7 @@ def stable_from(cells: Sequence[Cell]) -> Cell | None:
         if not steady or abs((cell.mean_time_ms or 0.0) / settled - 1) > MEAN_STABLE_PERCENT / 100:
             break
         stable = cell
-    return stable
+    return None if stable is measured[-1] else stable
 
 
 def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -41,17 +44,19 @@ def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
     if not measured:
         return ("No count of warm-up steps could be measured.",)
     settled = statistics.median([cell.median_time_ms or 0.0 for cell in measured])
-    firsts = [(cell.warmup_times_ms or cell.trial_times_ms)[0] for cell in measured]
+    seen_alone = [cell for cell in measured if cell.warmup_times_ms or cell.num_steps == 1] or measured
+    firsts = [(cell.warmup_times_ms or cell.trial_times_ms)[0] for cell in seen_alone]
     first = statistics.median(firsts)
+    of = f"median of {len(firsts)} fresh processes" if len(firsts) > 1 else "in one fresh process"
     said = [
-        f"The first step took {first:,.1f} ms (median of {len(firsts)} fresh processes), {first / settled:.1f} times "
-        f"the {settled:,.1f} ms of a settled step."
+        f"The first step took {first:,.1f} ms ({of}), {first / settled:.1f} times the {settled:,.1f} ms of a settled "
+        "step."
     ]
     cold = next((cell for cell in measured if cell.num_warmups == 0), None)
     if cold is not None and cold.mean_time_ms is not None and cold.cv_percent is not None:
         said.append(
-            f"Without warm-up it raises the mean of {cold.num_trials} trials by "
-            f"{100 * (cold.mean_time_ms / settled - 1):.1f} % and the CV to {cold.cv_percent:.1f} %."
+            f"Without warm-up the mean of {cold.num_trials} trials is {100 * abs(cold.mean_time_ms / settled - 1):.1f} "
+            f"% {'above' if cold.mean_time_ms > settled else 'below'} that, with a CV of {cold.cv_percent:.1f} %."
         )
     stable = stable_from(measured)
     if stable is not None:
@@ -62,8 +67,12 @@ def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
     else:
         most = max(measured, key=lambda cell: cell.num_warmups)
         scatter = f"{most.cv_percent:.1f} %" if most.cv_percent is not None else "unknown from one trial"
-        said.append(
-            f"No count is stable: after {most.num_warmups} warm-up steps the CV is still {scatter}; more --trials, or "
-            "a machine with nothing else to do."
-        )
+        after = f"after {most.num_warmups} warm-up step{'s' * (most.num_warmups != 1)} the CV is"
+        lowest = min((cell.cv_percent for cell in measured if cell.cv_percent is not None), default=0.0)
+        if most.cv_percent is not None and most.cv_percent <= lowest + STABLE_PERCENT:
+            said.append(f"No stable count is shown: {after} low ({scatter}), but larger --counts were not tried.")
+        else:
+            said.append(
+                f"No count is stable: {after} still {scatter}; more --trials, or a machine with nothing else to do."
+            )
     return tuple(said)

@@ -14,6 +14,7 @@ from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.footprint import LARGEST_LOGITS
 from tensorprimat.engines.cross_entropy import cross_entropy, linear_cross_entropy
 from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
@@ -58,7 +59,7 @@ class Workload:
     def __init__(self, spec: CellSpec) -> None:
         """Builds everything. Raises InputError for the token file, and whatever a device says that lacks memory."""
         self.spec, self.device = spec, torch.device(spec.device)
-        torch.set_float32_matmul_precision("high" if spec.precision == "tf32" else "highest")
+        multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)
         on_host = tokens.batches(spec)
         with self.device:  # built where it runs: no copy of the weights on the host

@@ -19,6 +19,11 @@ TITLES = {
     "context_length": "Context",
     "batch_size": "Batch",
     "precision": "Precision",
+    "autocast": "Autocast",
+    "compile": "Compiled",
+    "attention": "Attention",
+    "vocab": "Vocabulary",
+    "device_name": "Device",
     "pass": "Pass",
     "forward_only": "Forward only",
     "mean_time_ms": "Mean, ms",
@@ -37,7 +42,8 @@ TITLES = {
     "fit_context_length": "Largest context",
 }
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
-LABELS = {"model_size", "precision", "pass", "forward_only"}
+LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
+ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
 FORMS: dict[str, words.Form] = {
     "num_parameters": words.count,
     "flops_per_second": lambda value: words.rate(None if value is None else value / TERA),
@@ -62,7 +68,12 @@ def shown(key: str, value: Any) -> str:
 
 def complete(rows: Sequence[Row], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
     """One row per cell. added: columns of the reader's own."""
-    keys = [key for key in TITLES if any(row.get(key) is not None for row in rows)]
+    keys = [
+        key
+        for key in TITLES
+        if any(row.get(key) is not None for row in rows)
+        and (key not in ONLY_WHERE_THEY_DIFFER or len({row.get(key) for row in rows}) > 1)
+    ]
     if "pass" in keys and all("pass" in row for row in rows) and "forward_only" in keys:
         keys.remove("forward_only")  # the pass says it
     keys += [key for key in added if key not in keys]
@@ -127,7 +138,7 @@ def pivot_table(content: Pivot) -> Table:
         title=f"{content.values} by {content.rows} and {content.columns}"
         + (f", {content.pass_name}" if content.pass_name else ""),
         columns=(
-            Column(title=f"{content.rows} \\ {content.columns}"),
+            Column(title=f"{content.rows} / {content.columns}"),
             *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),
         ),
         rows=tuple(
@@ -162,7 +173,7 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
             )
             for scaling in found
         ),
-        note="time ∝ axis ** exponent, least squares of the logarithms.",
+        note="Time grows as the axis to the power of the exponent: least squares of the logarithms.",
     )
 
 

@@ -42,7 +42,13 @@ def scaling(found: Sequence[Scaling]) -> Draw:
             axes.set_ylabel("milliseconds per step")
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
             axes.grid(which="major", color=GRID, linewidth=0.7)
-            axes.legend(fontsize=8, frameon=False)
+            axes.legend(  # below: curves fill the whole of the axes
+                fontsize=8,
+                frameon=False,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.12),
+                ncols=2 if len(curves) > 1 else 1,
+            )
 
     return draw
 

@@ -128,8 +128,8 @@ def note(cells: Sequence[Cell]) -> str:
         common(_precision, "{}"),
         common(lambda cell: cell.attention, "{} attention"),
         common(lambda cell: cell.vocab, "vocabulary {:,}"),
-        common(lambda cell: cell.num_warmups, "{} warm-up steps"),
-        common(lambda cell: cell.num_trials, "{} trials"),
+        common(lambda cell: words.counted(cell.num_warmups, "warm-up step"), "{}"),
+        common(lambda cell: words.counted(cell.num_trials, "trial"), "{}"),
         common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),
         common(lambda cell: cell.memory_kind, "{} memory"),
     ]

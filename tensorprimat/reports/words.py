@@ -49,6 +49,15 @@ def count(value: float | None) -> str:
     return UNMEASURED if value is None else f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
+    ('1 trial', '0 trials', '1,000 steps')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def rate(value: float | None) -> str:
     """A rate, to about 4 digits.
 
