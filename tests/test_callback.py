@@ -293,6 +293,13 @@ def test_wrong_arguments_are_refused():
         BenchmarkCallback(print_every=-1)
 
 
+def test_what_was_measured_is_said_even_where_it_cannot_be_kept(tmp_path, capsys):
+    (tmp_path / "history").write_text("a file where the folder should be, as good as a full disk")
+    with pytest.raises(OSError, match="history"):
+        fit(BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", print_every=100), max_steps=3)
+    assert "3 steps in" in capsys.readouterr().out
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_the_training(tmp_path):
     (tmp_path / "file").write_text("")
     module = Small()

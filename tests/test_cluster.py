@@ -191,6 +191,20 @@ def test_a_rank_that_failed_by_itself_is_quoted(console):
     assert console.cause() == "training failed: RuntimeError: peer closed the connection"
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("llama/0 bash: line 1: torchrun: command not found", "torchrun: command not found"),
+        ("slurmstepd: error: execve(): torchrun: No such file or directory",
+         "execve(): torchrun: No such file or directory"),
+        ("[default0]:ModuleNotFoundError: No module named 'torch'", "ModuleNotFoundError: No module named 'torch'"),
+    ],
+)  # fmt: skip
+def test_what_an_image_or_a_node_lacks_is_the_cause(console, line, cause):
+    console.show(line)
+    assert console.cause() == cause
+
+
 def test_the_engines_own_lines_come_through_and_the_rest_is_kept_aside(console):
     console.show("[default0]:[CUDA] Step  10 | Time: 1.234s")
     console.show("(llama, pid=7) [default0]:[ROCM]   Work:   micro batch 1")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.cli.launched import Rank, rank_of, tell_lightning
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.engines import rendezvous
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
@@ -76,3 +78,23 @@ def test_lightning_is_told_per_node_what_srun_says_in_all(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
     tell_lightning(rank_of(TORCHRUN))
     assert "SLURM_NTASKS_PER_NODE" not in os.environ
+
+
+def test_a_host_of_rank_0_without_an_address_is_one_line_at_once(tmp_path):
+    step = {**SRUN, "SLURM_JOB_ID": "70", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
+    flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorprimat", "run", *flags], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env={**os.environ, **step, "SLURM_NODELIST": "nowhere.invalid", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "rank 1: srun: the host of rank 0, nowhere.invalid, has no address here" in done.stderr
+    assert "set MASTER_ADDR" in done.stderr.splitlines()[-1]
+
+
+def test_rank_0_is_waited_for_until_it_listens_and_no_longer_than_said():
+    with socket.create_server(("127.0.0.1", 0)) as rank_0:
+        port = rank_0.getsockname()[1]
+        rendezvous.wait_for("127.0.0.1", port, patience_seconds=5)
+    with pytest.raises(RunError, match=f"rank 0 did not answer at 127.0.0.1:{port} in 0.1 s .*; set MASTER_ADDR"):
+        rendezvous.wait_for("127.0.0.1", port, patience_seconds=0.1)

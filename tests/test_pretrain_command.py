@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_without_nemo_one_line_offers_the_torch_engine(tmp_path, capsys):
     assert line.startswith("pretrain_llama.py: --engine nemo needs nemo.collections.llm, nemo_run")
     assert "--engine torch" in line
     assert nemo.unavailable() == "NeMo is not installed"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nemo") is not None, reason="NeMo is installed here")
+def test_a_nemo_without_the_collection_is_said_before_what_else_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "nemo").mkdir()
+    (tmp_path / "nemo" / "__init__.py").write_text("__version__ = '3.0.0'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        said = nemo.unavailable()
+    finally:
+        sys.modules.pop("nemo", None)
+    assert said == "NeMo 3.0.0 has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,15 @@ def test_a_failing_training_keeps_its_log_and_what_it_measured(place, run):
     assert not (place / "out" / "benchmark_rocm_llama.json").exists()
 
 
+def test_the_cause_is_said_even_where_nothing_more_can_be_written(place, run):
+    fake_primus.write(place / "out" / "history", "a file where the folder should be, as good as a full disk")
+    done = run("--model", "llama", FAKE_FAIL_AFTER="8")
+    assert done.returncode == 1
+    assert "Primus exited with 1: RuntimeError: the fake was told to fail; its log: out/primus_training_" in done.stderr
+    assert "; all it said could not be kept in out/history/" in done.stderr
+    assert "; what it measured could not be kept in out/history: File exists" in done.stderr
+
+
 def test_a_training_that_fails_before_its_first_step_is_one_line(place, run):
     fake_primus.write(place / "Primus" / "primus-cli", "echo 'gated repo: access denied'; exit 3\n")
     done = run("--model", "llama")

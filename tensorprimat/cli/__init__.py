@@ -8,7 +8,6 @@ commands, so that --help needs neither numpy nor torch.
 from __future__ import annotations
 
 import atexit
-import errno
 import gc
 import importlib
 import os
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorprimat import __version__
-from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.core.errors import TensorPrimatError, of_file_system
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
@@ -51,11 +50,6 @@ Options:
   --version  print the version
   --help     print this page
 """
-
-_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there, or write to another disk") | dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS), "; name a path that you may use"
-)
-"""What to do about an error of the file system."""
 
 _INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
@@ -121,7 +115,6 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        where = error.filename or "file system"
-        print(f"{program}: {where}: {error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}", file=sys.stderr)
+        print(f"{program}: {of_file_system(error)}", file=sys.stderr)
         return 1
     return int(outcome or 0)

@@ -95,7 +95,8 @@ def _as_rank(place: launched.Rank, request: Request) -> int:
         )
         _show_end(result, path, screen)
     if error is not None:
-        screen.complain(f"{spec.model}: {training.explained(error, 1, 1, kept=None, partial=path)}")
+        begun = f"is in {path}" if path else None
+        screen.complain(f"{spec.model}: {training.explained(error, 1, 1, kept=None, partial=begun)}")
     outcome = Outcome(model=spec.model, result=result if error is None else None, path=path, error=error)
     return _finish([outcome], request, screen)
 
@@ -113,9 +114,10 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
         screen.say(f"  not taken: {other}")
+    make = f"run_primus_{model}.sh to make one, " if model in primus_checkout.STEMS else ""
     screen.say(
         f"  remedies: {model.upper()}_LOG=/path/to/its.log, copy it here as training_{model}.log, "
-        f"run_primus_{model}.sh to make one, or --engine torch to train here"
+        f"{make}or --engine torch to train here"
     )
 
 

@@ -58,8 +58,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         except KeyboardInterrupt:  # while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
-            partial = None if ending.result is None else place.save(ending.result, run=run)
-            error = explained(ending.error, run, request.runs, kept=outcome.path, partial=partial)
+            error = explained(ending.error, run, request.runs, kept=outcome.path, partial=_begun(ending, place, run))
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
@@ -68,6 +67,16 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         result = with_command(pool(parts))
         outcome = replace(outcome, result=result, path=place.save(result))
     return outcome
+
+
+def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
+    """Where the steps of a run that failed are kept, or why they are not: the run's own error is said all the same."""
+    if ending.result is None:
+        return None
+    try:
+        return f"is in {place.save(ending.result, run=run)}"
+    except OSError as error:
+        return f"could not be kept in {error.filename}: {error.strerror}"
 
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> Outcome:
@@ -144,13 +153,13 @@ def _cool_down(seconds: float, screen: Screen) -> None:
 
 
 def explained(
-    error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: Path | None
+    error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
-    """The cause with which run it was, and where everything is that was measured."""
+    """The cause with which run it was, and where everything is that was measured. partial: … of a run that failed."""
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
     finished = f"; the runs before it are in {kept}" if kept else ""
-    begun = f"; what it measured is in {partial}" if partial else ""
+    begun = f"; what it measured {partial}" if partial else ""
     return type(cause)(f"{which}{cause}{finished}{begun}")
 
 

@@ -15,6 +15,7 @@ The command line prints the message as one line on stderr and exits with `exit_c
 from __future__ import annotations
 
 import copyreg
+import errno
 from os import PathLike
 from typing import Any
 
@@ -79,3 +80,17 @@ class RunError(TensorPrimatError):
 
 class OutOfMemoryError(RunError):
     """The device ran out of memory; the message names configuration and remedies."""
+
+
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there, or write to another disk") | dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS), "; name a path that you may use"
+)
+
+
+def of_file_system(error: OSError) -> str:
+    """An error of the file system in one line: where, what, and what to do where that is known.
+
+    >>> of_file_system(PermissionError(errno.EACCES, "Permission denied", "/root/x"))
+    '/root/x: Permission denied; name a path that you may use'
+    """
+    return f"{error.filename or 'file system'}: {error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}"

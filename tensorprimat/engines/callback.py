@@ -269,13 +269,15 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self.result = live_result.finish(
             described, recorder.steps if recorder else Steps({}), memory=memory, ended_by=ended_by, warnings=warnings
         )
-        self.result_path = live_result.save(
-            self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
-        )
-        if self.print_every:
-            spent = recorder.interruption_seconds if recorder else {}
-            path = None if self.result_file else self.result_path  # who names the file says where it ends up
-            self._print(console.end_block(self.result, label=self._label, path=path, interruption_seconds=spent))
+        try:
+            self.result_path = live_result.save(
+                self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
+            )
+        finally:  # said even where it cannot be kept
+            if self.print_every:
+                spent = recorder.interruption_seconds if recorder else {}
+                path = None if self.result_file else self.result_path  # who names the file says where it ends up
+                self._print(console.end_block(self.result, label=self._label, path=path, interruption_seconds=spent))
 
     # What a person sees.
 

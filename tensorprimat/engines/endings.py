@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from tensorprimat.core.errors import of_file_system
 from tensorprimat.core.spec import RunSpec
 
 OUT_OF_MEMORY = "out of memory"
@@ -50,6 +51,8 @@ def reason(error: BaseException) -> str:
         return f"the port {port} is taken; set MASTER_PORT to a free one, or unset it"
     if any(sign in str(error) for sign in _PEER_GONE):
         return "another rank is gone: killed by hand, or by the system because the host's memory ran out (dmesg says)"
+    if isinstance(error, OSError) and error.filename is not None:
+        return of_file_system(error)
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
 

@@ -19,6 +19,8 @@ PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": 
 VOLUME = "/tensorprimat"
 """Where pods mount their volume: not NeMo-Run's default /nemo_run, which its own script wants to make a link there."""
 IDLE_MINUTES = 10  # after which SkyPilot takes down what it started, so that nobody pays for a forgotten machine
+AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
+"""Without it torchrun hands on its ranks' lines only when it has 8 KiB of them, mostly at the end of the run."""
 JOB_NAME_PREFIX = "tensorprimat."
 PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
 """What the torch engine imports, on a bare cloud machine. An image is expected to have its own."""
@@ -42,7 +44,7 @@ def _local(_cluster: Cluster, spec: RunSpec, _folder: Path) -> Any:
     import nemo_run as run
 
     path = os.pathsep.join(filter(None, (_our_programs(), os.environ.get("PATH"))))
-    return run.LocalExecutor(ntasks_per_node=spec.num_gpus, launcher="torchrun", env_vars={"PATH": path})
+    return run.LocalExecutor(ntasks_per_node=spec.num_gpus, launcher="torchrun", env_vars={"PATH": path, **AS_IT_COMES})
 
 
 def _slurm(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
@@ -63,7 +65,7 @@ def _slurm(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
         container_mounts=[*cluster.container_mounts, f"{folder}:{folder}"] if image else [],
         job_name_prefix=JOB_NAME_PREFIX,
         # Goes into the batch script as it stands; without an image the nodes share this Python too.
-        env_vars={} if image else {"PATH": f'{shlex.quote(_our_programs())}:"$PATH"'},
+        env_vars=dict(AS_IT_COMES) if image else {"PATH": f'{shlex.quote(_our_programs())}:"$PATH"', **AS_IT_COMES},
         packager=run.Packager(),
         launcher="torchrun",
         tunnel=run.LocalTunnel(job_dir=""),  # NeMo-Run 0.11 loses its batch script with any other folder
@@ -83,6 +85,7 @@ def _docker(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
         ipc_mode="host",  # the ranks' shared memory: Docker's own 64 MB are too few for NCCL
         volumes=[*cluster.container_mounts, f"{folder}:{PLACES['docker']}"],
         additional_kwargs=amd if spec.platform == "amd" else {},
+        env_vars=dict(AS_IT_COMES),
         packager=run.Packager(),
         launcher="torchrun",
     )
@@ -102,6 +105,7 @@ def _skypilot(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
         infra=cluster.infra,
         file_mounts={**mounts, PLACES["skypilot"]: str(folder)},
         setup="" if image else PIP_INSTALL,
+        env_vars=dict(AS_IT_COMES),
         autodown=True,
         idle_minutes_to_autostop=IDLE_MINUTES,
         launcher="torchrun",
@@ -125,6 +129,7 @@ def _kubernetes(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
         workdir_pvc=cluster.volume_claim,
         workdir_pvc_path=VOLUME,
         workdir_local_path=str(folder),
+        env_vars=dict(AS_IT_COMES),
         train_job_basename=f"tensorprimat-{spec.model}",
         packager=run.Packager(),
         launcher="torchrun",

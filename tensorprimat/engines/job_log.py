@@ -19,6 +19,8 @@ ROOT_CAUSE = re.compile(
     r"Root Cause.*?host\s+: (?P<host>\S+).*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+) ", re.DOTALL
 )
 """The rank that failed first, in the summary that torchrun writes on every node."""
+CANNOT_START = re.compile(r"\S+: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
+"""How an image or a node says that it lacks what ranks are started with, or what they import."""
 SIGNALS = {number.value: number.name for number in signal.Signals}
 KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
 
@@ -44,15 +46,17 @@ class Console:
         print(line, file=self.out, flush=True)
 
     def cause(self) -> str | None:
-        """Why the ranks ended, as far as they said: a lost rank, else an engine's own words."""
+        """Why the ranks ended, as far as they said: a lost rank, an engine's own words, else what they cannot start."""
         text = "\n".join(self.said)
         for failed in ROOT_CAUSE.finditer(text):
             died_of = -int(failed["code"])
             if died_of > 0 and died_of != signal.SIGTERM:  # which torchrun itself sends to the others
                 name = SIGNALS.get(died_of, f"signal {died_of}")
                 return f"rank {failed['rank']} on {failed['host']} was lost (it died of {name})"
-        own = OWN_LINE.findall(text)
-        return own[-1].partition(": ")[2] if own else None
+        if own := OWN_LINE.findall(text):
+            return str(own[-1]).partition(": ")[2]
+        lacking = CANNOT_START.search(text)
+        return lacking[0] if lacking else None
 
 
 class Printed(io.TextIOBase):

@@ -180,8 +180,11 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
     kept = ""
     if tail:
-        store.write_atomically(log, text)
-        kept = f"; all it said is in {log}"
+        try:
+            store.write_atomically(log, text)
+            kept = f"; all it said is in {log}"
+        except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
+            kept = f"; all it said could not be kept in {log}: {error.strerror}"
     if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
         said = own["says"]
         kind = UsageError if code == 2 else OutOfMemoryError if "out of memory" in said.lower() else RunError

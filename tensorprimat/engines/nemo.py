@@ -20,7 +20,7 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import cluster, endings, nemo_recipe
+from tensorprimat.engines import cluster, endings, importable, nemo_recipe
 from tensorprimat.machine.platform import Machine
 
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
@@ -32,13 +32,15 @@ def unavailable() -> str | None:
     """Why NeMo cannot be used here, in one sentence; None where it can."""
     if importlib.util.find_spec("nemo") is None:
         return "NeMo is not installed"
+    if not importable("nemo.collections.llm"):
+        version = importlib.import_module("nemo").__dict__.get("__version__", "of unknown version")
+        return f"NeMo {version} has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
     if importlib.util.find_spec("nemo_run") is None:
         return "NeMo is installed without NeMo-Run; pip install nemo_run"
     try:
         llm = importlib.import_module("nemo.collections.llm")
     except ImportError as error:
-        version = importlib.import_module("nemo").__dict__.get("__version__", "of unknown version")
-        return f"NeMo {version} has no llm collection ({error}); NeMo 3 names Megatron-Bridge as its successor"
+        return f"NeMo's llm collection cannot be imported ({error}); see requirements-nemo.txt"
     lacking = [name for name in nemo_recipe.RECIPES.values() if not hasattr(llm, name)]
     if lacking:
         return (

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from tensorprimat import logs
 from tensorprimat.core import models, store
-from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.errors import RunError, TensorPrimatError, of_file_system
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import primus_checkout, primus_config
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"primus engine: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except OSError as error:
-        print(f"primus engine: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"primus engine: {of_file_system(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
 

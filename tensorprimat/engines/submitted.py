@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -29,7 +30,7 @@ from typing import Any
 import tensorprimat
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import executors, launch, slurm
+from tensorprimat.engines import container, executors, launch, slurm
 from tensorprimat.engines.cluster import EXECUTORS, Cluster
 from tensorprimat.engines.job_log import Console, Printed, Tail
 
@@ -61,6 +62,8 @@ class Submission:
     """Where everything of this job goes, as the user calls it."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the user wants no more of it."""
+    lost: threading.Event = field(default_factory=threading.Event)
+    """Set when its container is gone and nobody will ever say how it ended."""
 
     @property
     def folder(self) -> Path:
@@ -214,28 +217,48 @@ def _was_cancelled(job: str, submission: Submission) -> str:
 def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
     """Every executor that NeMo-Run can follow itself. Returns what became of the job where it did not complete."""
     done = threading.Event()
+    in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:
-        experiment.run(detach=False)
+        with container.refusals(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
+            experiment.run(detach=False)
         job = experiment.jobs[0]
         console.note(f"The {submission.title} is submitted, its files are in {submission.named}; Ctrl-C cancels it")
-        watch = threading.Thread(target=_cancel_on_stop, args=(experiment, submission, done), daemon=True)
+        watch = threading.Thread(target=_watch, args=(experiment, submission, done), daemon=True)
         watch.start()
         # Leaving the block waits for the job.
     done.set()
     watch.join()
     if submission.stop.is_set():
         raise RunError(_was_cancelled(f"the {submission.title}", submission))
+    if submission.lost.is_set():
+        return f"the {submission.title} {container.ENDING}"
     if job.state.name != "SUCCEEDED":
-        cause = console.cause()
+        cause = console.cause() or _written_cause(Path(job.executor.job_dir))
         return f"the {submission.title} ended as {job.state.name}" + (f": {cause}" if cause else "")
     _fetch(submission, job)
     return None
 
 
-def _cancel_on_stop(experiment: Any, submission: Submission, done: threading.Event) -> None:
+def _written_cause(folder: Path) -> str | None:
+    """Why the ranks ended, by their log files: of a job that ends at once NeMo-Run shows nothing."""
+    unseen = Console(out=io.StringIO(), err=io.StringIO())
+    Tail(folder, "*.out").show(unseen, last=True)
+    return unseen.cause()
+
+
+def _watch(experiment: Any, submission: Submission, done: threading.Event) -> None:
+    """End the wait for a job that the user wants no more of, or that cannot say any more how it ended."""
+    job = experiment.jobs[0]
+    ask_at = time.monotonic() + ASK_SECONDS
     while not done.wait(TICK_SECONDS):
+        if submission.cluster.executor == "docker" and time.monotonic() >= ask_at:
+            ask_at += ASK_SECONDS
+            if container.is_gone(job):
+                submission.lost.set()
+                experiment.cancel(job.id)
+                return
         if submission.stop.is_set():
-            experiment.cancel(experiment.jobs[0].id)
+            experiment.cancel(job.id)
             if not done.wait(CANCEL_SECONDS):  # NeMo-Run waits for ever for a TrainJob that it has deleted
                 print(f"{launch.ELSEWHERE}{_was_cancelled(f'the {submission.title}', submission)}", file=sys.stderr)
                 sys.stderr.flush()

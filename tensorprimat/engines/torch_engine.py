@@ -26,9 +26,9 @@ from pydantic import ValidationError
 from tensorprimat.core import models
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import endings, profiling
+from tensorprimat.engines import endings, profiling, rendezvous
 from tensorprimat.machine import environment
-from tensorprimat.machine.platform import Machine, detect, usable_cores
+from tensorprimat.machine.platform import Machine, detect, multiply_float32_in, usable_cores
 
 LARGEST_REPLICATED = 1_000_000_000
 """Parameters up to which `auto` gives every rank a whole replica (DDP); beyond it the state is split (FSDP). The rule
@@ -108,7 +108,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.engines.torch_module import TrainingModule
 
-    torch.set_float32_matmul_precision("high" if spec.precision == "tf32" else "highest")
+    multiply_float32_in(spec.precision)
     if spec.platform == "cpu" and spec.num_gpus > 1:  # one process has torch's own default, which OMP_NUM_THREADS sets
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
@@ -141,6 +141,8 @@ def train(spec: RunSpec, result_file: Path) -> None:
         limit_val_batches=0,
         use_distributed_sampler=False,
     )
+    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
+        rendezvous.check_srun()
     _fit(trainer, module, spec)
 
 
@@ -189,12 +191,18 @@ def _environment(spec: RunSpec) -> list[Any]:
     """
     if "SLURM_NTASKS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         return []
-    if "SLURM_STEP_ID" in os.environ and os.environ["SLURM_NTASKS"] == str(spec.num_gpus * spec.num_nodes):
+    if _is_srun_task(spec):
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(spec.num_gpus))  # Lightning refuses srun --ntasks without it
         return []
     from lightning.pytorch.plugins.environments import LightningEnvironment
 
     return [LightningEnvironment()]
+
+
+def _is_srun_task(spec: RunSpec) -> bool:
+    """Whether srun has started all ranks of this training."""
+    ranks = str(spec.num_gpus * spec.num_nodes)
+    return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_NTASKS") == ranks
 
 
 def _declared(spec: RunSpec) -> dict[str, Any]:

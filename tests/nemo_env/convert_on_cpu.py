@@ -1,6 +1,8 @@
 """`convert_checkpoint.py` where there is no Transformer Engine: NeMo's importer is the real one, the layers stand in.
 
-    PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo_env/convert_on_cpu.py --model llama --source …
+    PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo_env/convert_on_cpu.py llama qwen
+
+Every model named, each from the folder "from MODEL" to the folder "to MODEL", in one process, which imports NeMo once.
 
 NeMo's importers write into layers that hold a norm and the linear after it together, as Transformer Engine's do.
 Megatron's own hold them apart and keep norms in float32, so without Transformer Engine, which has to be built for a
@@ -48,4 +50,7 @@ if __name__ == "__main__":
     rope_utils.fused_apply_rotary_pos_emb = torch.nn.Identity()  # asked for; nothing is computed here
     base.local_layer_spec = layers
     conversion.LAYERS_OF = "megatron"
-    sys.exit(main(["convert", *sys.argv[1:]], program="convert_checkpoint.py"))
+    for model in sys.argv[1:]:
+        arguments = ["--model", model, "--source", f"from {model}", "--output", f"to {model}"]
+        if code := main(["convert", *arguments], program="convert_checkpoint.py"):
+            sys.exit(code)

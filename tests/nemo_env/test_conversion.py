@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -115,23 +116,45 @@ def expected(theirs):
     return held
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-def test_every_weight_of_a_hugging_face_checkpoint_arrives(model, shim, tmp_path):
-    import torch
+MODELS = ("llama", "qwen", "mistral")
 
-    theirs = write_checkpoint(model, tmp_path / "from there")
+
+@dataclass(frozen=True)
+class Converted:
+    folder: Path
+    stdout: str
+    stderr: str
+    theirs: dict
+
+
+@pytest.fixture(scope="module")
+def converted(shim, tmp_path_factory):
+    """Every model, in one process: most of a tiny conversion is NeMo's import."""
+    folder = tmp_path_factory.mktemp("conversion")
+    theirs = {model: write_checkpoint(model, folder / f"from {model}") for model in MODELS}
     path = os.pathsep.join(map(str, (ROOT, shim)))
-    arguments = ("--model", model, "--source", "from there", "--output", "to here")
     done = subprocess.run(
-        [sys.executable, HERE / "convert_on_cpu.py", *arguments], capture_output=True, text=True, timeout=300,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, HERE / "convert_on_cpu.py", *MODELS], capture_output=True, text=True, timeout=300,
+        cwd=folder, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "This needs at least" in done.stderr
-    assert done.stdout.splitlines()[-1] == "to here"
-    assert {path.name for path in tmp_path.iterdir()} == {"from there", "to here"}
-    assert (tmp_path / "to here" / "context" / "model.yaml").is_file()
-    ours, held = read_weights(tmp_path / "to here"), expected(theirs)
+    return Converted(folder, done.stdout, done.stderr, theirs)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_weight_of_a_hugging_face_checkpoint_arrives(model, converted):
+    import torch
+
+    target = converted.folder / f"to {model}"
+    assert (target / "context" / "model.yaml").is_file()
+    ours, held = read_weights(target), expected(converted.theirs[model])
     assert set(ours) == set(held)
     for name, weight in held.items():
         assert torch.equal(ours[name], weight), name
+
+
+def test_the_needs_are_said_first_and_nothing_but_the_checkpoint_is_left(converted):
+    assert converted.stderr.count("This needs at least") == len(MODELS)
+    assert [line for line in converted.stdout.splitlines() if line.startswith("to ")] == [f"to {m}" for m in MODELS]
+    left = {path.name for path in converted.folder.iterdir()}
+    assert left == {f"{which} {model}" for which in ("from", "to") for model in MODELS}

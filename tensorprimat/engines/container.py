@@ -1,0 +1,42 @@
+"""The container of `--executor docker`: what the daemon refuses, in words, and whether it is gone without a word."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core.errors import RunError
+
+ENDING = (
+    "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or by the system because the "
+    "host's memory ran out (dmesg says)"
+)
+
+
+@contextlib.contextmanager
+def refusals(image: str | None) -> Iterator[None]:
+    """Raise as RunError what the daemon will not do."""
+    import docker.errors
+
+    try:
+        yield
+    except docker.errors.DockerException as error:
+        said = str(getattr(error, "explanation", None) or error).strip().splitlines()[0]
+        raise RunError(
+            f"--executor docker: {said}; `docker info` tells whether the daemon runs and lets you in, "
+            f"`docker run --rm {image} torchrun --help` whether the image can be had and has what it needs"
+        ) from error
+
+
+def is_gone(job: Any) -> bool:
+    """Whether the container of NeMo-Run's job is no more and has not written how it ended.
+
+    NeMo-Run 0.11 then waits for ever: its containers are removed as they end, and their state is read from that file.
+    """
+    import docker
+
+    app = job.handle.rpartition("/")[2]
+    alive = docker.from_env().containers.list(filters={"label": f"nemo-run/id={app}"})
+    return not alive and not any(Path(job.executor.job_dir).glob("status_*.out"))

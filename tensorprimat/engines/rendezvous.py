@@ -1,0 +1,42 @@
+"""Whether a rank that srun has started can find rank 0, asked before torch waits half an hour for it without a word."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from tensorprimat.core.errors import RunError
+
+PATIENCE_SECONDS = 300.0  # rank 0 first imports what this rank has just imported, maybe from a slower disk
+ANSWER_SECONDS = 5.0  # of a host that is there
+REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
+
+
+def check_srun() -> None:
+    """Raises RunError where the host that Lightning reads from Slurm's list has no address, or nobody answers there."""
+    from lightning.fabric.plugins.environments import SLURMEnvironment
+
+    place = SLURMEnvironment()
+    host, port = place.main_address, place.main_port
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        raise RunError(f"srun: the host of rank 0, {host}, has no address here ({error.strerror}); {REMEDY}") from error
+    if place.global_rank() > 0:
+        wait_for(host, port, patience_seconds=PATIENCE_SECONDS)
+
+
+def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
+    """Until somebody listens there. Raises RunError where nobody does in time."""
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RunError(
+                    f"srun: rank 0 did not answer at {host}:{port} in {patience_seconds:g} s ({error}); {REMEDY}"
+                ) from error
+            time.sleep(0.5)
+        else:
+            return
