@@ -204,6 +204,11 @@ def test_a_wrong_flag_is_one_line(folder, flags, says, capsys):
     assert says in line
 
 
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_made(folder, capsys):
+    assert main(["aggregate", str(folder), "--html", str(folder)]) == 2
+    assert capsys.readouterr().err == f"tprimat aggregate: --html {folder}: a folder; name a file in it\n"
+
+
 def test_a_folder_without_cells_says_what_to_do(tmp_path, capsys):
     assert main(["aggregate", str(tmp_path)]) == 2
     assert "no cells in it; run tprimat sweep first" in capsys.readouterr().err

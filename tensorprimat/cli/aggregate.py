@@ -55,11 +55,13 @@ def command(
       2  a flag is wrong, or the folder holds no cells
     """
     from tensorprimat.analysis import aggregate
+    from tensorprimat.cli import options
     from tensorprimat.core.cells import load_rows
     from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import aggregate as reports
     from tensorprimat.reports.cells import rows_csv
 
+    options.refuse_folders(output=output, csv=csv, html=html, plot=plot, roofline=roofline)
     cells, problems = load_rows(folder)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)

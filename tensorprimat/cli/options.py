@@ -27,6 +27,13 @@ def fraction(flag: str, text: str) -> float:
     return value / 100 if is_percent else value
 
 
+def refuse_folders(**files: Path | None) -> None:
+    """Raise UsageError naming the flag where a file to be written is a folder."""
+    for flag, path in files.items():
+        if path is not None and path.is_dir():
+            raise UsageError(f"--{flag.replace('_', '-')} {path}: a folder; name a file in it")
+
+
 def writable_folder(flag: str, folder: Path) -> Path:
     """The folder, made where it does not exist. Raises UsageError naming the flag where nothing can be written."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,19 @@ def _spread(cell: Cell) -> str | None:
         return "OOM" if cell.status == "oom" else "failed"
     if cell.mean_time_ms is None:
         return None
-    around = "" if cell.std_time_ms is None else f" ± {milliseconds(cell.std_time_ms)}"
-    return milliseconds(cell.mean_time_ms) + around
+    return with_spread(cell.mean_time_ms, cell.std_time_ms)
+
+
+def with_spread(mean: float, deviation: float | None) -> str:
+    """A time with two digits of its deviation, and no digit that this makes meaningless.
+
+    >>> with_spread(31.0, 3.774), with_spread(12.34567, 0.01234), with_spread(12345.6, 150.0), with_spread(12.3, None)
+    ('31.0 ± 3.8', '12.346 ± 0.012', '12,346 ± 150', '12.3')
+    """
+    if not deviation:
+        return milliseconds(mean)
+    decimals = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
 
 
 def fits(cell: Cell) -> str | None:
