@@ -81,7 +81,8 @@ def test_nanochat_counts_all_gpus(read_text: Any, mfu: str) -> None:
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(524_288 / 0.64881 / 8)
     assert result.performance_metrics.reported.tokens_per_second == pytest.approx(808_077)
     assert result.steps[1].reported_mfu == pytest.approx(0.5051)
-    assert (result.training_config.precision, result.training_config.global_batch_size) == ("bf16", 256)
+    config = result.training_config
+    assert (config.precision, config.global_batch_size, config.max_steps) == ("bf16", 256, 16704)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(75422.02 * 2**20 / 1e9)
     assert not result.steps.column("interrupted_by").any()
 

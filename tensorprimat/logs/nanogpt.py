@@ -211,10 +211,12 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
     for line, text in log.lines_of_one_rank(lambda text: _row(text) or _clock_row(text)):
         if found := _row(text):
             spelling, match = found
+            _plan(match, seen)
             yield spelling.project, _step(line, spelling, match, interrupted_by)
             interrupted_by = ""
             continue
         if mark := _clock_row(text):
+            _plan(mark, seen)
             clock.note(line, mark)
             continue
         if announced := _INTERRUPTION.search(text):
@@ -222,6 +224,12 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
         elif _NOTABLE.search(text):
             _notice(text, seen)
     yield from (("modded-nanogpt", step) for step in clock.steps())
+
+
+def _plan(row: re.Match[str], seen: _Seen) -> None:
+    """How many steps there shall be, where rows say it: `step 12/6200`."""
+    if planned := rows.whole(row.groupdict().get("last")):
+        seen.config["max_steps"] = planned
 
 
 def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
