@@ -14,6 +14,7 @@ GROUP_GAP = 0.7  # between groups of bars, in bars
 LEAST_BARS = 4.5  # a panel of fewer bars keeps room around them
 TEXT_SHARE = 0.018  # of a panel's width, which one character of a value takes
 LABEL_WIDTH = 22  # characters of a label on one line
+FURTHEST = 1.8  # times the longest bar: an interval that reaches beyond ends in an arrow, or bars would be lines
 DRAWABLE = 1e15  # longer bars than this are nonsense, and break the axes
 
 
@@ -47,19 +48,21 @@ def bar_panel(axes: Any, panel: Panel) -> None:
         edgecolor="white",
         linewidth=0.0,
     )
+    furthest = FURTHEST * max(drawn)
     ends = []
     for where, value, bar in zip(places, drawn, ordered, strict=True):
         end = value
-        if bar.low is not None and bar.high is not None and bar.high < DRAWABLE:
+        if bar.low is not None and bar.high is not None and bar.high >= value:
+            end = max(value, min(bar.high, furthest))
             axes.errorbar(
-                value, where, xerr=[[max(0.0, value - bar.low)], [max(0.0, bar.high - value)]],
-                color=INK, capsize=3.5, linewidth=1.2,
-            )  # fmt: skip
-            end = max(value, bar.high)
+                value, where, xerr=[[max(0.0, value - bar.low)], [end - value]], color=INK, capsize=3.5, linewidth=1.2
+            )
+            if bar.high > furthest:
+                axes.plot([end], [where], color=INK, marker=">", ms=7)
         ends.append(end)
     reach = max(ends) or 1.0
     for where, end, bar in zip(places, ends, ordered, strict=True):
-        axes.text(end + 0.012 * reach, where, bar.text, va="center", fontsize=8.5)
+        axes.text(end + 0.02 * reach, where, bar.text, va="center", fontsize=8.5)
     longest = max(len(bar.text) for bar in ordered)
     axes.set_xlim(0, reach / (1 - min(0.6, max(0.23, TEXT_SHARE * longest))))  # room for the values
     slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # two bars do not fill a panel like walls

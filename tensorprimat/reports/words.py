@@ -131,10 +131,14 @@ def plus_minus(estimate: Estimate) -> str | None:
 
     >>> plus_minus(Estimate(value=100.0, low=99.0, high=101.5, rests_on=""))
     '±1.5 %'
+    >>> plus_minus(Estimate(value=100.0, low=1.0, high=9000.0, rests_on=""))
+    '±100 % or more'
     """
     if not estimate.value or estimate.low is None or estimate.high is None:
         return None
     half = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
+    if half > 1:
+        return "±100 % or more"
     return f"±{100 * half:.1f} %" if math.isfinite(half) and half >= 0.001 else f"±{100 * half:.1g} %"
 
 
