@@ -165,8 +165,8 @@ def work(stretch):
     return b"x" * 2**20
 
 with parts.outcomes(work, [parts.Stretch(0, 1), parts.Stretch(1, 2)]) as found:
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", flush=True)

@@ -137,6 +137,17 @@ def test_files_of_one_folder_are_one_run_and_a_restart_is_a_segment(tmp_path):
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.25)
 
 
+def test_the_tenth_file_of_one_second_comes_after_the_ninth(tmp_path):
+    for number, seconds in ((9, 0.5), (10, 0.25)):
+        events = Events(tmp_path / "writing")
+        for row in range(1, 4):
+            events.log(row, 60 * number + row, {**MEGATRON, "iteration-time": seconds})
+        (written,) = events.close().iterdir()
+        written.rename(tmp_path / f"events.out.tfevents.1700000000.host.1.{number}")
+    (tmp_path / "writing").rmdir()
+    assert [step.seconds for step in logs.read(tmp_path).steps] == [0.5] * 3 + [0.25] * 3
+
+
 def test_a_folder_of_several_runs_names_them(tmp_path):
     for name in ("a", "b"):
         hugging_face(tmp_path / name).close()

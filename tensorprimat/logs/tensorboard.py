@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -201,7 +202,7 @@ def _event_files(folder: Path) -> Iterator[Path]:
     seen = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted(names, key=_with_numbers):
             seen += 1
             if seen > MOST_ENTRIES:
                 return
@@ -209,11 +210,16 @@ def _event_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+def _with_numbers(name: str) -> list[str | int]:
+    """A key that sorts numbers in a name as numbers: the tenth file of one second comes after the ninth."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
 def _files_of_one_run(log: Log) -> list[Path]:
     if not log.is_folder:
         return [log.path]
-    found = [path for path in sorted(log.path.iterdir()) if path.is_file() and is_event_file(path)]
-    found = found or list(_event_files(log.path))
+    found = [path for path in log.path.iterdir() if path.is_file() and is_event_file(path)]
+    found = sorted(found, key=lambda path: _with_numbers(path.name)) or list(_event_files(log.path))
     folders = list(dict.fromkeys(path.parent for path in found))
     if len(folders) > 1:
         some = ", ".join(str(folder.relative_to(log.path)) for folder in folders[:5])
