@@ -18,6 +18,7 @@ Each is the best of three, because other programs can only make it slower; the w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import re
@@ -30,7 +31,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tensorprimat.logs.parts import processors
+import psutil
+
+from tensorprimat.core.cores import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDLE = "elapsed time per iteration"
@@ -78,10 +81,11 @@ def extract(path: Path, folder: Path) -> tuple[float, float]:
     started, peak = time.perf_counter(), 0
     with subprocess.Popen(
         [*command, "--model-name", "llama", "--output", str(folder)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as running:  # fmt: skip
+        watched = psutil.Process(running.pid)
         while running.poll() is None:
-            peak = max(peak, sum(map(resident_bytes, members(running.pid))))
+            peak = max(peak, resident_bytes(watched))
             time.sleep(0.02)
         seconds = time.perf_counter() - started
     if running.returncode:
@@ -89,26 +93,13 @@ def extract(path: Path, folder: Path) -> tuple[float, float]:
     return seconds, peak / MEGABYTE
 
 
-def members(session: int) -> list[Path]:
-    """The processes of a session, as their folders in /proc."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # ended since
-            continue
-        if int(status[3]) == session:
-            found.append(folder)
-    return found
-
-
-def resident_bytes(process: Path) -> int:
-    """Its memory, what it shares with others in equal parts."""
-    try:
-        rollup = (process / "smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return 1024 * int(re.search(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)[1])  # type: ignore[index]
+def resident_bytes(process: psutil.Process) -> int:
+    """The memory of a process and of those that it began, what they share counted once."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended since
+        for one in (process, *process.children(recursive=True)):
+            total += one.memory_full_info().pss
+    return total
 
 
 def parse(path: Path) -> tuple[float, int]:
@@ -209,7 +200,7 @@ def main() -> int:
             show("extract, iteration lines only", path, seconds, count, peak=peak)
         for what, of in (
             ("parse, one core", parse_on_one_core),
-            (f"parse, {processors()} cores", parse),
+            (f"parse, {usable_cores()} cores", parse),
             ("three fields, a loop", three_fields),
         ):
             seconds, rows = min(of(path) for _ in range(3))
@@ -222,7 +213,7 @@ def main() -> int:
             path = make(folder / "sparse.log", lines=count, noise_between=50)
             of_grep = min(grep(path) for _ in range(3))
             show("grep -c, one row in 50 lines", path, of_grep, count, grep=of_grep)
-            for what, of in (("parse, one core", parse_on_one_core), (f"parse, {processors()} cores", parse)):
+            for what, of in (("parse, one core", parse_on_one_core), (f"parse, {usable_cores()} cores", parse)):
                 seconds, rows = min(of(path) for _ in range(3))
                 show(what, path, seconds, rows, grep=of_grep)
             show("hash, the same", path, min(hashed(path) for _ in range(3)), rows, grep=of_grep)

@@ -203,4 +203,4 @@ def in_stretches(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(parts, "STRETCH_BYTES", size)
     monkeypatch.setattr(parts, "WORTH_PROCESSES_BYTES", size)
     monkeypatch.setattr(megatron, "FACTS_BYTES", size)
-    monkeypatch.setattr(parts, "processors", lambda: 2)
+    monkeypatch.setattr(parts, "usable_cores", lambda: 2)

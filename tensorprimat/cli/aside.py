@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
+
+from tensorprimat.core.cores import usable_cores
 
 Aside = Callable[..., Callable[[], Any]]
 """aside(function, *arguments) begins the call; calling what it returns gives the outcome, or raises what was raised."""
@@ -22,7 +23,7 @@ def second_process() -> Iterator[Aside]:
 
     The second process begins with the first call, as a copy of this one: the earlier, the smaller.
     """
-    if sys.platform != "linux" or (os.cpu_count() or 1) == 1:
+    if sys.platform != "linux" or usable_cores() == 1:
         yield functools.partial
         return
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _leave_interrupts) as pool:

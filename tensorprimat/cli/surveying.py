@@ -22,11 +22,11 @@ from rich.text import Text
 
 from tensorprimat.cli import options
 from tensorprimat.core import store
+from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
-from tensorprimat.logs.parts import processors
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import Finding
 from tensorprimat.reports import console, words
@@ -128,7 +128,7 @@ def _looked_at(items: Sequence[survey.Item]) -> Iterator[Finding]:
 
     Raises RunError where the system ends one of them.
     """
-    workers = min(processors(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
+    workers = min(usable_cores(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
     if workers < 2:
         yield from map(_look, items)
         return

@@ -24,11 +24,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from tensorprimat.core import models
+from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import endings, profiling, rendezvous
 from tensorprimat.machine import environment
-from tensorprimat.machine.platform import Machine, detect, multiply_float32_in, usable_cores
+from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
 
 LARGEST_REPLICATED = 1_000_000_000
 """Parameters up to which `auto` gives every rank a whole replica (DDP); beyond it the state is split (FSDP). The rule

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 from collections import deque
@@ -19,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import register_after_fork
 from typing import NamedTuple, TypeVar
 
+from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log
@@ -43,13 +43,8 @@ class _Running(NamedTuple):
     stretch: Stretch
 
 
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _processes() -> int:
-    return min(processors(), MOST_PROCESSES)
+    return min(usable_cores(), MOST_PROCESSES)
 
 
 def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
@@ -58,7 +53,7 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
     first_bytes: of the first one.
     """
     rest = log.size_bytes - first_bytes
-    alone = sys.platform != "linux" or processors() == 1 or multiprocessing.parent_process() is not None
+    alone = sys.platform != "linux" or usable_cores() == 1 or multiprocessing.parent_process() is not None
     if alone or rest < WORTH_PROCESSES_BYTES or log.is_binary or not files.is_plain(log.path):
         return []
     rounds = -(-rest // (STRETCH_BYTES * _processes()))  # as many stretches as keep every processor busy to the end

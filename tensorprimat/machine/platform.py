@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.records import GpuInfo, Platform
 from tensorprimat.core.units import GB
 
@@ -148,13 +149,6 @@ def multiply_float32_in(precision: str) -> None:
     if precision == "tf32" and torch.version.hip is not None:
         os.environ["HIPBLASLT_ALLOW_TF32"] = "1"  # without it ROCm's torch stays at fp32: pytorch/pytorch#143549
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:
