@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError, UsageError
 from tensorprimat.core.records import Result
+from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import (
     deepspeed,
     endings,
@@ -31,7 +32,6 @@ from tensorprimat.logs import (
     torchtitan,
 )
 from tensorprimat.logs.format import Format, Given
-from tensorprimat.logs.joining import FLAGS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 FORMATS: tuple[Format, ...] = (

@@ -1,23 +1,12 @@
-"""Which platform a device name belongs to, and device names in running text. Only what is certain; None otherwise."""
+"""Device names in running text. Only what is certain; None otherwise."""
 
 from __future__ import annotations
 
 import re
 
-from tensorprimat.core.records import Platform
+from tensorprimat.core.devices import platform_of
 
-_VENDORS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
-    ("cpu", re.compile(r"\bCPU\b|\bXeon\b|\bEPYC\b|\bRyzen\b", re.IGNORECASE)),
-    ("amd", re.compile(r"\bAMD\b|\bInstinct\b|\bMI\d{3}[A-Z]{0,2}\b|\bgfx\d{3,4}|\bRadeon\b", re.IGNORECASE)),
-    (
-        "nvd",
-        re.compile(
-            r"\bNVIDIA\b|\bTesla\b|\bGeForce\b|\bQuadro\b|\bRTX\b|\bGrace\b"
-            r"|(?<![A-Za-z0-9])(?:G?[ABHV]\d{2,3}|GB?200|GH200|L4|L40S?|T4|P100)(?![0-9])",
-            re.IGNORECASE,
-        ),
-    ),
-)
+__all__ = ["find_name", "platform_of"]
 
 _IN_TEXT = re.compile(
     r"(?:AMD )?(?:Instinct )?\bMI(?:100|210|25\d[X]?|300[AXC]|308X|325X|350X|355X)(?: OAM)?\b"
@@ -27,19 +16,8 @@ _IN_TEXT = re.compile(
 )
 
 
-def platform_of(device_name: str | None) -> Platform | None:
-    """Whose device this is, by the words in its name.
-
-    >>> platform_of("AMD Instinct MI300X"), platform_of("NVIDIA H100 80GB HBM3"), platform_of("Unit 7")
-    ('amd', 'nvd', None)
-    """
-    if not device_name:
-        return None
-    return next((platform for platform, words in _VENDORS if words.search(device_name)), None)
-
-
 def find_name(text: str) -> str | None:
-    """The first device name in a text, spelled as there.
+    """Return the first device name in a text, spelled as there.
 
     >>> find_name("CUDA capacity: NVIDIA H100 with 94.99GiB memory")
     'NVIDIA H100'

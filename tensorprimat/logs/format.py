@@ -8,33 +8,17 @@ never fills in a default and never looks at the file's name. `logs.read` joins a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.records import Platform, Result
+from tensorprimat.core.stated import Given
 from tensorprimat.core.steps import Steps
 
 if TYPE_CHECKING:
     from tensorprimat.logs.text import Log
 
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What the user said by flag; None means not said. It overrides the log, and a conflict is a warning."""
-
-    model_name: str | None = None
-    num_gpus: int | None = None
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str | None = None
-    gpu: str | None = None
-    """Device name, as the hardware catalogue or a driver spells it."""
-    warmup_steps: int | None = None
-
-    def said(self) -> dict[str, Any]:
-        """Only what was said, by field name."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+__all__ = ["Format", "Given", "Reading"]
 
 
 @dataclass(kw_only=True)

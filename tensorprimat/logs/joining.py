@@ -1,52 +1,32 @@
-"""From what a log says (`Reading`) and what the user said (`Given`) to a `Result` with every figure computed."""
+"""Build a `Result` with every figure computed from what a log says (`Reading`) and what the user states (`Given`)."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from datetime import datetime, timezone
-from typing import Any, TypeVar
-
-import numpy as np
-from pydantic import ValidationError
 
 from tensorprimat import __version__
-from tensorprimat.core import models
+from tensorprimat.core import devices, stated
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import (
     STACK_OF_PLATFORM,
-    GpuInfo,
     Model,
     PerformanceMetrics,
     Provenance,
-    Record,
     Reported,
     Result,
     Run,
     Source,
     TrainingConfig,
 )
-from tensorprimat.core.steps import Steps, distinct
+from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
-from tensorprimat.logs import devices, endings
+from tensorprimat.logs import endings
 from tensorprimat.logs.format import Format, Given, Reading
 from tensorprimat.logs.text import Log
 
-_Record = TypeVar("_Record", bound=Record)
-
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
-
-SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
-
-FLAGS = {
-    "num_gpus": "--num-gpus",
-    "global_batch_size": "--global-batch-size",
-    "micro_batch_size": "--micro-batch-size",
-    "sequence_length": "--sequence-length",
-    "precision": "--precision",
-    "warmup_steps": "--warmup",
-}
-"""Fields of Given that are fields of TrainingConfig, with the flag that says them."""
 
 
 def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
@@ -57,17 +37,17 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
     digest = _Digest(log)
     said = format.read(log)
     if isinstance(said, Result):
-        return _amended(said, given, warnings)
+        return stated.amended(said, given, warnings)
     endings.examine(log, said)
     warnings = [*warnings, *said.warnings]
     assumed: dict[str, str] = {}
-    config = _configuration(said.training_config, given, warnings, assumed)
-    gpu_info = _gpu_info(said.gpu_info, config, given, warnings, assumed)
+    config = stated.configuration_of(said.training_config, given, warnings, assumed)
+    gpu_info = stated.device_of(said.gpu_info, config, given, warnings, assumed)
     platform = devices.platform_of(gpu_info.device_name) or said.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
-    steps = _with_work(said.steps, config, given)
-    warnings += _conflicts_of_work(steps, config, given)
+    steps = stated.with_work(said.steps, config, given)
+    warnings += stated.conflicts_of_work(steps, config, given)
     return summarise(
         Result(
             platform=platform,
@@ -75,9 +55,9 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
             timestamp=said.timestamp,
             complete=said.complete,
             gpu_info=gpu_info,
-            model=_model(_believed(Model, said.model, warnings), given, warnings, assumed),
+            model=stated.model_of(stated.believed(Model, said.model, warnings), given, warnings, assumed),
             training_config=config,
-            performance_metrics=_reported_means(_believed(Reported, said.reported, warnings), config),
+            performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
             runs=_runs(said),
             provenance=Provenance(
                 engine="logs",
@@ -100,117 +80,6 @@ def says_anything(result: Result) -> bool:
     rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)
     samples = (performance.samples_per_second, performance.samples_per_second_per_gpu)
     return any(rate is not None for rate in (*rates, *samples))
-
-
-def _configuration(
-    from_log: dict[str, Any], given: Given, warnings: list[str], assumed: dict[str, str]
-) -> TrainingConfig:
-    values = dict(from_log)
-    for name, value in given.said().items():
-        if name not in FLAGS:
-            continue
-        _override(values, name, value, FLAGS[name], warnings)
-        assumed[name] = FLAGS[name]
-    return _with_derived(_believed(TrainingConfig, values, warnings))
-
-
-def _believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -> _Record:
-    """The record of what a log says, without what no run can be: a batch of 10**100, from a line that was damaged."""
-    try:
-        return record(**said)
-    except ValidationError as error:
-        absurd = {str(found["loc"][0]) for found in error.errors()}
-        warnings += [
-            f"{name}: the log says {str(said[name])[:40]}, which cannot be; left out" for name in sorted(absurd)
-        ]
-        return record(**{name: value for name, value in said.items() if name not in absurd})
-
-
-def _override(values: dict[str, Any], name: str, value: object, flag: str, warnings: list[str]) -> None:
-    known = values.get(name)
-    if known is not None and known != value:
-        warnings.append(f"{name}: {flag} {value} is used, though the log says {known}")
-    values[name] = value
-
-
-def _with_derived(config: TrainingConfig) -> TrainingConfig:
-    """What follows from the parallel sizes, where all of them are known."""
-    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    if not (config.num_gpus and tensor and pipeline):
-        return config
-    replica = tensor * pipeline * (config.context_parallel_size or 1)
-    replicas = config.data_parallel_size or (config.num_gpus // replica if config.num_gpus % replica == 0 else None)
-    micro, batch, accumulation = config.micro_batch_size, config.global_batch_size, config.gradient_accumulation_steps
-    if accumulation is None and replicas and micro and batch and batch % (micro * replicas) == 0:
-        accumulation = batch // (micro * replicas)
-    return config.model_copy(
-        update={"data_parallel_size": replicas, "gradient_accumulation_steps": accumulation},
-    )
-
-
-def _gpu_info(
-    from_log: dict[str, Any], config: TrainingConfig, given: Given, warnings: list[str], assumed: dict[str, str]
-) -> GpuInfo:
-    values = dict(from_log)
-    if given.gpu:
-        known = values.get("device_name")
-        if known and known.casefold() != given.gpu.casefold():
-            warnings.append(f"gpu_info: --gpu {given.gpu} is used, though the log says {known}")
-        if known is None or known.casefold() != given.gpu.casefold():
-            values = {"device_name": given.gpu}  # nothing else that the log says belongs to this device
-        assumed["device_name"] = "--gpu"
-    values.setdefault("device_count", config.num_gpus)
-    return _believed(GpuInfo, values, warnings)
-
-
-def _model(model: Model, given: Given, warnings: list[str], assumed: dict[str, str]) -> Model:
-    preset = models.identify(model.shape) if model.shape else None
-    known = model.name or (preset.model if preset else None)
-    if given.model_name is not None:
-        if known and not _same_name(known, given.model_name):
-            warnings.append(f"model: --model-name {given.model_name} is used, though the log says {known}")
-        assumed["model.name"] = "--model-name"
-    return model.model_copy(
-        update={
-            "name": given.model_name or known,
-            "preset": model.preset or (preset.name if preset else None),
-            "parameters": model.parameters or (models.parameters(model.shape) if model.shape else None),
-        }
-    )
-
-
-def _same_name(one: str, other: str) -> bool:
-    """Whether one name is a longer spelling of the other: llama, llama3.1_8B-BF16-pretrain."""
-    one, other = one.casefold(), other.casefold()
-    return one in other or other in one
-
-
-def _with_work(steps: Steps, config: TrainingConfig, given: Given) -> Steps:
-    """Samples and tokens of a step where rows carry the one and the sequence length gives the other; rates over all."""
-    if not len(steps):
-        return steps
-    if config.num_gpus and steps.has(SAMPLES_PER_GPU) and (given.num_gpus or not steps.has(SAMPLES)):
-        steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
-    if given.global_batch_size and "samples" in steps.seen:
-        steps = steps.replace(samples=float(given.global_batch_size))
-    if "samples" in steps.seen and config.sequence_length and ("tokens" not in steps.seen or given.sequence_length):
-        samples = steps.column("samples")
-        steps = steps.replace(tokens=np.asarray(samples * config.sequence_length, np.float64))
-    return steps
-
-
-def _conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> list[str]:
-    """A log that counts the tokens of a step itself is believed; flags that make others of it are said."""
-    if not (given.global_batch_size or given.sequence_length) or "tokens" not in steps.seen:
-        return []
-    counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])
-    product = (config.global_batch_size or 0) * (config.sequence_length or 0)
-    if len(counted) != 1 or not product or counted[0] == product:
-        return []
-    return [
-        f"tokens_per_step: the log counts {counted[0]:,.0f}, which is used, though --global-batch-size × "
-        f"--sequence-length is {product:,}"
-    ]
 
 
 def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMetrics:
@@ -303,24 +172,3 @@ class _Digest:
         if self._problem is not None:
             raise self._problem
         return (None, None) if self._is_folder else (self._hash.hexdigest(), self._size_bytes)
-
-
-def _amended(result: Result, given: Given, warnings: list[str]) -> Result:
-    """A result record read again, with what the user said laid over it."""
-    notes = [*result.warnings, *warnings]
-    assumed = dict(result.provenance.assumed)
-    config = _configuration(result.training_config.model_dump(), given, notes, assumed)
-    gpu_info = _gpu_info(result.gpu_info.model_dump(), config, given, notes, assumed)
-    return summarise(
-        result.model_copy(
-            update={
-                "training_config": config,
-                "gpu_info": gpu_info,
-                "platform": devices.platform_of(given.gpu) or result.platform,
-                "model": _model(result.model, given, notes, assumed),
-                "provenance": result.provenance.model_copy(update={"assumed": assumed}),
-                "steps": _with_work(result.steps, config, given),
-                "warnings": tuple(dict.fromkeys(notes)),
-            }
-        )
-    )
