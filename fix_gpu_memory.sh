@@ -7,7 +7,8 @@
 #   ./fix_gpu_memory.sh --pid 4711 --yes
 #
 # Flags: `python3 -m tensorprimat processes --help` lists them. Only a process that holds a GPU, belongs to you, runs
-# Python, and has lost its parent (or is named by --pid) is ever ended: SIGTERM first, SIGKILL after a grace time.
+# Python, has lost its parent and session and uses neither CPU nor GPU (or is named by --pid) is ever ended: SIGTERM
+# first, then a second question. In doubt it lists and ends nothing.
 #
 # There is no step that "clears PyTorch's cache": torch.cuda.empty_cache() gives back what the calling process itself
 # has cached. Called in another process it frees nothing; memory comes back when its owner ends.

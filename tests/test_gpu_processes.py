@@ -1,4 +1,4 @@
-"""fix_gpu_memory.sh: only leftovers of ours that hold a GPU are ended. Real processes, and programs that list them."""
+"""fix_gpu_memory.sh ends only idle leftovers of the user's own that hold a GPU: real processes, faked GPU programs."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.machine import gpu_processes
+from tensorprimat.machine import gpu_processes, leftovers
 
 HOLD = "import sys, time, signal; f = open(sys.argv[1]); {more}; print('ready', flush=True); time.sleep(60)"
 ORPHAN = (
@@ -42,17 +42,30 @@ def started():
             process.communicate()
 
 
-def orphan(device, started, more="pass"):
+def orphan(device, started, more="pass", **settings):
     """A Python process with the device open whose parent has ended."""
     parent = subprocess.Popen(
-        [sys.executable, "-c", ORPHAN, str(device), HOLD.format(more=more)], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", ORPHAN, str(device), HOLD.format(more=more)], stdout=subprocess.PIPE, text=True,
+        **settings,
+    )  # fmt: skip
     said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
     parent.stdout.close()
     parent.wait()
     pid = int(next(iter(said - {"ready"})))
     started.append(pid)
+    wait_until(lambda: adopted_by_a_reaper(pid))
     return pid
+
+
+def wait_until(happens, patience=10):
+    until = time.monotonic() + patience
+    while not happens():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+def lives(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def child(device, started):
@@ -65,7 +78,32 @@ def child(device, started):
 
 def adopted_by_a_reaper(pid):
     parent = psutil.Process(pid).parent()
-    return parent is None or parent.pid == 1 or parent.name() in gpu_processes.REAPERS
+    return parent is None or parent.pid == 1 or parent.name() in leftovers.REAPERS
+
+
+NVIDIA_SMI = """case "$1" in
+*compute-apps=pid,gpu_uuid*) cat <<'END'
+{on}
+END
+;;
+*compute-apps*) cat <<'END'
+{apps}
+END
+;;
+*) cat <<'END'
+{use}
+END
+esac
+"""
+
+
+def fake_nvidia_smi(monkeypatch, folder, *pids, use="GPU-1, 0"):
+    """nvidia-smi that lists processes with 1024 MiB on GPU-1, and utilizations."""
+    script = NVIDIA_SMI.format(
+        on="\n".join(f"{pid}, GPU-1" for pid in pids), apps="\n".join(f"{pid}, 1024" for pid in pids), use=use
+    )
+    fake_primus.program(folder, "nvidia-smi", script)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def fake_smi(monkeypatch, folder, **programs):
@@ -82,35 +120,153 @@ def processes(capsys, *flags):
 
 def test_a_leftover_is_listed_with_its_memory_and_ended_when_told(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
-    assert adopted_by_a_reaper(pid)
-    fake_smi(monkeypatch, tmp_path / "bin", nvidia_smi=f"{pid}, 1024")
-    code, said = processes(capsys, "--dry-run")
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, said = processes(capsys, "--dry-run", "--idle", "0.3")
     assert (code, f"would end {pid}" in said, "1.07 GB" in said) == (0, True, True)
-    assert psutil.pid_exists(pid)
-    code, said = processes(capsys, "--yes")
+    assert lives(pid)
+    code, said = processes(capsys, "--yes", "--idle", "0.3")
     assert code == 0
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not lives(pid)
 
 
-def test_without_a_terminal_and_without_yes_nothing_is_ended(device, started, capsys):
+def test_without_a_terminal_and_without_yes_nothing_is_ended(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
-    code, said = processes(capsys)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, said = processes(capsys, "--idle", "0.3")
     assert code == 0
     assert f"Could be ended: {pid}. No terminal to ask on" in said
-    assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    assert lives(pid)
 
 
-def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(device, started):
+BUSY = "exec('while True: pass')"
+WRITING = "exec('while True: print(1, file=open(sys.argv[1] + str(1), chr(119))); time.sleep(0.01)')"
+
+
+@pytest.mark.parametrize(("more", "reason"), [(BUSY, "s of CPU in"), (WRITING, "is at work")])
+def test_an_orphan_at_work_is_a_training_under_nohup_and_is_left_alone(
+    device, started, tmp_path, monkeypatch, capsys, more, reason
+):
+    pid = orphan(device, started, more=f"print('ready', flush=True); {more}")
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, said = processes(capsys, "--yes", "--idle", "0.5")
+    assert (code, reason in said, "Nothing to end" in said) == (0, True, True)
+    assert lives(pid)
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        ("GPU-1, 7", "GPU GPU-1 is in use (7 %)"),
+        ("GPU-1, [N/A]", "GPU-1 does not say"),
+        ("GPU-2, 0", "GPU-1 does not say"),
+        ("", "GPU-1 does not say"),
+    ],
+)
+def test_an_orphan_on_a_gpu_in_use_or_in_doubt_is_left_alone(
+    device, started, tmp_path, monkeypatch, capsys, use, reason
+):
+    pid = orphan(device, started)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid, use=use)
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, reason in said, "Nothing to end" in said) == (0, True, True)
+    assert lives(pid)
+
+
+def test_without_a_program_that_knows_the_gpus_use_nothing_is_a_leftover(device, started, monkeypatch, capsys):
+    pid = orphan(device, started)
+    monkeypatch.setattr(gpu_processes, "_USE_QUESTIONS", ())
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "in doubt: no program says" in said) == (0, True)
+    assert lives(pid)
+
+
+def test_a_parent_of_number_0_is_unknown_and_never_makes_an_orphan(device, started, tmp_path, monkeypatch, capsys):
+    pid = orphan(device, started)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    real = psutil.Process.ppid
+    monkeypatch.setattr(psutil.Process, "ppid", lambda self: 0 if self.pid == pid else real(self))
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "docker exec and kubectl exec" in said, "Nothing to end" in said) == (0, True, True)
+    assert lives(pid)
+
+
+def test_a_rank_of_a_launcher_that_is_process_1_of_its_container_is_left_alone(
+    device, started, tmp_path, monkeypatch, capsys
+):
+    pid = orphan(device, started)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    real = psutil.Process.name
+    monkeypatch.setattr(psutil.Process, "name", lambda self: "torchrun" if self.pid == 1 else real(self))
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "may have started it" in said) == (0, True)
+    assert lives(pid)
+
+
+def test_a_process_of_a_batch_job_is_left_alone(device, started, tmp_path, monkeypatch, capsys):
+    pid = orphan(device, started, env={**os.environ, "SLURM_JOB_ID": "7"})
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "batch job (SLURM_JOB_ID=7)" in said) == (0, True)
+    assert lives(pid)
+
+
+SESSION = (
+    "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[3].replace("
+    "', start_new_session=True', ''), sys.argv[1], sys.argv[2]]); time.sleep(60)"
+)
+
+
+def test_an_orphan_of_a_session_whose_first_process_lives_is_left_alone(device, started, tmp_path, monkeypatch, capsys):
+    first = subprocess.Popen(
+        [sys.executable, "-c", SESSION, str(device), HOLD.format(more="pass"), ORPHAN], stdout=subprocess.PIPE,
+        start_new_session=True, text=True,
+    )  # fmt: skip
+    said = {first.stdout.readline().strip(), first.stdout.readline().strip()}
+    pid = int(next(iter(said - {"ready"})))
+    started += [first, pid]
+    wait_until(lambda: adopted_by_a_reaper(pid))
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, shown = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, f"first process {first.pid} still runs" in shown) == (0, True)
+    assert lives(pid)
+
+
+def listed(pid, **fields):
+    """The entry of a real process, as the listing makes it."""
+    return gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time(), **fields)
+
+
+def test_one_that_ignores_sigterm_is_asked_about_again_and_only_then_killed(device, started):
     pid = orphan(device, started, more="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     begun = time.monotonic()
-    assert gpu_processes.end([pid], grace_seconds=0.5) == []
+    left = gpu_processes.ask_to_end([listed(pid)], grace_seconds=0.5)
+    assert [holder.pid for holder in left] == [pid]
     assert time.monotonic() - begun >= 0.5
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert lives(pid)
+    assert gpu_processes.insist(left) == []
+    assert not lives(pid)
+
+
+def test_one_that_works_after_sigterm_is_not_killed_by_yes(device, started, tmp_path, monkeypatch, capsys):
+    saves = "signal.signal(signal.SIGTERM, lambda *_: exec('while True: pass'))"
+    pid = orphan(device, started, more=saves)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, said = processes(capsys, "--yes", "--idle", "0.3", "--grace", "0.2")
+    assert (code, f"{pid} was not killed after SIGTERM: is at work" in said) == (1, True)
+    assert lives(pid)
+
+
+def test_a_number_that_means_another_process_by_now_gets_no_signal(device, started):
+    pid = orphan(device, started)
+    before = gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time() - 5)
+    assert gpu_processes.ask_to_end([before], grace_seconds=0) == []
+    assert gpu_processes.insist([before]) == []
+    assert lives(pid)
 
 
 def test_one_whose_parent_runs_is_ended_only_if_named(device, started, capsys):
     process = child(device, started)
-    code, said = processes(capsys, "--yes")
+    code, said = processes(capsys, "--yes", "--idle", "0.2")
     assert "waits for it" in said
     assert "Nothing to end" in said
     assert process.poll() is None
@@ -134,7 +290,7 @@ def test_what_is_not_python_or_not_on_a_gpu_is_never_ended(device, started, tmp_
         code, said = processes(capsys, "--yes", "--pid", str(pid))
         assert (code, len(said.strip().splitlines()) >= 1) == (2, True)
     assert (other.poll(), off.poll()) == (None, None)
-    assert gpu_processes.end([other.pid, off.pid], grace_seconds=0) == []
+    assert gpu_processes.ask_to_end([listed(other.pid), listed(off.pid)], grace_seconds=0) == []
     assert (other.poll(), off.poll()) == (None, None), "judged again at the moment of the signal"
 
 

@@ -1,4 +1,4 @@
-"""`tprimat processes`, `./fix_gpu_memory.sh`: who uses GPU memory, and ending what a crashed training left behind."""
+"""`tprimat processes`, `./fix_gpu_memory.sh`: show who uses GPU memory, and end what a crashed training left behind."""
 
 from __future__ import annotations
 
@@ -23,17 +23,24 @@ NO_CACHE_STEP = (
 def command(
     pid: Annotated[
         list[int] | None,
-        typer.Option(metavar="PID", help="End this one too, though its parent still runs (repeatable)."),
+        typer.Option(metavar="PID", help="End this process too, even if it is no leftover (repeatable)."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be ended; end nothing.")] = False,
+    idle: Annotated[
+        float, typer.Option(metavar="S", help="Seconds without CPU, file and GPU use that make a leftover.")
+    ] = 30.0,
     grace: Annotated[float, typer.Option(metavar="S", help="Seconds between SIGTERM and SIGKILL.")] = 10.0,
 ) -> int:
     """Show GPU memory by process, and offer to end leftover Python training processes.
 
-    A leftover is a Python process of yours that has a GPU open and has lost its parent. Nothing else is ever ended: not
-    another user's process, not one that is not on a GPU, and one whose parent still runs only if --pid names it.
-    Without a terminal and without --yes nothing is ended.
+    A leftover is a Python process of yours that has a GPU open, has lost its parent, and has used neither CPU, files
+    nor GPU while this command watched it for --idle seconds. A process whose parent is unknown (docker exec, kubectl
+    exec), of a session that still lives, of a batch job or of a service is none. In doubt a process is listed and not
+    ended. Nothing else is ever ended, except what --pid names, and that only if it is yours, Python and on a GPU.
+
+    SIGTERM comes first. What still runs after --grace seconds is asked about again; with --yes it is killed if --pid
+    names it or if it is still idle. Without a terminal and without --yes nothing is ended.
 
     \b
     Examples:
@@ -49,38 +56,65 @@ def command(
     from rich.console import Console
 
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.machine import gpu_processes
 
-    if not (math.isfinite(grace) and grace >= 0):
-        raise UsageError(f"--grace {grace:g}: must be 0 or more seconds")
+    for flag, value, least in (("--grace", grace, 0.0), ("--idle", idle, 0.1)):
+        if not (math.isfinite(value) and value >= least):
+            raise UsageError(f"{flag} {value:g}: must be {least:g} or more seconds")
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
-    found = _listed(console)
-    chosen = _chosen(found, pid or [])
+    chosen = _chosen(_listed(console, idle), pid or [])
     if not chosen:
         console.print(f"Nothing to end. {NO_CACHE_STEP}", soft_wrap=True)
         return 0
     numbers = ", ".join(str(holder.pid) for holder in chosen)
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not yes
     if dry_run:
         console.print(f"Dry run: would end {numbers}")
         return 0
-    if not yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not yes and not asks:
         console.print(f"Could be ended: {numbers}. No terminal to ask on; --yes ends them.")
         return 0
-    if not yes and not typer.confirm(f"End {numbers}?"):
+    if asks and not typer.confirm(f"End {numbers}?"):
         return 0
-    left = gpu_processes.end([holder.pid for holder in chosen], grace_seconds=grace)
+    left = _end(console, chosen, named=pid or [], asks=asks, idle=idle, grace=grace)
     console.print("\nAfterwards:")
-    _listed(console)
-    if left:
-        console.print(f"Still running: {', '.join(map(str, left))}; the driver holds them, see dmesg")
-        return 1
-    return 0
+    _listed(console, None)
+    return 1 if left else 0
 
 
-def _listed(console: Any) -> list[Holder]:
-    """Look, and show what was found."""
+def _end(
+    console: Any, chosen: Sequence[Holder], *, named: Sequence[int], asks: bool, idle: float, grace: float
+) -> Sequence[Holder]:
+    """Ask processes to end, then kill those that the user or the rule still allows; return what still runs."""
+    from tensorprimat.machine import gpu_processes
+
+    left = gpu_processes.ask_to_end(chosen, grace_seconds=grace)
+    if not left:
+        return []
+    numbers = ", ".join(str(holder.pid) for holder in left)
+    if asks:
+        stubborn = left if typer.confirm(f"{numbers} still run after SIGTERM. Kill them (SIGKILL)?") else []
+    else:
+        again = gpu_processes.watched([holder for holder in left if holder.pid not in named], seconds=idle)
+        stubborn = [holder for holder in left if holder.pid in named] + [h for h in again if h.keeps is None]
+        for holder in again:
+            if holder.keeps is not None:
+                console.print(f"{holder.pid} was not killed after SIGTERM: {holder.keeps}; --pid {holder.pid} kills it")
+    unkillable = gpu_processes.insist(stubborn)
+    if unkillable:
+        console.print(
+            f"Still running: {', '.join(str(holder.pid) for holder in unkillable)}; the driver holds them, see dmesg"
+        )
+    killed = {holder.pid for holder in stubborn} - {holder.pid for holder in unkillable}
+    return [holder for holder in left if holder.pid not in killed]
+
+
+def _listed(console: Any, idle: float | None) -> list[Holder]:
+    """Return the processes on GPUs and show them; those that may be leftovers are watched first.
+
+    idle: seconds to watch; None shows them without a word about leftovers.
+    """
     from rich.table import Table
 
     from tensorprimat.core.units import GB
@@ -88,6 +122,9 @@ def _listed(console: Any) -> list[Holder]:
 
     memory, answered = gpu_processes.listed()
     found = gpu_processes.holders(memory)
+    if idle is not None and any(holder.keeps is None for holder in found):
+        console.print(f"Watching for {idle:g} s if they are in use ...")
+        found = gpu_processes.watched(found, seconds=idle)
     if not answered:
         console.print(
             "Neither nvidia-smi, rocm-smi nor amd-smi answers; found by open device files alone:", soft_wrap=True
@@ -99,13 +136,20 @@ def _listed(console: Any) -> list[Holder]:
     for holder in found:
         used = "unknown" if holder.memory_bytes is None else f"{holder.memory_bytes / GB:.2f} GB"
         since = "" if holder.started_at is None else f"{holder.started_at:%m-%d %H:%M}"
-        table.add_row(str(holder.pid), holder.user or "", used, since, holder.keeps or "leftover", holder.command[:60])
+        table.add_row(
+            str(holder.pid),
+            holder.user or "",
+            used,
+            since,
+            holder.keeps or ("leftover" if idle else ""),
+            holder.command[:60],
+        )
     console.print(table, soft_wrap=True)
     return found
 
 
 def _chosen(found: Sequence[Holder], named: Sequence[int]) -> list[Holder]:
-    """The leftovers, and those that --pid names. Raises UsageError for a number that must be left alone."""
+    """Return the leftovers, and those that --pid names. Raises UsageError for a number that must be left alone."""
     from tensorprimat.core.errors import UsageError
 
     by_pid = {holder.pid: holder for holder in found}

@@ -1,4 +1,4 @@
-"""Who holds a GPU, and ending what a crashed training left behind.
+"""Processes that hold a GPU, and ending what a crashed training left behind.
 
 nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers, which in a container may mean somebody else. A
 process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.
@@ -13,7 +13,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,14 +21,13 @@ from pathlib import Path
 import psutil
 
 from tensorprimat.core.units import GIB
+from tensorprimat.machine import leftovers
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 """Device files that only a process which computes on a GPU keeps open."""
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
 KILLED_SECONDS = 10.0  # a driver gives back the memory of a large process before it is gone
 POLL_SECONDS = 0.05
-REAPERS = ("systemd", "init")
-"""What takes in processes whose parent has ended, beside process 1: a user's own systemd."""
 MIB = 2**20
 
 
@@ -41,11 +40,17 @@ class Holder:
     """As the vendor's program says; None where it does not."""
     user: str | None = None
     command: str = ""
-    started_at: datetime | None = None
+    created: float | None = None
+    """Start time in seconds since 1970: with the number it names one process, where a number alone is used again."""
     keeps: str | None = None
-    """Why it must not be ended, in words; None for a leftover."""
+    """The reason that it must not be ended; None for a leftover."""
     can_be_chosen: bool = False
-    """Whether --pid may end it all the same: it is ours, Python, on a GPU, and only has somebody who waits for it."""
+    """True if --pid may end it all the same: it is the user's own, Python, and on a GPU."""
+
+    @property
+    def started_at(self) -> datetime | None:
+        """Return the start time in local time."""
+        return None if self.created is None else datetime.fromtimestamp(self.created)
 
 
 def listed(environment: Mapping[str, str] | None = None) -> tuple[dict[int, float | None], list[str]]:
@@ -109,6 +114,66 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, flo
 )
 
 
+def _gpu_uses(environment: Mapping[str, str] | None = None) -> dict[str, float | None]:
+    """Return the utilization of every GPU in percent by its name; None for a GPU that does not say."""
+    found: dict[str, float | None] = {}
+    for question, read in _USE_QUESTIONS:
+        text = _answer(question, environment)
+        if text is not None:
+            found |= dict(read(text))
+    return found
+
+
+def _nvidia_use(text: str) -> Iterable[tuple[str, float | None]]:
+    for gpu, percent in re.findall(r"^([\w-]+), *(\S+)", text, re.MULTILINE):
+        yield gpu, _percent(percent)
+
+
+def _rocm_use(text: str) -> Iterable[tuple[str, float | None]]:
+    with contextlib.suppress(json.JSONDecodeError):
+        cards = json.loads(text)
+        for name, card in cards.items() if isinstance(cards, dict) else ():
+            if isinstance(card, dict) and "GPU use (%)" in card:
+                yield str(name), _percent(str(card["GPU use (%)"]))
+
+
+def _amd_use(text: str) -> Iterable[tuple[str, float | None]]:
+    with contextlib.suppress(json.JSONDecodeError):
+        answer = json.loads(text)
+        cards = answer.get("gpu_data", ()) if isinstance(answer, dict) else answer
+        for card in cards if isinstance(cards, list) else ():
+            usage = card.get("usage") if isinstance(card, dict) else None
+            activity = usage.get("gfx_activity") if isinstance(usage, dict) else None
+            value = activity.get("value") if isinstance(activity, dict) else activity
+            if isinstance(card, dict):
+                yield f"gpu{card.get('gpu')}", _percent(str(value))
+
+
+def _percent(text: str) -> float | None:
+    """Return a utilization, or None for "[N/A]" and what is none.
+
+    >>> _percent("7"), _percent("[N/A]"), _percent("1024")
+    (7.0, None, None)
+    """
+    return float(text) if re.fullmatch(r"\d{1,3}(\.\d+)?", text) and float(text) <= 100 else None
+
+
+def _gpus_of(environment: Mapping[str, str] | None = None) -> dict[int, list[str]]:
+    """Return by process number the GPUs that nvidia-smi lists it on."""
+    text = _answer(("nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"), environment) or ""
+    found: dict[int, list[str]] = {}
+    for pid, gpu in re.findall(r"^(\d+), *(GPU-[\w-]+)", text, re.MULTILINE):
+        found.setdefault(int(pid), []).append(gpu)
+    return found
+
+
+_USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str, float | None]]]], ...] = (
+    (("nvidia-smi", "--query-gpu=uuid,utilization.gpu", "--format=csv,noheader,nounits"), _nvidia_use),
+    (("rocm-smi", "--showuse", "--json"), _rocm_use),
+    (("amd-smi", "metric", "--usage", "--json"), _amd_use),
+)
+
+
 def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None = None) -> list[Holder]:
     """Every process that has a GPU open or that a vendor's program lists, in the order of their numbers."""
     patterns = DEVICES if devices is None else devices
@@ -145,32 +210,56 @@ def _holds(pid: int, patterns: Sequence[str]) -> bool:
 
 def _holder(process: psutil.Process, held: bool, used: float | None) -> Holder:
     keeps, choosable = _judged(process, held)
-    with process.oneshot():
-        try:
-            command = " ".join(process.cmdline()) or process.name()
-        except psutil.AccessDenied:
-            command = process.name()
-        return Holder(
-            pid=process.pid,
-            memory_bytes=used,
-            user=process.username(),
-            command=command,
-            started_at=datetime.fromtimestamp(process.create_time()),
-            keeps=keeps,
-            can_be_chosen=choosable,
-        )
+    try:
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.AccessDenied:
+        command = process.name()
+    return Holder(
+        pid=process.pid,
+        memory_bytes=used,
+        user=process.username(),
+        command=command,
+        created=process.create_time(),
+        keeps=keeps,
+        can_be_chosen=choosable,
+    )
 
 
 def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
-    """Why a process stays, or None; and whether the user may choose it by its number all the same."""
+    """Return the reason that a process stays (None if only its activity can tell), and if --pid may name it."""
     if process.uids().real != os.getuid():
         return f"belongs to {process.username()}", False
     if not held:
         return "has no GPU open here: the number may mean another process, on the host", False
     if not _is_python(process):
         return "is not Python", False
-    waiting = _waiting_parent(process)
-    return (None, True) if waiting is None else (f"{waiting} waits for it", True)
+    return leftovers.why_kept(process), True
+
+
+def watched(found: Sequence[Holder], *, seconds: float) -> list[Holder]:
+    """Watch those that may be leftovers for a time; return all, those in use with the reason that keeps them."""
+    processes = []
+    for holder in found:
+        if holder.keeps is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if (process := _same(holder)) is not None:
+                    processes.append(process)
+    if not processes:
+        return [replace(holder, keeps=holder.keeps or "has ended") for holder in found]
+    reasons = leftovers.watch(processes, seconds, _gpu_uses, _gpus_of())
+    return [
+        replace(holder, keeps=reasons.get(holder.pid, "has ended")) if holder.keeps is None else holder
+        for holder in found
+    ]
+
+
+def _same(holder: Holder) -> psutil.Process | None:
+    """Return the process that was listed, or None if its number means another one by now."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(holder.pid)
+        if process.create_time() == holder.created:
+            return process
+    return None
 
 
 def _is_python(process: psutil.Process) -> bool:
@@ -181,37 +270,39 @@ def _is_python(process: psutil.Process) -> bool:
     return re.fullmatch(r"python[\d.]*", Path(program).name) is not None
 
 
-def _waiting_parent(process: psutil.Process) -> str | None:
-    """The parent that still runs; None for an orphan. Under process 1 is also what process 1 of a container has started
-    itself: that one shares its session."""
-    parent = process.parent()
-    if parent is None:
-        return None
-    adopted = parent.pid == 1 or parent.name() in REAPERS
-    try:
-        of_parent = os.getsid(process.pid) == os.getsid(parent.pid)
-    except (PermissionError, ProcessLookupError):
-        of_parent = False
-    return None if adopted and not of_parent else f"its parent {parent.pid} ({parent.name()})"
+def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float, devices: Sequence[str] | None = None) -> list[Holder]:
+    """Send SIGTERM, and return those that still run after the grace time.
 
-
-def end(pids: Iterable[int], *, grace_seconds: float, devices: Sequence[str] | None = None) -> list[int]:
-    """SIGTERM, then after a grace time SIGKILL; gives back those that still run.
-
-    Each is judged again at the moment of the signal: a number that means another process by then is left alone.
+    Each is judged again at the moment of the signal: a number that means another process by then, and a leftover that
+    has found a parent or a session, is left alone.
     """
-    asked = []
-    for pid in pids:
+    return _signalled(chosen, psutil.Process.terminate, grace_seconds, devices)
+
+
+def insist(chosen: Iterable[Holder], *, devices: Sequence[str] | None = None) -> list[Holder]:
+    """Send SIGKILL to processes that SIGTERM has not ended, and return those that the driver still holds."""
+    return _signalled(chosen, psutil.Process.kill, KILLED_SECONDS, devices)
+
+
+def _signalled(
+    chosen: Iterable[Holder],
+    send: Callable[[psutil.Process], None],
+    patience_seconds: float,
+    devices: Sequence[str] | None,
+) -> list[Holder]:
+    patterns = DEVICES if devices is None else devices
+    asked: dict[int, tuple[Holder, psutil.Process]] = {}
+    for holder in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            if _judged(process, _holds(pid, DEVICES if devices is None else devices))[1]:
-                process.terminate()
-                asked.append(process)
-    left = _still_running(asked, grace_seconds)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    return [process.pid for process in _still_running(left, KILLED_SECONDS)]
+            process = _same(holder)
+            if process is None:
+                continue
+            keeps, choosable = _judged(process, _holds(holder.pid, patterns))
+            if choosable and (keeps is None or holder.keeps is not None):
+                send(process)
+                asked[holder.pid] = holder, process
+    left = _still_running([process for _, process in asked.values()], patience_seconds)
+    return [asked[process.pid][0] for process in left]
 
 
 def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:
