@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import sys
 import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import endings, files, prefixes
+from tensorprimat.logs import endings, files, packed, prefixes
 from tensorprimat.logs.text import Log, without_colours
 
 
@@ -68,40 +72,85 @@ def test_zeros_that_a_crashed_file_system_left_are_passed_over(tmp_path: Path) -
     assert list(written(tmp_path, b"one\n" + b"\0" * 40_000 + b"two\n").lines()) == [(1, "one"), (2, "two")]
 
 
-def test_gzip_and_zstd_are_unpacked(tmp_path: Path) -> None:
+def zipped(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def zstandard_compress(content: bytes) -> bytes:
     zstandard = pytest.importorskip("zstandard")
-    for packed in (gzip.compress(b"one\ntwo\n"), zstandard.ZstdCompressor().compress(b"one\ntwo\n")):
-        log = written(tmp_path, packed)
-        assert list(log.lines()) == [(1, "one"), (2, "two")]
-        assert log.count_lines() == 2
-        assert log.tail(100)[-2:] == ["two", ""]
+    return bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content))
 
 
-def test_several_packed_parts_in_one_file_are_one_text(tmp_path: Path) -> None:
-    log = written(tmp_path, gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard_compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+    "zip": lambda content: zipped(**{"__MACOSX/._a": b"\0\1", "logs/a.log": content}),
+}
+each_compression = pytest.mark.parametrize("compression", COMPRESSIONS)
+
+
+@each_compression
+def test_every_compression_is_unpacked_without_a_word_about_it(tmp_path: Path, compression: str) -> None:
+    log = written(tmp_path, COMPRESSIONS[compression](b"one\ntwo\n"))
+    assert list(log.lines()) == [(1, "one"), (2, "two")]
+    assert log.count_lines() == 2
+    assert log.tail(100)[-2:] == ["two", ""]
+    assert not log.is_binary
+
+
+@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2"])
+def test_several_packed_parts_in_one_file_are_one_text(tmp_path: Path, compression: str) -> None:
+    compress = COMPRESSIONS[compression]
+    log = written(tmp_path, compress(b"one\n") + compress(b"two\n"))
     assert [text for _, text in log.lines()] == ["one", "two"]
 
 
-@pytest.mark.parametrize("cut", [3, 12, 30, -4])
-def test_broken_gzip_is_one_clear_error(tmp_path: Path, cut: int) -> None:
-    packed = gzip.compress(os.urandom(2000))
-    with pytest.raises(InputError, match=r"gzip|binary"):
-        list(written(tmp_path, packed[:cut]).lines())
+@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zip"])
+@pytest.mark.parametrize("cut", [12, 30, -4])
+def test_broken_packed_data_is_one_clear_error(tmp_path: Path, compression: str, cut: int) -> None:
+    content = COMPRESSIONS[compression](os.urandom(2000))
+    with pytest.raises(InputError, match=rf"broken {compression} data|binary"):
+        list(written(tmp_path, content[:cut]).lines())
 
 
-def test_broken_zstd_is_one_clear_error(tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
-    packed = zstandard.ZstdCompressor(write_checksum=True).compress(b"iteration\n" * 500)
-    for broken in (packed[:4] + b"\xff" * 40, packed[:-3] + b"abc"):
-        with pytest.raises(InputError, match="broken zstd data"):
-            list(written(tmp_path, broken).lines())
+@each_compression
+def test_damaged_packed_data_is_one_clear_error(tmp_path: Path, compression: str) -> None:
+    content = COMPRESSIONS[compression](b"".join(b"iteration %d\n" % (n * 7919) for n in range(2000)))
+    middle = len(content) // 2
+    broken = content[: middle - 12] + b"\xff" * 12 + content[middle:]
+    with pytest.raises(InputError, match=rf"broken {compression} data|binary|cannot be unpacked"):
+        list(written(tmp_path, broken).lines())
 
 
-def test_a_packed_bomb_is_refused_before_it_unfolds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "EXPANSION_ALLOWED_BYTES", 2**20)
-    log = written(tmp_path, gzip.compress(b"a" * 2**24))
+@each_compression
+def test_a_packed_bomb_is_refused_before_it_unfolds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    monkeypatch.setattr(packed, "EXPANSION_ALLOWED_BYTES", 2**20)
+    log = written(tmp_path, COMPRESSIONS[compression](b"a" * 2**24))
     with pytest.raises(InputError, match="expands to more than 300 times"):
         list(log.lines())
+
+
+def test_a_zip_archive_of_several_files_is_refused_with_their_names(tmp_path: Path) -> None:
+    log = written(tmp_path, zipped(**{"a.log": b"one\n", "b.log": b"two\n"}))
+    with pytest.raises(InputError, match=r"zip archive of 2 files \(a.log, b.log\); unpack it and name one of them"):
+        list(log.lines())
+
+
+def test_an_office_document_is_no_packed_log(tmp_path: Path) -> None:
+    log = written(tmp_path, zipped(**{"[Content_Types].xml": os.urandom(3000), "xl/workbook.xml": b"<x/>"}))
+    assert log.is_binary
+
+
+def test_a_text_that_begins_like_a_packed_file_is_a_text(tmp_path: Path) -> None:
+    assert list(written(tmp_path, b"BZh9 is a sensor\n").lines()) == [(1, "BZh9 is a sensor")]
 
 
 def test_a_single_endless_line_is_cut_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

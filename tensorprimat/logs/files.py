@@ -1,4 +1,4 @@
-"""Bytes of a log, whatever it is packed in: plain, gzip, zstd, UTF-16, stdin; bounded in memory and time.
+"""Bytes of a log, whatever it is packed in: plain, compressed (`packed`), UTF-16, stdin; bounded in memory and time.
 
 Readers never open files themselves: `blocks` hands out whole lines in UTF-8, and everything that cannot be read as text
 (missing, folder, pipe, device, loop of links, more than compressed logs ever expand to) becomes one InputError.
@@ -7,13 +7,11 @@ Readers never open files themselves: `blocks` hands out whole lines in UTF-8, an
 from __future__ import annotations
 
 import codecs
-import gzip
 import os
 import re
 import stat
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -23,17 +21,15 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import packed
 
 BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
 STORED_BYTES = 2**21  # handing the interpreter to another thread and back takes longer than reading less than that
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
-MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, zstd's far beyond
-EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio
 SNIFF_BYTES = 64 * 2**10
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _TEXT_CONTROLS = bytes((*b"\t\n\r\x1b\b\f\a",))  # control characters that terminals leave in logs
 _CONTROLS = bytes(code for code in range(32) if code not in _TEXT_CONTROLS)
 _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -182,8 +178,12 @@ def _chunks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
 
 def _is_transformed(head: bytes) -> bool:
     """Whether the text is something else than the file's bytes."""
-    packed = head[:2] == _GZIP or head[:4] == _ZSTD
-    return packed or head[:2] in _UTF16_MARKS or _unmarked_utf16(head) is not None or _ends_lines_with_cr(head)
+    return (
+        packed.kind_of(head) is not None
+        or head[:2] in _UTF16_MARKS
+        or _unmarked_utf16(head) is not None
+        or _ends_lines_with_cr(head)
+    )
 
 
 @contextmanager
@@ -233,19 +233,13 @@ def _unmarked_utf16(head: bytes) -> str | None:
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
     with _opened(path) as file:
-        magic = file.read(4)
+        kind = packed.kind_of(file.read(packed.MAGIC_BYTES))
         file.seek(0)
-        try:
-            if magic[:2] == _GZIP:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield from _bounded(path, unpacked, size)
-            elif magic == _ZSTD:
-                yield from _zstd_chunks(path, file, size)
-            else:
-                while chunk := file.read(_whole(file, size)):
-                    yield chunk
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"broken gzip data: {error}", path=path, remedy="copy the file again") from error
+        if kind is not None:
+            yield from packed.chunks(path, file, kind, size)
+            return
+        while chunk := file.read(_whole(file, size)):
+            yield chunk
 
 
 def _whole(file: IO[bytes], size: int) -> int:
@@ -257,30 +251,3 @@ def _whole(file: IO[bytes], size: int) -> int:
     look_at = max(at, at + size - LOOK_BYTES)
     line_end = os.pread(file.fileno(), at + size - look_at, look_at).rfind(b"\n") + 1
     return look_at - at + line_end if line_end else size
-
-
-def _zstd_chunks(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise MissingPackageError("zstandard", needed_for="zstd logs") from error
-    try:
-        unpacker = zstandard.ZstdDecompressor(max_window_size=2**27)
-        with unpacker.stream_reader(file, read_across_frames=True) as unpacked:
-            yield from _bounded(path, unpacked, size)
-    except zstandard.ZstdError as error:
-        raise InputError(f"broken zstd data: {error}", path=path, remedy="copy the file again") from error
-
-
-def _bounded(path: Path, unpacked: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:
-    """Chunks of a packed file until it has expanded beyond what a log can."""
-    packed_bytes, seen = path.stat().st_size, 0
-    while chunk := unpacked.read(size):
-        seen += len(chunk)
-        if seen > EXPANSION_ALLOWED_BYTES and seen > MAX_EXPANSION * packed_bytes:
-            raise InputError(
-                f"expands to more than {MAX_EXPANSION} times its size, as no log does",
-                path=path,
-                remedy="unpack it first",
-            )
-        yield chunk

@@ -27,7 +27,7 @@ DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
 PASSED_OVER = ("history", "node_modules", "__pycache__")
 """Folders that are not entered: every result's earlier states, other people's code. Hidden ones neither."""
 
-_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst))+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip))+$", re.IGNORECASE)
 _MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
 _PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
 
