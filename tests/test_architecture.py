@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "engines": {"core", "logs", "machine"},
     "micro": {"core", "machine", "engines"},
     "reports": {"core", "analysis"},
-    "cli": {"core", "logs", "machine", "engines", "micro", "analysis", "reports"},
+    "session": {"core", "logs", "machine", "engines", "micro", "analysis"},
+    "cli": {"core", "logs", "machine", "engines", "micro", "analysis", "reports", "session"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
 TRAINING_ROOMS = {"machine", "engines", "micro"}
@@ -78,7 +79,7 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-for room in ('core', 'logs', 'analysis', 'reports', 'cli'):
+for room in ('core', 'logs', 'analysis', 'reports', 'session', 'cli'):
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f'tensorprimat.{room}.{module.name}')

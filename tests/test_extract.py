@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tensorprimat import logs
 from tensorprimat.cli import main
+from tensorprimat.logs.format import Given
+from tensorprimat.session.extract import Extracted, joined
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = (
@@ -102,19 +105,78 @@ def test_logs_of_one_benchmark_are_its_runs(tmp_path: Path, capsys: pytest.Captu
     assert [source["file"] for source in document["provenance"]["sources"]] == ["run1.log", "run2.log", "run3.log"]
 
 
-def test_results_that_share_a_name_are_said_and_one_file_holds_only_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_benchmarks_never_share_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for batch in (128, 256):
         (tmp_path / f"batch{batch}.log").write_text(log().replace("batch size:   128", f"batch size:   {batch}"))
     assert extract(tmp_path / "batch*.log", "--model-name", "llama", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert len(set(said.out.split())) == 1
-    assert f"all 2 are in {tmp_path / 'out' / 'history'}" in said.err
+    first, second = capsys.readouterr().out.split()
+    assert Path(first).name == "benchmark_rocm_llama.json"
+    assert json.loads(Path(first).read_text())["training_config"]["global_batch_size"] == 128
+    assert json.loads(Path(second).read_text())["training_config"]["global_batch_size"] == 256
     assert len(list((tmp_path / "out" / "history").iterdir())) == 2
     assert extract(tmp_path / "batch*.log", "--output", tmp_path / "one.json") == 2
     assert "one file for 2 results; name a folder" in capsys.readouterr().err
     assert not (tmp_path / "one.json").exists()
+
+
+def test_the_name_of_a_file_says_what_differs_from_the_plain_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(log())
+    (tmp_path / "b.log").write_text(log().replace(" 07:", " 09:"))
+    for name, flags in (("a.log", ["--gpu", "MI300X"]), ("b.log", ["--gpu", "MI325X", "--precision", "fp8"])):
+        assert extract(tmp_path / name, *flags, "--model-name", "llama", "--output", tmp_path / "out") == 0
+    names = [Path(path).name for path in capsys.readouterr().out.split()]
+    assert names == ["benchmark_rocm_llama.json", "benchmark_rocm_llama_MI325X_fp8.json"]
+
+
+def test_the_same_log_again_takes_the_place_of_its_earlier_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(log())
+    for text, flags in ((log(), []), (log(), ["--precision", "fp8"]), (log(30).replace("/      30", "/      20"), [])):
+        (tmp_path / "a.log").write_text(text)
+        assert extract(tmp_path / "a.log", *flags, "--model-name", "llama", "--output", tmp_path / "out") == 0
+    assert len(set(capsys.readouterr().out.split())) == 1
+    (kept,) = (tmp_path / "out").glob("*.json")
+    assert json.loads(kept.read_text())["performance_metrics"]["total_steps"] == 30
+
+
+def test_logs_of_equal_settings_and_clearly_different_speed_stay_two_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.log").write_text(log(milliseconds=9700))
+    (tmp_path / "two.log").write_text(log(milliseconds=7690).replace(" 07:", " 09:"))
+    assert extract(tmp_path / "one.log", tmp_path / "two.log", "--gpu", "H100", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert len(set(said.out.split())) == 2
+    assert "equal settings, but 9.701 s a step against 7.691 s; kept as two results" in said.err
+
+
+def test_logs_that_name_different_devices_stay_two_results_at_equal_speed(tmp_path: Path) -> None:
+    for number, gpu in enumerate(("H100", "H200")):
+        text = log(milliseconds=9700 + number).replace(" 07:", f" 1{number}:")
+        (tmp_path / f"{gpu}.log").write_text(f"  device_name ............... {gpu}\n" + text)
+    read = [
+        Extracted(logs=(gpu,), result=logs.read(tmp_path / f"{gpu}.log", given=Given(gpu=gpu)))
+        for gpu in ("H100", "H200")
+    ]
+    results, _ = joined(read)
+    assert [extracted.result.gpu_info.device_name for extracted in results] == ["H100", "H200"]
+
+
+def test_logs_with_rates_alone_are_two_runs_where_nothing_shows_that_they_are_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = "step: {0}  loss:  {1}  memory: 1.0GiB(1.0%)  tps: {2}  tflops: 9.5  mfu: 1.0%\n"
+    for name, loss, rate in (("a", 5, 7003), ("b", 6, 5000)):
+        (tmp_path / f"{name}.log").write_text(
+            "".join(row.format(i, loss - i / 100, f"{rate + i % 3:,}") for i in range(1, 15))
+        )
+    assert extract(tmp_path / "a.log", tmp_path / "b.log", "--json", "--output", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert "the same run" not in said.err
+    assert [len(document["runs"]) for document in json.loads(said.out)] == [1, 1]
 
 
 def test_logs_of_several_ranks_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import estimate, figure
-from tensorprimat.analysis.fairness import FIELDS
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group, device_label, model_of, runs_of, tell_apart, usable
+from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import Result
 from tensorprimat.core.steady import NORMAL_MAD
@@ -85,8 +85,7 @@ def _moment(result: Result) -> str | None:
 
 
 def _machine_and_work(result: Result) -> tuple[object, ...]:
-    work = (field.read(result) for field in FIELDS if field.weight != "context")
-    return (result.provenance.host, device_label(result), *work)
+    return (result.provenance.host, *identity.signature(result, context=False))
 
 
 def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[Entry, ...]:

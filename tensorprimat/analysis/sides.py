@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprimat.analysis.fairness import FIELDS, signature
+from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.records import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from tensorprimat.analysis.fairness import FIELDS
-from tensorprimat.core import models, store
+from tensorprimat.core import identity, models, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.records import Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
 
-ALSO_EQUAL: dict[str, Callable[[Result], object]] = {
-    "device": lambda result: result.gpu_info.device_name,
-    "planned steps": lambda result: result.training_config.max_steps,
-}
-"""What runs of one result share beside everything that fairness looks at."""
-
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
     """The result that runs of this plan would be added to. Raises UsageError where there is none, or another one."""
-    path = folder / f"{store.file_stem(planned, default_engine=default_engine)}.json"
+    path = store.latest_of(planned, folder, default_engine=default_engine)
     try:
         earlier = store.load(path)
     except InputError as error:
@@ -35,12 +27,13 @@ def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -
 
     known_only: the later one is a plan: pass over what it does not know yet, and what the earlier one does not say.
     """
-    reads = {field.label: field.read for field in FIELDS} | ALSO_EQUAL
     differences = [
-        f"{label} ({there} there, {here} here)"
-        for label, read in reads.items()
-        if (there := read(earlier)) != (here := read(later)) and not (known_only and None in (there, here))
+        f"{field.label} ({field.read(earlier)} there, {field.read(later)} here)"
+        for field in identity.differing(earlier, later, unknown_equal=known_only)
     ]
+    planned = earlier.training_config.max_steps, later.training_config.max_steps
+    if planned[0] != planned[1] and not (known_only and None in planned):
+        differences.append(f"planned steps ({planned[0]} there, {planned[1]} here)")
     if differences:
         raise UsageError(
             f"--append: the latest result is another benchmark: {', '.join(differences)}; run without --append"

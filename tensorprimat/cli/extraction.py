@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import glob
 import json
-import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from tensorprimat import logs
-from tensorprimat.analysis.fairness import FIELDS
 from tensorprimat.cli import explaining
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
 from tensorprimat.core.records import LARGEST_COUNT, Result
-from tensorprimat.core.summary import pool
 from tensorprimat.logs.format import Given
 from tensorprimat.reports.safe_text import one_line
+from tensorprimat.session.extract import Extracted, files_of, joined, read_each
 
-SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extracted:
-    """One result and the logs it came from."""
-
-    logs: tuple[str, ...]
-    result: Result
 
 
 def show_formats() -> int:
@@ -60,16 +45,18 @@ def extract(
     paths = expand(named)
     if follow:
         _follow(paths, given, format)
-    read, failed = [], False
-    for path in paths:
-        try:
-            read.append(Extracted(logs=(path,), result=logs.read(path, given=given, format=format)))
-        except TensorPrimatError as error:
-            if len(paths) == 1:
-                raise
-            _say(str(error))
-            failed = True
-    results = list(_joined(read))
+    refused: list[TensorPrimatError] = []
+
+    def refuse(error: TensorPrimatError) -> None:
+        if len(paths) == 1:
+            raise error
+        _say(str(error))
+        refused.append(error)
+
+    results, notes = joined(read_each(paths, given=given, format=format, refuse=refuse))
+    failed = bool(refused)
+    for note in notes:
+        _say(note)
     if explain is not None:
         for extracted in results:
             print(explaining.explain(extracted.result, explain, extracted.logs))
@@ -89,8 +76,8 @@ def expand(named: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for name in named:
         path = Path(name)
-        if path.is_dir() and logs.detect(logs.Log(path)) is None:
-            found = sorted(str(inside) for inside in path.iterdir() if inside.is_file())
+        if path.is_dir():
+            found = files_of(path)
         elif any(sign in name for sign in "*?[") and not path.exists():
             found = sorted(glob.glob(name, recursive=True))
         else:
@@ -117,74 +104,23 @@ def _check(given: Given, format: str | None) -> None:
         raise UsageError("--model-name is empty")
 
 
-def _joined(read: Sequence[Extracted]) -> Iterator[Extracted]:
-    """Logs of several ranks of one run as that run, logs of one benchmark as its runs, everything else as it is."""
-    groups: list[list[Extracted]] = []
-    for extracted in read:
-        group = next((g for g in groups if _same_benchmark(g[0].result, extracted.result)), None)
-        if group is None:
-            groups.append([extracted])
-            continue
-        twin = next((other for other in group if _same_run(other.result, extracted.result)), None)
-        if twin is not None:
-            _say(f"{extracted.logs[0]}: the same run as {twin.logs[0]}, another rank's log of it; not counted again")
-        else:
-            group.append(extracted)
-    for group in groups:
-        _say_what_continues(group)
-        names = tuple(name for extracted in group for name in extracted.logs)
-        yield group[0] if len(group) == 1 else Extracted(logs=names, result=pool([e.result for e in group]))
-
-
-def _say_what_continues(group: Sequence[Extracted]) -> None:
-    """Pieces of one log look like repetitions, but none repeats a step of another."""
-    spans = sorted(
-        (int(steps.column("index").min()), int(steps.column("index").max()), extracted.logs[0])
-        for extracted in group
-        if len(steps := extracted.result.steps)
-    )
-    if len(spans) > 1 and all(before[1] < after[0] for before, after in pairwise(spans)):
-        names = " ".join(shlex.quote(name) for _, _, name in spans)
-        _say(f"{names}: no step stands in two of them; if they are pieces of one log: cat {names} | … -")
-
-
-def _same_benchmark(one: Result, other: Result) -> bool:
-    return store.file_stem(one) == store.file_stem(other) and all(
-        field.read(one) == field.read(other) for field in FIELDS
-    )
-
-
-def _same_run(one: Result, other: Result) -> bool:
-    """Whether two logs tell the same steps: to the last digit, or at the same moments by another rank's clock."""
-    if len(one.steps) != len(other.steps) or not len(one.steps):
-        return False
-    if not np.array_equal(one.steps.column("index"), other.steps.column("index")):
-        return False
-    if np.array_equal(one.steps.column("seconds"), other.steps.column("seconds"), equal_nan=True):
-        return True
-    apart = np.abs(one.steps.column("ended_at") - other.steps.column("ended_at"))
-    return bool((apart <= SAME_MOMENT).all())
-
-
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
     if output.suffix == ".json" and len(results) > 1:
         raise UsageError(f"--output {output}: one file for {len(results)} results; name a folder")
-    written = []
+    written: set[Path] = set()
     for extracted in results:
         _say_summary(extracted)
-        written.append(_write(extracted.result, output, quiet=quiet))
-    if len(set(written)) < len(written):
-        _say(f"some results share a name: the last one bears it, all {len(written)} are in {output / 'history'}")
+        written.add(_write(extracted.result, output, written, quiet=quiet))
 
 
-def _write(result: Result, output: Path, *, quiet: bool) -> Path:
+def _write(result: Result, output: Path, taken: set[Path], *, quiet: bool) -> Path:
     """Write one result and print where it is, which is returned."""
     if output.suffix == ".json":
         if output.is_dir():
             raise UsageError(f"--output {output}: is a folder")
         path = store.write(result, output)
     else:
-        path = store.save(result, output, stamp=store.new_stamp())
+        path = store.save(result, output, stamp=store.new_stamp(), beside=taken)
         if not result.complete:
             _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
     print(path, file=sys.stderr if quiet else sys.stdout)

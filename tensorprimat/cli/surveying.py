@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tensorprimat.cli import options
-from tensorprimat.core import store
+from tensorprimat.core import identity, store
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
@@ -32,6 +32,7 @@ from tensorprimat.logs.survey import Finding
 from tensorprimat.reports import console, words
 from tensorprimat.reports.safe_text import csv_cell, one_line
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.session.extract import Extracted, joined
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_WARNINGS = 20
@@ -86,13 +87,8 @@ def survey_folders(folders: Sequence[Path], *, as_json: bool, as_csv: bool, save
         sys.stdout.write(_csv(found))
     else:
         _show(found, foreign)
-    for path in dict.fromkeys(saved):
+    for path in saved:
         print(f"wrote {path}", file=sys.stderr)
-    if save_to is not None and len(set(saved)) < len(saved):
-        print(
-            f"some runs share a name: the latest bears it, all {len(saved)} are in {save_to / 'history'}",
-            file=sys.stderr,
-        )
     if not any(finding.result or finding.profile for finding in found):
         where = ", ".join(map(str, places))
         print(f"no training data in {one_line(where)}: {foreign} other files, {len(found)} unusable", file=sys.stderr)
@@ -170,18 +166,28 @@ def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]
 
 
 def _save(found: Sequence[Finding], folder: Path) -> list[Path]:
-    """Results of logs and event files, the latest run last, so that it is the one that bears the plain name.
+    """Save results of logs and event files, those of one benchmark as its runs; return the files.
 
-    Each is read anew: the series of thousands of logs would not fit into memory together.
+    Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
     """
-    logs = [
-        (finding.result.timestamp or "", finding) for finding in found if finding.result and finding.format != "result"
-    ]
-    saved = []
-    for _, finding in sorted(logs, key=lambda pair: pair[0]):
-        if (result := survey.look(finding.item).result) is not None:
-            saved.append(store.save(result, folder, stamp=store.new_stamp()))
-    return saved
+    benchmarks: dict[object, list[Finding]] = {}
+    for finding in found:
+        if finding.result and finding.format != "result":
+            benchmarks.setdefault(identity.signature(finding.result), []).append(finding)
+    saved: set[Path] = set()
+    for findings in benchmarks.values():
+        ordered = sorted(findings, key=lambda finding: (finding.result and finding.result.timestamp) or "")
+        read = [
+            Extracted(logs=(str(finding.path),), result=result)
+            for finding in ordered
+            if (result := survey.look(finding.item).result) is not None
+        ]
+        whole, notes = joined([one for one in read if one.result.complete])
+        for note in notes:
+            print(one_line(note), file=sys.stderr)
+        for extracted in [*whole, *(one for one in read if not one.result.complete)]:
+            saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), beside=saved))
+    return sorted(saved)
 
 
 def _from_path(result: Result) -> list[str]:

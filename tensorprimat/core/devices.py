@@ -1,4 +1,4 @@
-"""Vendor of a device by the words in its name. Only what is certain; None otherwise."""
+"""Vendor and short name of a device by the words in its name. Only what is certain; None otherwise."""
 
 from __future__ import annotations
 
@@ -29,3 +29,21 @@ def platform_of(device_name: str | None) -> Platform | None:
     if not device_name:
         return None
     return next((platform for platform, words in _VENDORS if words.search(device_name)), None)
+
+
+_NOISE = re.compile(
+    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|instinct|intel|geforce|tesla|graphics|genuine|authentic)\b|\b\d+-core\b"
+    r"|\b(?:processor|cpu)\b|@.*$|\b\d+\s?gb\b|\bhbm\d\w*",
+    re.IGNORECASE,
+)
+
+
+def short_device(name: str) -> str:
+    """Return a device's name without its vendor, memory and trademarks; the name itself where nothing else is left.
+
+    >>> [short_device(name) for name in ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "NVIDIA A100-SXM4-80GB")]
+    ['H100', 'MI300X', 'A100-SXM4']
+    >>> short_device("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz"), short_device("AMD EPYC 9654 96-Core Processor")
+    ('Xeon Platinum 8480C', 'EPYC 9654')
+    """
+    return " ".join(_NOISE.sub(" ", name).split()).strip(" -") or name

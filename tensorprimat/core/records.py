@@ -96,6 +96,10 @@ class TrainingConfig(Record):
     compile: bool | None = None
     recompute: str | None = None
     fused_kernels: str | None = None
+    peft: str | None = None
+    """none where every parameter trains; lora, qlora, frozen … where not all do."""
+    packing: bool | None = None
+    """Several documents share one sequence; False where each is padded to its own."""
     padded_vocabulary_size: Count = None
     data: str | None = None
     """synthetic, mock, or the name of the data set."""
@@ -132,6 +136,8 @@ class Model(Record):
     preset: str | None = None
     shape: ModelShape | None = None
     parameters: Count = None
+    trainable_parameters: Count = None
+    """How many of them the optimizer changes; fewer with LoRA or frozen layers."""
 
 
 class Reported(RoundedRecord):

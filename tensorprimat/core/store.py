@@ -8,12 +8,13 @@ latest by hand is copied to history before it is replaced.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from tensorprimat.core import legacy
+from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.identity import continues, differing, short_hash
 from tensorprimat.core.records import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.summary import summarise
@@ -34,6 +37,7 @@ MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # what is asked for at first: asking for all that may come costs time, come or not
 LARGEST_RESULT_BYTES = 2**28  # 50,000 rows of thirty columns make 20 MB
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
+MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
 DEFAULT_METHODOLOGY = "max"
 
@@ -73,21 +77,102 @@ def _file_safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "model"
 
 
-def save(result: Result, folder: Path, *, stamp: str, default_engine: str | None = None) -> Path:
-    """Write a result as the latest of its name and into history; an incomplete one into history alone.
+def save(
+    result: Result,
+    folder: Path,
+    *,
+    stamp: str,
+    default_engine: str | None = None,
+    beside: Collection[Path] | None = None,
+) -> Path:
+    """Write a result as the latest of its benchmark and into history; an incomplete one into history alone.
 
     stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
+    beside: files that this invocation wrote, none of which is replaced; then only a result of the same log is.
     Returns the file that now holds the result. Raises OSError where the folder cannot be written.
     """
-    stem = file_stem(result, default_engine=default_engine)
-    kept = folder / "history" / f"{stem}_{stamp}.json"
+    latest = _place(result, folder, default_engine=default_engine, beside=beside)
+    kept = folder / "history" / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     if not result.complete:
         return write(result, kept)
-    latest = folder / f"{stem}.json"
     _keep_foreign(latest, kept.parent, stamp)
     write(result, kept)
     return write(result, latest)
+
+
+def latest_of(planned: Result, folder: Path, *, default_engine: str | None = None) -> Path:
+    """Return the file of the latest result of a planned benchmark, or the plain name where there is none."""
+    for path in _candidates(planned, folder, default_engine=default_engine):
+        held = _held(path)
+        if held is not None and not differing(held, planned, unknown_equal=True, context=False):
+            return path
+    return folder / f"{file_stem(planned, default_engine=default_engine)}.json"
+
+
+def _place(
+    result: Result, folder: Path, *, default_engine: str | None = None, beside: Collection[Path] | None = None
+) -> Path:
+    """Return the first name for a result that is free or holds what this result supersedes.
+
+    The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
+    hash of its identity where that name is taken too.
+    """
+    stem = file_stem(result, default_engine=default_engine)
+    if beside is not None:
+        known = _candidates(result, folder, default_engine=default_engine)
+        for path in known[:MOST_LOOKED_AT]:  # the same log again, perhaps under other flags
+            if path not in beside and (held := _held(path)) is not None and continues(result, held):
+                return path
+    path = folder / f"{stem}.json"
+    if (held := _held(path)) is None or _supersedes(result, held, path, beside):
+        return path
+    if apart := _name_apart(result, held, stem):
+        path = folder / f"{stem}_{apart}.json"
+        if (held := _held(path)) is None or _supersedes(result, held, path, beside):
+            return path
+    hashed = folder / f"{stem}_{short_hash(result)}.json"
+    number = 2
+    path = hashed
+    while (held := _held(path)) is not None and not _supersedes(result, held, path, beside):
+        path = hashed.with_stem(f"{hashed.stem}-{number}")
+        number += 1
+    return path
+
+
+def _candidates(planned: Result, folder: Path, *, default_engine: str | None) -> list[Path]:
+    stem = file_stem(planned, default_engine=default_engine)
+    return [folder / f"{stem}.json", *sorted(folder.glob(f"{glob.escape(stem)}_*.json"))]
+
+
+def _held(path: Path) -> Result | None:
+    """Return the result that a file holds, or None where there is none or nothing that can be read."""
+    if not path.is_file():
+        return None
+    try:
+        return load(path)
+    except InputError:
+        return None
+
+
+def _supersedes(result: Result, held: Result, path: Path, beside: Collection[Path] | None) -> bool:
+    """Return True if a result takes the place of an earlier one: the same benchmark again, or the same log again."""
+    if beside is None:
+        return not differing(result, held, unknown_equal=True, context=False)
+    return path not in beside and continues(result, held)
+
+
+def _name_apart(result: Result, held: Result, stem: str) -> str:
+    """Return the first facts that tell a result from the one that has its name, as part of a file name; "" for none."""
+    facts = (
+        (result.gpu_info.device_name, held.gpu_info.device_name),
+        (result.provenance.engine, held.provenance.engine),
+        (result.model.preset, held.model.preset),
+        (result.training_config.precision, held.training_config.precision),
+        (result.methodology, held.methodology),
+    )
+    names = [_file_safe(short_device(mine)) for mine, theirs in facts if mine and mine != theirs]
+    return "_".join(name for name in names if name not in stem.split("_"))
 
 
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:

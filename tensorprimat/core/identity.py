@@ -1,0 +1,409 @@
+"""Identity of a benchmark: the fields that two runs must share, and the tests that tell runs apart.
+
+`FIELDS` is the one list of facts that decide it. Extract, append, compare, history and analyze ask this module whether
+two results are runs of one benchmark; `analysis/fairness` reads the same list to say how two benchmarks differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tensorprimat.core.records import ModelShape, Result
+from tensorprimat.core.steady import NORMAL_MAD
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.summary import select_measured
+
+Weight = Literal["work", "configuration", "context"]
+"""work: another value is another problem. configuration: the same problem, solved another way. context: decides
+nothing."""
+Reader = Callable[[Result], str | None]
+
+OTHER_SPEED = 0.05  # repetitions on one kind of device scatter by 1 to 2 %; beyond 5 % something else changed
+SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
+SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
+FEWEST_VALUES = 2  # of a printed pace: "6.06 s, 6.06 s, 6.05 s" is what any run prints
+SAME_PACE = 0.01  # relative: ranks of one run wait for each other in every step
+
+
+def _always(_: Result) -> bool:
+    return True
+
+
+def _never(_: Result) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One fact of a result that identity and fairness look at."""
+
+    key: str
+    """Key in the result."""
+    label: str
+    weight: Weight
+    read: Reader
+    """Return the value as a person reads it, or None where the result does not state it."""
+    applies: Callable[[Result], bool] = _always
+    """Return False where the fact does not exist for this result, such as an FP8 recipe in BF16."""
+    identifies: bool = True
+    """False for what differs between runs of one benchmark: the seed."""
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _config(key: str) -> Reader:
+    return lambda result: _text(getattr(result.training_config, key))
+
+
+def _lower(key: str, same: dict[str, str] | None = None) -> Reader:
+    """Return a reader of a word of the configuration in lower case; `same` maps other names of one thing."""
+
+    def read(result: Result) -> str | None:
+        value = getattr(result.training_config, key)
+        return (same or {}).get(value.lower(), value.lower()) if value else None
+
+    return read
+
+
+def _precision(result: Result) -> str | None:
+    precision = result.training_config.precision
+    return precision.upper() if precision else None
+
+
+def _model(result: Result) -> str | None:
+    return result.model.name.lower() if result.model.name else None
+
+
+def _shape(result: Result) -> str | None:
+    """Return the numbers of the shape; a sliding window that no sequence reaches is no difference."""
+    shape = result.model.shape
+    return None if shape is None else _spelled(shape, result.training_config.sequence_length)
+
+
+def _spelled(shape: ModelShape, sequence_length: int | None) -> str:
+    window = shape.sliding_window
+    seen = f", window {window}" if window and (sequence_length is None or window < sequence_length) else ""
+    extras = "".join(
+        f", {name}"
+        for name, present in (
+            ("ungated MLP", not shape.gated_mlp),
+            ("attention bias", shape.attention_bias),
+            ("tied embeddings", shape.tied_embeddings),
+        )
+        if present
+    )
+    return (
+        f"{shape.num_layers} layers × {shape.hidden_size}, FFN {shape.ffn_hidden_size}, "
+        f"{shape.num_attention_heads}/{shape.num_key_value_heads} heads × {shape.head_dim}, "
+        f"vocabulary {shape.vocab_size}{seen}{extras}"
+    )
+
+
+def _trainable(result: Result) -> str | None:
+    """Return "all", or the number of parameters that train; None where neither run nor log says it."""
+    trainable, every = result.model.trainable_parameters, result.model.parameters
+    if trainable is not None:
+        return "all" if every and trainable >= every else f"{trainable:,}"
+    return "all" if result.training_config.peft == "none" else None
+
+
+def _versions(result: Result) -> str | None:
+    versions = result.training_config.versions
+    return ", ".join(f"{package} {version}" for package, version in sorted(versions.items())) or None
+
+
+def _watts(result: Result) -> str | None:
+    limit = result.gpu_info.power_limit_watts
+    return None if limit is None else f"{limit:g} W"
+
+
+def _number(key: str) -> Reader:
+    def read(result: Result) -> str | None:
+        value = getattr(result.training_config, key)
+        return None if value is None else f"{value:g}"
+
+    return read
+
+
+def _several_gpus(result: Result) -> bool:
+    return (result.training_config.num_gpus or 2) > 1
+
+
+def _on_gpu(result: Result) -> bool:
+    return result.platform != "cpu"
+
+
+def _in_fp8(result: Result) -> bool:
+    return (result.training_config.precision or "").lower() in ("fp8", "fp4")
+
+
+def _megatron(result: Result) -> bool:
+    """Return True if the framework pads vocabularies and fuses kernels by option."""
+    return any(word in (result.training_config.framework or "").lower() for word in ("megatron", "nemo", "primus"))
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(key="model", label="model", weight="work", read=_model),
+    Field(key="methodology", label="methodology", weight="work", read=lambda result: _text(result.methodology)),
+    Field(key="preset", label="preset", weight="work", read=lambda result: _text(result.model.preset)),
+    Field(key="shape", label="model shape", weight="work", read=_shape),
+    Field(key="trainable_parameters", label="trainable parameters", weight="work", read=_trainable),
+    Field(key="peft", label="adapter", weight="work", read=_lower("peft")),
+    Field(key="packing", label="packing", weight="work", read=_config("packing")),
+    Field(key="sequence_length", label="sequence length", weight="work", read=_config("sequence_length")),
+    Field(key="global_batch_size", label="global batch size", weight="work", read=_config("global_batch_size")),
+    Field(key="precision", label="precision", weight="configuration", read=_precision),
+    *(
+        Field(key=key, label=label, weight="configuration", read=_config(key))
+        for key, label in (
+            ("num_gpus", "GPUs"),
+            ("micro_batch_size", "micro batch size"),
+            ("gradient_accumulation_steps", "gradient accumulation"),
+            ("tensor_model_parallel_size", "tensor parallel"),
+            ("pipeline_model_parallel_size", "pipeline parallel"),
+            ("context_parallel_size", "context parallel"),
+            ("data_parallel_size", "data parallel"),
+        )
+    ),
+    Field(
+        key="expert_model_parallel_size",
+        label="expert parallel",
+        weight="configuration",
+        read=_config("expert_model_parallel_size"),
+        applies=_never,  # no shape here has experts: only a stated difference counts
+    ),
+    Field(key="num_nodes", label="nodes", weight="configuration", read=_config("num_nodes")),
+    Field(
+        key="strategy", label="strategy", weight="configuration", read=_lower("strategy"), applies=_several_gpus
+    ),
+    Field(
+        key="fp8_recipe", label="FP8 recipe", weight="configuration", read=_lower("fp8_recipe"), applies=_in_fp8
+    ),
+    Field(key="compute_dtype", label="compute dtype", weight="configuration", read=_lower("compute_dtype")),
+    Field(key="parameter_dtype", label="parameter dtype", weight="configuration", read=_lower("parameter_dtype")),
+    Field(key="optimizer_dtype", label="optimizer dtype", weight="configuration", read=_lower("optimizer_dtype")),
+    Field(key="recompute", label="recompute", weight="configuration", read=_lower("recompute")),
+    Field(
+        key="fused_kernels", label="fused kernels", weight="configuration", read=_lower("fused_kernels"),
+        applies=_megatron,
+    ),
+    Field(key="attention_backend", label="attention", weight="configuration", read=_lower("attention_backend")),
+    Field(key="compile", label="compiled", weight="configuration", read=_config("compile")),
+    Field(
+        key="padded_vocabulary_size",
+        label="padded vocabulary",
+        weight="configuration",
+        read=_config("padded_vocabulary_size"),
+        applies=_megatron,
+    ),
+    Field(
+        key="optimizer",
+        label="optimizer",
+        weight="configuration",
+        read=_lower("optimizer", {"adam": "adamw"}),  # Megatron's "adam" decays weights apart from gradients: AdamW
+    ),
+    Field(key="learning_rate", label="learning rate", weight="configuration", read=_number("learning_rate")),
+    Field(key="data", label="data", weight="configuration", read=_lower("data", {"synthetic": "mock"})),
+    Field(key="seed", label="seed", weight="configuration", read=_config("seed"), identifies=False),
+    Field(key="engine", label="engine", weight="context", read=lambda result: _text(result.provenance.engine)),
+    Field(key="framework", label="framework", weight="context", read=_config("framework")),
+    Field(key="framework_version", label="framework version", weight="context", read=_config("framework_version")),
+    Field(
+        key="software_version",
+        label="CUDA / ROCm version",
+        weight="context",
+        read=lambda result: _text(result.gpu_info.software_version),
+    ),
+    Field(
+        key="pytorch_version",
+        label="PyTorch version",
+        weight="context",
+        read=lambda result: _text(result.gpu_info.pytorch_version),
+    ),
+    Field(key="versions", label="package versions", weight="context", read=_versions),
+    Field(key="timing", label="step times", weight="context", read=lambda result: _text(result.provenance.timing)),
+    Field(key="power_limit_watts", label="power limit", weight="context", read=_watts),
+    Field(key="warmup_steps", label="declared warm-up steps", weight="context", read=_config("warmup_steps")),
+)  # fmt: skip
+BY_KEY = {field.key: field for field in FIELDS}
+DEVICE = Field(
+    key="device", label="device", weight="configuration", read=lambda result: _text(result.gpu_info.device_name)
+)
+"""Not a field of fairness, which compares devices, but always one of identity."""
+
+
+def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]:
+    """Return platform, device and every identifying field: equal for runs of one benchmark, unknown beside unknown.
+
+    context: take versions, timer and limits into it too; without them only the engine of the context counts.
+    """
+    return (result.platform, *(field.read(result) for field in _fields(context)))
+
+
+def _fields(context: bool) -> list[Field]:
+    of_list = [f for f in FIELDS if f.identifies and (context or f.weight != "context" or f.key == "engine")]
+    return [DEVICE, *of_list]
+
+
+def differing(one: Result, other: Result, *, unknown_equal: bool = False, context: bool = True) -> list[Field]:
+    """Return the fields that make two results two benchmarks; an empty list for runs of one.
+
+    unknown_equal: take a fact that only one of them states as equal, as among files that the user put on one side.
+    """
+    apart = []
+    for field in _fields(context):
+        values = field.read(one), field.read(other)
+        if values[0] != values[1] and not (unknown_equal and None in values):
+            apart.append(field)
+    return apart
+
+
+def stated_by_some(results: Sequence[Result]) -> list[str]:
+    """Return the labels of identifying facts that some of these results state and others do not."""
+    labels = []
+    for field in _fields(context=False):
+        values = [field.read(result) for result in results]
+        if None in values and any(value is not None for value in values):
+            labels.append(field.label)
+    return labels
+
+
+def short_hash(result: Result) -> str:
+    """Return 6 hexadecimal digits of the identity and the logs that a result was read from, for a file name."""
+    sources = sorted(source.sha256 or source.file for source in result.provenance.sources)
+    text = repr((signature(result, context=False), sources))
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Speed of one result: what tells two kinds of device apart where no log names them."""
+
+    metric: str
+    value: float
+    spread: float
+    """Robust relative spread of its steps; 0 where none is known."""
+
+
+_PACES = ("avg_step_time_seconds", "tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second")
+
+
+def paces(result: Result) -> tuple[Pace, ...]:
+    """Return every known speed of a result with the spread of its steps."""
+    figures = result.performance_metrics
+    spread = _spread(result)
+    return tuple(
+        Pace(metric=metric, value=value, spread=spread)
+        for metric in _PACES
+        if (value := getattr(figures, metric)) is not None and value > 0
+    )
+
+
+def _spread(result: Result) -> float:
+    """Return the median absolute deviation of the measured rows' step times, scaled to a normal's, over the median."""
+    if not len(result.steps):
+        return 0.0
+    selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
+    widths = []
+    for selection in selections:
+        rows = _pace_column(result.steps)[selection.rows]
+        rows = rows[np.isfinite(rows)]
+        if len(rows) > 2:
+            centre = float(np.median(rows))
+            widths.append(NORMAL_MAD * float(np.median(np.abs(rows - centre))) / centre)
+    return max(widths, default=0.0)
+
+
+def _pace_column(steps: Steps) -> FloatArray:
+    if steps.has("seconds"):
+        return steps.column("seconds")
+    for name in ("reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second"):
+        if steps.has(name):
+            return steps.column(name)
+    return np.full(len(steps), np.nan)
+
+
+def other_speed(ours: Sequence[Pace], theirs: Sequence[Pace]) -> tuple[Pace, Pace] | None:
+    """Return the two speeds where they differ by more than repetitions of one benchmark do, else None."""
+    for pace in ours:
+        match = next((other for other in theirs if other.metric == pace.metric), None)
+        if match is None:
+            continue
+        allowed = max(OTHER_SPEED, SPREADS * pace.spread, SPREADS * match.spread)
+        return (pace, match) if abs(math.log(pace.value / match.value)) > math.log1p(allowed) else None
+    return None
+
+
+def same_run(one: Result, other: Result) -> bool:
+    """Return True if two logs are shown to tell of one run, such as logs of two of its ranks.
+
+    It takes positive evidence on the same steps: equal dates, equal step times, or equal losses at the same pace. What
+    neither states proves nothing, and other dates or other losses prove that they are two runs.
+    """
+    if not len(one.steps) or not np.array_equal(one.steps.column("index"), other.steps.column("index")):
+        return False
+    dates = _apart(one.steps, other.steps, "ended_at")
+    if len(dates):
+        return bool((dates <= SAME_MOMENT).all())
+    losses, seconds = (_apart(one.steps, other.steps, name) for name in ("loss", "seconds"))
+    if len(losses) and losses.any():
+        return False
+    rates = [
+        _apart(one.steps, other.steps, name)
+        for name in (
+            "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
+        )
+    ]  # fmt: skip
+    measured = [column for column in (seconds, *rates) if len(column)]
+    if not measured:
+        return bool(len(losses))
+    if all(not column.any() for column in measured) and (len(losses) or _tells(one.steps)):
+        return True
+    return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in _PACED)
+
+
+_PACED = (
+    "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
+)  # fmt: skip
+
+
+def _tells(steps: Steps) -> bool:
+    """Return True if some pace has enough different values that two runs would not repeat them by chance."""
+    return any(len(np.unique(column[np.isfinite(column)])) > FEWEST_VALUES for column in map(steps.column, _PACED))
+
+
+def _apart(one: Steps, other: Steps, name: str) -> FloatArray:
+    """Return the absolute differences of a column over the rows where both state it."""
+    gaps = np.abs(one.column(name) - other.column(name))
+    return np.asarray(gaps[np.isfinite(gaps)])
+
+
+def _within(one: Steps, other: Steps, name: str) -> bool:
+    """Return True if a pace agrees row by row as closely as ranks that wait for each other do."""
+    ours, theirs = one.column(name), other.column(name)
+    known = np.isfinite(ours) & np.isfinite(theirs)
+    return bool((np.abs(ours - theirs)[known] <= SAME_PACE * np.abs(ours)[known]).all())
+
+
+def continues(later: Result, earlier: Result) -> bool:
+    """Return True if a log is the one that an earlier result was read from, as it was or grown since."""
+    ours, theirs = ({s.sha256 for s in result.provenance.sources} - {None} for result in (later, earlier))
+    if ours & theirs:
+        return True
+    names = [{source.file for source in result.provenance.sources} for result in (later, earlier)]
+    if not names[0] & names[1]:
+        return False
+    rows = min(len(later.steps), len(earlier.steps))
+    head = np.arange(rows)
+    heads = [result.model_copy(update={"steps": result.steps.take(head)}) for result in (later, earlier)]
+    return rows > 0 and same_run(heads[0], heads[1])

@@ -1,0 +1,137 @@
+"""Read logs into results and join those that belong together: ranks of one run, repetitions of one benchmark."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core import identity
+from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.core.records import Result
+from tensorprimat.core.summary import pool
+from tensorprimat.logs.format import Given
+from tensorprimat.logs.text import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """One result and the logs it came from."""
+
+    logs: tuple[str, ...]
+    result: Result
+
+
+@dataclass(kw_only=True)
+class _Benchmark:
+    """Logs of one benchmark, in the order in which they were named."""
+
+    members: list[Extracted]
+    paces: list[tuple[identity.Pace, ...]] = field(default_factory=list)
+
+
+def read_each(
+    paths: Sequence[str], *, given: Given, format: str | None, refuse: Callable[[TensorPrimatError], None]
+) -> list[Extracted]:
+    """Read each log. refuse: receives the error of a log that cannot be read; the others are still read."""
+    read = []
+    for path in paths:
+        try:
+            read.append(Extracted(logs=(path,), result=logs.read(path, given=given, format=format)))
+        except TensorPrimatError as error:
+            refuse(error)
+    return read
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return what a folder holds as paths to read: itself if it is one log (TensorBoard), else its files by name."""
+    if logs.detect(Log(folder)) is not None:
+        return [str(folder)]
+    return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())
+
+
+def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
+    """Pool logs of one benchmark as its runs, count logs of several ranks of one run once, keep all others apart.
+
+    one_side: the user put the logs on one side of a comparison, so that facts which only some state count as equal and
+    another speed is a run of the same benchmark. Returns results and a sentence for everything that is not obvious.
+    """
+    benchmarks: list[_Benchmark] = []
+    notes: list[str] = []
+    for extracted in read:
+        if twin := _twin(extracted, benchmarks):
+            notes.append(
+                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, another rank's log of it; not counted again"
+            )
+            continue
+        paces = identity.paces(extracted.result)
+        home = None
+        for benchmark in benchmarks:
+            first = benchmark.members[0]
+            if identity.differing(first.result, extracted.result, unknown_equal=one_side):
+                continue
+            apart = None if one_side else _other_speed(benchmark, paces)
+            if apart is None:
+                home = benchmark
+                break
+            notes.append(
+                f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {_spell(*apart)}; kept as two results. "
+                "If the devices differ, name each with --gpu"
+            )
+        if home is None:
+            home = _Benchmark(members=[])
+            benchmarks.append(home)
+        home.members.append(extracted)
+        home.paces.append(paces)
+    for benchmark in benchmarks:
+        notes += _continued(benchmark.members)
+    return [_pooled(benchmark.members) for benchmark in benchmarks], notes
+
+
+def _twin(extracted: Extracted, benchmarks: Sequence[_Benchmark]) -> Extracted | None:
+    """Return a log that tells of the same run; what one rank states and the other does not is no contradiction."""
+    for benchmark in benchmarks:
+        for other in benchmark.members:
+            if identity.same_run(other.result, extracted.result) and not identity.differing(
+                other.result, extracted.result, unknown_equal=True
+            ):
+                return other
+    return None
+
+
+def _other_speed(benchmark: _Benchmark, paces: tuple[identity.Pace, ...]) -> tuple[identity.Pace, identity.Pace] | None:
+    return next((apart for known in benchmark.paces if (apart := identity.other_speed(known, paces))), None)
+
+
+def _spell(one: identity.Pace, other: identity.Pace) -> str:
+    if one.metric == "avg_step_time_seconds":
+        return f"{one.value:.4g} s a step against {other.value:.4g} s"
+    unit = one.metric.replace("_per_second", "/s").replace("_per_gpu", "/GPU")
+    return f"{one.value:,.4g} {unit} against {other.value:,.4g}"
+
+
+def _continued(members: Sequence[Extracted]) -> list[str]:
+    """Return a hint where logs look like pieces of one: they look like repetitions, but none repeats a step."""
+    spans = sorted(
+        (int(steps.column("index").min()), int(steps.column("index").max()), extracted.logs[0])
+        for extracted in members
+        if len(steps := extracted.result.steps)
+    )
+    if len(spans) < 2 or not all(before[1] < after[0] for before, after in pairwise(spans)):
+        return []
+    names = " ".join(shlex.quote(name) for _, _, name in spans)
+    return [f"{names}: no step stands in two of them; if they are pieces of one log: cat {names} | … -"]
+
+
+def _pooled(members: Sequence[Extracted]) -> Extracted:
+    if len(members) == 1:
+        return members[0]
+    results = [extracted.result for extracted in members]
+    result = pool(results)
+    if partly := identity.stated_by_some(results):
+        note = f"runs: taken as one benchmark although only some of the {len(results)} logs state {', '.join(partly)}"
+        result = result.model_copy(update={"warnings": (*result.warnings, note)})
+    return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)

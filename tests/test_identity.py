@@ -1,0 +1,119 @@
+"""Identity: when two runs belong to one benchmark, and what proves that two logs tell of one run."""
+
+import numpy as np
+import pytest
+from plausible import result
+
+from tensorprimat.core import identity
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+
+
+def changed(original, **config):
+    return original.model_copy(update={"training_config": original.training_config.model_copy(update=config)})
+
+
+def logged(*rows):
+    """A result of these rows: dictionaries of columns, numbered from 1."""
+    steps = Steps.of(Step(index=number, **{"seconds": None, **row}) for number, row in enumerate(rows, 1))
+    return result().model_copy(update={"steps": steps})
+
+
+def labels(fields):
+    return [field.label for field in fields]
+
+
+def test_two_runs_of_one_benchmark_differ_in_nothing_but_the_seed():
+    assert identity.differing(result(), changed(result(seed=3), seed=7)) == []
+
+
+def test_another_device_is_another_benchmark():
+    assert labels(identity.differing(result(), result(device_name="NVIDIA H200"))) == ["device"]
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in identity.FIELDS if field.weight != "context"], ids=lambda f: f.key
+)
+def test_every_work_and_configuration_field_but_the_seed_identifies(field):
+    assert field.identifies == (field.key != "seed")
+
+
+def test_unknown_equals_unknown_and_equals_anything_only_where_asked_for():
+    silent = changed(result(), precision=None)
+    assert identity.differing(silent, silent) == []
+    assert labels(identity.differing(result(), silent)) == ["precision"]
+    assert identity.differing(result(), silent, unknown_equal=True) == []
+    assert identity.stated_by_some([result(), silent]) == ["precision"]
+
+
+def test_versions_count_unless_left_out():
+    newer = changed(result(), framework_version="99")
+    assert labels(identity.differing(result(), newer)) == ["framework version"]
+    assert identity.differing(result(), newer, context=False) == []
+
+
+def test_speed_differs_clearly_beyond_five_percent_or_twice_the_spread_of_the_steps():
+    quiet, near, far = (identity.paces(result(seconds=s)) for s in (12.8, 13.1, 14.0))
+    assert identity.other_speed(quiet, near) is None
+    assert identity.other_speed(quiet, far) is not None
+    noisy = [identity.paces(result(seconds=s, noise=0.4)) for s in (12.8, 14.0)]
+    assert identity.other_speed(*noisy) is None
+
+
+ROWS = [{"seconds": 1.0 + 0.01 * n, "loss": 9.0 - 0.1 * n, "ended_at": 1000.0 + n} for n in range(6)]
+
+
+def without(rows, *names):
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
+def with_column(rows, name, values):
+    return [{**row, name: value} for row, value in zip(rows, values, strict=True)]
+
+
+def test_equal_dates_prove_one_run():
+    other = with_column(ROWS, "seconds", np.linspace(1.0, 1.2, 6))
+    assert identity.same_run(logged(*ROWS), logged(*other))
+
+
+def test_other_dates_prove_two_runs_even_of_equal_losses_and_times():
+    other = with_column(ROWS, "ended_at", np.linspace(9000, 9005, 6))
+    assert not identity.same_run(logged(*ROWS), logged(*other))
+
+
+def test_equal_times_prove_one_run_where_no_date_speaks():
+    undated = without(ROWS, "ended_at")
+    assert identity.same_run(logged(*undated), logged(*undated))
+    assert identity.same_run(logged(*without(undated, "loss")), logged(*undated))
+
+
+def test_other_losses_prove_two_runs():
+    undated = without(ROWS, "ended_at")
+    assert not identity.same_run(logged(*undated), logged(*with_column(undated, "loss", np.linspace(3, 2, 6))))
+
+
+def test_equal_losses_prove_one_run_only_at_the_same_pace():
+    undated = without(ROWS, "ended_at")
+    near = with_column(undated, "seconds", [row["seconds"] * 1.002 for row in undated])
+    far = with_column(undated, "seconds", [row["seconds"] * 1.2 for row in undated])
+    assert identity.same_run(logged(*undated), logged(*near))
+    assert not identity.same_run(logged(*undated), logged(*far))
+
+
+def test_what_no_log_states_proves_nothing():
+    bare = [{"data_wait_seconds": 0.1}] * 6
+    assert not identity.same_run(logged(*bare), logged(*bare))
+
+
+def test_rounded_times_that_any_run_prints_prove_nothing():
+    rounded = [{"seconds": value} for value in (6.06, 6.06, 6.05, 6.06, 6.06, 6.05)]
+    assert not identity.same_run(logged(*rounded), logged(*rounded))
+
+
+def test_a_log_that_has_grown_continues_its_earlier_result():
+    source = result("mi300x")
+    grown = summarise(source)
+    shorter = source.model_copy(update={"steps": source.steps.take(np.arange(20))})
+    assert identity.continues(grown, shorter)
+    unnamed = shorter.model_copy(update={"provenance": shorter.provenance.model_copy(update={"sources": ()})})
+    assert not identity.continues(grown, unnamed)
