@@ -104,7 +104,7 @@ def test_the_loss_is_that_of_transformers(model):
     torch.manual_seed(1)
     network = LanguageModel(models.find(model, "tiny"))
     tokens = torch.randint(0, 1000, (2, 100))
-    untouched = torch_model.causal_model(models.find(model, "tiny"))
+    untouched = torch_model.causal_model(models.find(model, "tiny"), attention="eager")
     untouched.load_state_dict(network.causal.state_dict())
     reference = untouched(input_ids=tokens, labels=tokens, use_cache=False).loss
     reference.backward()
@@ -227,7 +227,8 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
     assert result.performance_metrics.tokens_per_step == 8 * 128
     config = result.training_config
     assert (config.global_batch_size, config.gradient_accumulation_steps, config.sequence_length) == (8, 2, 128)
-    assert (config.attention_backend, config.compile, config.recompute) == ("sdpa", False, "none")
+    assert (config.attention_backend, config.attention_kernel, config.compile) == ("sdpa", "flash", False)
+    assert (config.recompute, config.fused_kernels) == ("none", "linear cross-entropy, AdamW")
     assert {"torch", "lightning", "transformers", "python"} <= set(config.versions)
     assert result.model.shape == models.find("llama", "tiny").shape
     assert result.provenance.engine == "torch"
@@ -252,7 +253,7 @@ def test_without_frequencies_there_is_nothing_to_learn(tmp_path, monkeypatch):
     ("changes", "recorded"),
     [
         ({"precision": "bf16", "model": "qwen"}, ("bfloat16", "bfloat16", "bfloat16")),
-        ({"precision": "bf16", "options": {"master_weights": "fp32"}}, ("bfloat16", "float32", "float32")),
+        ({"precision": "bf16", "master_weights": "fp32"}, ("bfloat16", "float32", "float32")),
         ({"recompute": True, "model": "mistral", "attention_backend": "eager"}, ("float32", "float32", "float32")),
     ],
 )

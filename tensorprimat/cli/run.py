@@ -71,6 +71,26 @@ def command(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute activations again in the backward pass: less memory, slower.")
     ] = False,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Compile each layer with torch.compile (torch engine).",
+            show_default="on a GPU",
+        ),
+    ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(metavar="HOW", help="sdpa, eager or flash (torch engine).", show_default="sdpa"),
+    ] = None,
+    master_weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does (torch engine).",
+            show_default="none: bf16 throughout",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
     executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Machines that train together, with --executor.")] = 1,
@@ -167,6 +187,9 @@ def command(
                 num_nodes=nodes,
                 strategy=strategy,
                 recompute=recompute,
+                compile=compile,
+                attention=attention,
+                master_weights=master_weights,
             ),
         )
     )

@@ -198,6 +198,7 @@ FIELDS: tuple[Field, ...] = (
         applies=_megatron,
     ),
     Field(key="attention_backend", label="attention", weight="configuration", read=_lower("attention_backend")),
+    Field(key="attention_kernel", label="attention kernel", weight="configuration", read=_lower("attention_kernel")),
     Field(key="compile", label="compiled", weight="configuration", read=_config("compile")),
     Field(
         key="padded_vocabulary_size",

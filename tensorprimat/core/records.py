@@ -93,6 +93,8 @@ class TrainingConfig(Record):
     optimizer: str | None = None
     learning_rate: Figure = None
     attention_backend: str | None = None
+    attention_kernel: str | None = None
+    """The kernel that computed attention: flash, efficient, cudnn, math, flex …"""
     compile: bool | None = None
     recompute: str | None = None
     fused_kernels: str | None = None

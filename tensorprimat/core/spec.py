@@ -43,6 +43,10 @@ class RunSpec(Record):
     attention_backend: str | None = None
     """sdpa, eager or flash; None leaves the engine's choice, which the result names."""
     compile: bool = False
+    """Compile each decoder layer with torch.compile (torch engine)."""
+    master_weights: Literal["fp32"] | None = None
+    """fp32 keeps weights and optimizer state in float32 under bf16 compute, as Megatron does; None keeps them in bf16
+    throughout (torch engine)."""
     recompute: bool = False
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = "output"

@@ -87,6 +87,12 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def stated_by(module: Any) -> dict[str, Any]:
+    """Return fields of TrainingConfig that the module states by a method `benchmark_config`, if it has one."""
+    state = getattr(module, "benchmark_config", None)
+    return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
+
+
 def _strategy_name(strategy: Any, world: int) -> str | None:
     if world == 1:
         return None

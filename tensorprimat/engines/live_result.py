@@ -60,7 +60,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         warnings += odd
     preset, contradicted = _preset(declared, model)
     warnings += contradicted
-    found = facts.training_config(trainer, module)
+    found = {**facts.training_config(trainer, module), **(facts.stated_by(module) if built else {})}
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     config = TrainingConfig.model_validate(
         {

@@ -43,12 +43,16 @@ class Wanted:
     num_nodes: int = 1
     strategy: str = "auto"
     recompute: bool = False
+    compile: bool | None = None
+    attention: str | None = None
+    master_weights: str | None = None
 
 
 def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> RunSpec:
     """One run of a model on this machine, checked: the methodology's, else the preset's values where nothing was said,
     the real shape in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the
     flag."""
+    _check_torch_flags(wanted, engine)
     if engine.name == "primus":
         return primus_spec.spec_of(model, wanted, machine=machine)
     platform = machine.platform
@@ -81,6 +85,9 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         "num_nodes": wanted.num_nodes,
         "strategy": wanted.strategy,
         "recompute": wanted.recompute,
+        "compile": (engine.name == "torch" and platform != "cpu") if wanted.compile is None else wanted.compile,
+        "attention_backend": wanted.attention,
+        "master_weights": wanted.master_weights,
         "seed": wanted.seed,
         "platform": platform,
     }
@@ -95,6 +102,19 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
             f"--sequence-length {spec.sequence_length}: {preset.title} reaches {preset.max_position_embeddings} tokens"
         )
     return spec.check()
+
+
+def _check_torch_flags(wanted: Wanted, engine: Engine) -> None:
+    """Raise UsageError for a flag that only the torch engine understands."""
+    if engine.name == "torch":
+        return
+    given = {
+        "--compile": wanted.compile is True,
+        "--attention": wanted.attention is not None,
+        "--master-weights": wanted.master_weights is not None,
+    }
+    if flag := next((flag for flag, is_given in given.items() if is_given), None):
+        raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
 
 
 def _said(value: int | None, default: int) -> int:

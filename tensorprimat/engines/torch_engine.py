@@ -39,10 +39,6 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Light
 
 PRINTED_LINES = 10  # a short benchmark still shows that it moves
 
-MASTER_WEIGHTS = "master_weights"
-"""Option: "fp32" keeps weights and optimizer in float32 under bf16 compute. Without it bf16 is bf16 throughout, as
-litgpt pretrains: a 7B model's state is then 8 bytes a parameter instead of 16 and fits one 80 GB device."""
-
 # Said by libraries on every run of this engine, about what it does on purpose.
 EXPECTED_WARNINGS = (
     r".*does not have many workers.*",  # tokens are made in the training process
@@ -65,6 +61,8 @@ def check(spec: RunSpec, machine: Machine) -> None:
             raise UsageError(f"{flag} {size}: the torch engine splits data only; use 1, or --engine nemo")
     if spec.precision == "fp8":
         raise UsageError("--precision fp8: the torch engine has none; use bf16, or --engine nemo")
+    if spec.master_weights and spec.precision != "bf16":
+        raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16")
     if spec.attention_backend not in (None, "sdpa", "eager", "flash"):
         raise UsageError(f"--attention {spec.attention_backend}: must be sdpa, eager or flash")
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
@@ -93,9 +91,13 @@ def strategy_of(spec: RunSpec) -> str:
 
 
 def lightning_precision(spec: RunSpec) -> str:
-    """Lightning's word for the spec's precision."""
+    """Return Lightning's word for the spec's precision.
+
+    Without master weights bf16 is bf16 throughout, as litgpt pretrains: the state of a 7B model is then 8 bytes a
+    parameter instead of 16 and fits one 80 GB device.
+    """
     if spec.precision == "bf16":
-        return "bf16-mixed" if spec.options.get(MASTER_WEIGHTS) == "fp32" else "bf16-true"
+        return "bf16-mixed" if spec.master_weights == "fp32" else "bf16-true"
     return {"fp32": "32-true", "tf32": "32-true", "fp16": "16-mixed"}[spec.precision]
 
 
@@ -208,7 +210,6 @@ def _is_srun_task(spec: RunSpec) -> bool:
 
 def _declared(spec: RunSpec) -> dict[str, Any]:
     """What only the spec knows about the training."""
-    fused = "RMS norm, linear cross-entropy" + (", AdamW" if spec.precision != "fp16" else "")
     return {
         "max_steps": spec.max_steps,
         "global_batch_size": spec.global_batch_size,
@@ -226,7 +227,6 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         "attention_backend": spec.attention_backend or "sdpa",
         "compile": spec.compile,
         "recompute": "full" if spec.recompute else "none",
-        "fused_kernels": fused,
         "data": "synthetic",
         "seed": spec.seed,
         "framework": "transformers on Lightning",

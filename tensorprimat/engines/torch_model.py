@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tensorprimat.core.models import Preset
+from tensorprimat.engines import torch_attention
 from tensorprimat.engines.cross_entropy import linear_cross_entropy
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation=ATTENTION[attention],
+        attn_implementation=(torch_attention.register() if attention == "sdpa" else None) or ATTENTION[attention],
         **particular,
     )
 
@@ -74,6 +75,8 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     def __init__(self, preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> None:
         super().__init__()
         self.causal = causal_model(preset, attention=attention, sequence_length=sequence_length)
+        own_attention = self.causal.config._attn_implementation == torch_attention.CAUSAL_SDPA
+        self._window = preset.shape.sliding_window if own_attention else None  # transformers' own needs no mask of ours
         _fuse_norms(self.causal)
         self._rotary = [(part, part.inv_freq.float()) for part in self.causal.modules() if hasattr(part, "inv_freq")]
 
@@ -84,8 +87,13 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens: (sequences, length + 1); returns the mean loss of predicting each token but the first."""
-        hidden = self.decoder(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-        return linear_cross_entropy(hidden.flatten(0, 1), self.causal.lm_head.weight, tokens[:, 1:].flatten())
+        return linear_cross_entropy(self.hidden(tokens[:, :-1]), self.causal.lm_head.weight, tokens[:, 1:].flatten())
+
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens: (sequences, length); returns the last hidden states, (sequences × length, hidden size)."""
+        mask = torch_attention.mask_of(self._window, tokens.shape[1], tokens.device)
+        states: torch.Tensor = self.decoder(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+        return states.flatten(0, 1)
 
     def restore_rotary(self) -> None:
         """Rotary frequencies back in float32: converting a model to bfloat16 rounds them, and far positions blur."""
@@ -97,13 +105,21 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         newer = getattr(self.causal, "activation_checkpointing_enable", None)  # the older name goes with transformers 6
         (newer or self.causal.gradient_checkpointing_enable)({"use_reentrant": False})
 
-    def compile_decoder(self) -> None:
-        """Compile in place; names of parameters stay."""
-        self.decoder.compile(dynamic=False)
+    def compile_layers(self) -> None:
+        """Compile each decoder layer in place; the names of parameters stay.
+
+        The layers share one compiled graph, so that compiling takes as long for 80 layers as for one, and FSDP's hooks
+        between the layers stay outside of it.
+        """
+        for layer in self.decoder.layers:
+            layer.compile(dynamic=False)
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Split the parameters over the data-parallel ranks (FSDP2), layer by layer."""
-        from torch.distributed.fsdp import fully_shard
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:  # torch 2.4 and 2.5 have it under its earlier name
+            from torch.distributed._composable.fsdp import fully_shard
 
         for layer in self.decoder.layers:
             fully_shard(layer, mesh=mesh)
@@ -112,8 +128,18 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
             torch.cuda.empty_cache()  # the whole model is not there any more, and shall not count as reserved
 
 
+def has_fused_norm(device_type: str) -> bool:
+    """Return True if torch has one kernel for RMS norm on this kind of device (CUDA and ROCm from torch 2.9 on).
+
+    Elsewhere torch.nn.RMSNorm is composed of several operations.
+    """
+    if device_type != "cuda" or not hasattr(torch.ops.aten, "_fused_rms_norm"):
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "CUDA"))
+
+
 def _fuse_norms(model: nn.Module) -> None:
-    """torch's RMS norm, one kernel on a GPU, in the place of transformers', which is five; names of weights stay."""
+    """Replace transformers' RMS norm, five kernels, by torch's (see `has_fused_norm`); names of weights stay."""
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
             if type(norm).__name__.endswith("RMSNorm"):

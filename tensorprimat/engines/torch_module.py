@@ -16,8 +16,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 from tensorprimat.core import models
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import torch_data
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.engines import torch_attention, torch_data
+from tensorprimat.engines.torch_model import LanguageModel, has_fused_norm
 
 LEARNING_RATES = {"tiny": 3e-3}
 """By preset, where the usual one of a 7B model would take too long to be seen learning in a few dozen steps."""
@@ -25,6 +25,7 @@ LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
 BETAS = (0.9, 0.95)  # as there
 WEIGHT_DECAY = 0.1
 GRADIENT_CLIP = 1.0
+COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TrainingModule(LightningModule):  # type: ignore[misc]
@@ -64,7 +65,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         if spec.recompute:
             self.network.recompute_activations()
         if spec.compile:
-            self.network.compile_decoder()
+            self.network.compile_layers()
         if self.device_mesh is not None:
             self.network.shard(self.device_mesh["data_parallel"])
 
@@ -76,12 +77,37 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
             lr=self.learning_rate,
             betas=BETAS,
-            fused=self._spec.precision != "fp16",  # a fused step unscales by itself, after clipping
+            fused=self._has_fused_adamw,
         )
 
     def on_fit_start(self) -> None:
         assert self.network is not None
         self.network.restore_rotary()
+
+    def benchmark_config(self) -> dict[str, str | None]:
+        """Return what only the built model knows of its configuration, as fields of TrainingConfig."""
+        spec = self._spec
+        fused = [
+            *(["RMS norm"] if has_fused_norm(self.device.type) else []),
+            "linear cross-entropy",
+            *(["AdamW"] if self._has_fused_adamw else []),
+        ]
+        return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
+
+    def _attention_kernel(self, spec: RunSpec) -> str | None:
+        if spec.attention_backend in ("eager", "flash"):
+            return {"eager": "math", "flash": "flash"}[spec.attention_backend]
+        return torch_attention.kernel(
+            self.preset.shape,
+            batch=spec.micro_batch_size,
+            sequence_length=spec.sequence_length,
+            dtype=COMPUTE_DTYPES[spec.precision],
+            device=self.device,
+        )
+
+    @property
+    def _has_fused_adamw(self) -> bool:
+        return self._spec.precision != "fp16"  # a fused step unscales by itself, after clipping
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
         """batch: tokens, shape (micro-batches, sequences, length + 1). Returns the mean loss over this rank's part."""

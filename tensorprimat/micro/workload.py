@@ -30,7 +30,7 @@ class Network(LanguageModel):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """batch: (sequences, length + 1); returns the mean loss."""
-        hidden = self.decoder(input_ids=batch[:, :-1], use_cache=False).last_hidden_state.flatten(0, 1)
+        hidden = self.hidden(batch[:, :-1])
         targets = batch[:, 1:].flatten()
         if not pieces(len(targets), self.causal.lm_head.weight.shape[0]):
             return cross_entropy(self.causal.lm_head(hidden), targets)
@@ -70,7 +70,7 @@ class Workload:
             self.network.restore_rotary()
         self._batches = cycle([batch.to(self.device) for batch in on_host])
         if spec.compile:
-            self.network.compile_decoder()
+            self.network.compile_layers()
         self._optimizer: torch.optim.Optimizer | None = None
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=spec.autocast and spec.precision == "fp16")
         if spec.pass_name == "train":

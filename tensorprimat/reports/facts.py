@@ -112,6 +112,7 @@ CONFIGURATION = (
     _config("strategy", "Strategy"),
     _config("recompute", "Recompute"),
     _config("attention_backend", "Attention"),
+    _config("attention_kernel", "Attention kernel"),
     _config("fused_kernels", "Fused kernels"),
     _config("compile", "Compiled"),
     _config("optimizer", "Optimizer"),

@@ -1,0 +1,126 @@
+"""Attention of the torch engine: no mask tensor, no wait for the device, the kernel by its name."""
+
+import sys
+import types
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tensorprimat.core import models
+from tensorprimat.engines import torch_attention, torch_model
+from tensorprimat.engines.torch_model import LanguageModel
+
+WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item", "aten::nonzero"}
+"""Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""
+
+
+class Operations(TorchDispatchMode):
+    """Collects the names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name().split(".")[0])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+def test_a_training_step_never_waits_for_the_device(model):
+    network = LanguageModel(models.find(model, "tiny"), sequence_length=128)
+    tokens = torch.randint(0, 1000, (2, 129))
+    with Operations() as operations:
+        network(tokens).backward()
+    assert len(operations.names) > 100
+    assert not WAITS & set(operations.names)
+
+
+def captured_attention(model, sequence_length):
+    """The keyword arguments of attention in the graph that torch.compile captures of the first layer."""
+    found = []
+
+    def backend(graph, _inputs):
+        found.extend(node.kwargs for node in graph.graph.nodes if "scaled_dot_product_attention" in str(node.target))
+        return graph.forward
+
+    network = LanguageModel(models.find(model, "tiny"), sequence_length=sequence_length)
+    torch._dynamo.reset()
+    for layer in network.decoder.layers:
+        layer.compile(backend=backend, dynamic=False)
+    network(torch.randint(0, 1000, (2, sequence_length + 1)))
+    torch._dynamo.reset()  # compiled code belongs to the class: other tests compile these layers too
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
+def test_a_compiled_layer_states_causality_and_grouped_heads_without_a_mask():
+    found = captured_attention("llama", 64)
+    assert len(found) == 1  # the layers share one graph
+    assert found[0]["is_causal"] is True
+    assert found[0]["enable_gqa"] is True
+    assert found[0].get("attn_mask") is None
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
+def test_a_window_as_long_as_the_sequence_needs_no_mask():
+    window = models.find("mistral", "tiny").shape.sliding_window
+    assert captured_attention("mistral", window)[0].get("attn_mask") is None
+    assert captured_attention("mistral", 2 * window)[0]["attn_mask"] is not None
+
+
+@pytest.mark.parametrize("length", [32, 128])
+def test_windowed_attention_is_that_of_transformers(length):
+    preset = models.find("mistral", "tiny")
+    torch.manual_seed(3)
+    ours = LanguageModel(preset, sequence_length=length)
+    theirs = torch_model.causal_model(preset, attention="eager", sequence_length=length)
+    theirs.load_state_dict(ours.causal.state_dict())
+    tokens = torch.randint(0, 1000, (2, length))
+    expected = theirs.model(input_ids=tokens).last_hidden_state.flatten(0, 1)
+    torch.testing.assert_close(ours.hidden(tokens), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_the_same_window(monkeypatch):
+    from torch.nn.attention.flex_attention import flex_attention
+
+    monkeypatch.setattr(torch_attention, "_compiled_flex", lambda: flex_attention)
+    torch.manual_seed(4)
+    query, pair = torch.randn(1, 4, 128, 16), torch.randn(2, 1, 2, 128, 16)
+    mask = torch_attention.mask_of(48, 128, torch.device("cpu"))
+    expected, _ = torch_attention.causal_attention(None, query, pair[0], pair[1], mask)
+    monkeypatch.setattr(torch_attention, "uses_flex", lambda _device: True)
+    blocks = torch_attention.mask_of(48, 128, torch.device("cpu"))
+    found, _ = torch_attention.causal_attention(None, query, pair[0], pair[1], blocks)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_kernel_numbers_are_those_of_torch():
+    by_number = {
+        SDPBackend.MATH.value: "math",
+        SDPBackend.FLASH_ATTENTION.value: "flash",
+        SDPBackend.EFFICIENT_ATTENTION.value: "efficient",
+        SDPBackend.CUDNN_ATTENTION.value: "cudnn",
+    }
+    assert by_number == torch_attention._KERNELS
+
+
+@pytest.mark.parametrize("allowed", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
+    shape = models.find("llama", "tiny").shape
+    with torch.nn.attention.sdpa_kernel(allowed):
+        chosen = torch_attention.kernel(
+            shape, batch=1, sequence_length=64, dtype=torch.float32, device=torch.device("cpu")
+        )
+    assert chosen == {SDPBackend.MATH: "math", SDPBackend.FLASH_ATTENTION: "flash"}[allowed]
+
+
+def test_an_older_transformers_keeps_its_own_attention(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", types.ModuleType("transformers"))
+    assert torch_attention.register() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(torch_attention, "register", lambda: None)
+    assert torch_model.configuration(models.find("llama", "tiny"))._attn_implementation == "sdpa"
