@@ -92,6 +92,35 @@ ROWS: Mapping[str, Sequence[str]] = {
         MLLOG.format("{0}", "run_start", "null"),
         MLLOG.format("{0}", "global_batch_size", "16"),
     ),
+    "automodel": (
+        "2026-01-05 08:00:0{0} | INFO | root | step {0} | epoch 0 | loss 2.31 | grad_norm 1.2 | lr 1.00e-05 | mem 40.20"
+        " GiB | tps 13107{0}.00(16384.00/gpu) | num_label_tokens 99",
+        'tp_size: 2\n[val] name "a" | step {0} | epoch 0 | loss 2.2\nstep {0} | epoch 0 | loss 2.1 | time 1.2{0}s',
+    ),
+    "nanotron": (
+        "iteration: {0} / 50 | consumed_tokens: {0}.19M | time_per_iteration_ms: 2.0{0}K | tokens_per_sec: 524K |"
+        " tokens_per_sec_per_gpu: 65.5K | global_batch_size: 1.05M | lm_loss: 10.9 | model_tflops_per_gpu: 420",
+        "tokens=TokensArgs(sequence_length=4096, micro_batch_size={0}),\niteration: {0} / 9 | tokens_per_sec: 1.5E+05 |"
+        " elapsed_time_per_iteration_ms: 20{0}.5",
+    ),
+    "composer": (
+        "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
+        "\t Train time/secs_per_step: 2.{0}",
+        "[epoch={0}][batch={0}/9]:\n\t Train throughput/tokens_per_sec: 99{0}.5\nmax_seq_len: 2048",
+    ),
+    "torchtune": (
+        "Step {0} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:1638{0}.5 peak_memory_alloc:20.25 grad_norm:1.5 ",
+        "Step {0} | loss:tensor(1.{0}, device='cuda:0') tokens_per_second_per_gpu:np.float64(99.5) ",
+    ),
+    "verl": (
+        "(TaskRunner pid=71) step:{0} - actor/pg_loss:np.float64(-0.2) - timing_s/gen:1.5 - perf/time_per_step:2{0}.5 -"
+        " perf/total_num_tokens:100000 - perf/throughput:408.1",
+        "step:{0} - train/loss:2.5 - train/lr(1e-3):0.02 - train/time(s):1.2{0}",
+    ),
+    "nemo_rl": (
+        "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
+        "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",
+    ),
 }
 """Reader → rows of its formats, with a place for the number of the step."""
 DOCUMENTS: Mapping[str, Sequence[bytes]] = {

@@ -84,6 +84,31 @@ def olmo_row(n: int, v: float) -> str:
     return f"2026-01-05 08:00:00.9 INFO [step={n}/99,epoch=0]\n{values}"
 
 
+def automodel_row(n: int, v: float) -> str:
+    return f"step {n} | epoch 0 | loss 2.31 | lr 1.00e-05 | mem 40.20 GiB | tps {v:.3f}(1.00/gpu) | num_label_tokens 9"
+
+
+def nanotron_row(n: int, v: float) -> str:
+    return f"iteration: {n} / 99 | consumed_tokens: 4.19M | time_per_iteration_ms: {v:.3f}K | lm_loss: 10.9"
+
+
+def composer_row(n: int, v: float) -> str:
+    values = f"\t Train loss/train/total: 2.9000\n\t Train time/secs_per_step: {v:.4f}"
+    return f"[batch={n}/99]:\n{values}"
+
+
+def torchtune_row(n: int, v: float) -> str:
+    return f"Step {n} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{v:.3f} peak_memory_alloc:20.25 "
+
+
+def verl_row(n: int, v: float) -> str:
+    return f"step:{n} - actor/pg_loss:0.2 - perf/time_per_step:{v:.3f} - perf/throughput:408.1"
+
+
+def nemo_rl_row(n: int, v: float) -> str:
+    return f"========== Step {n}/99 ==========\n  • Loss: 0.25\n  • Total step time: {v:.3f}s"
+
+
 RATE = "reported_tokens_per_second_per_gpu"
 FORMATS = (
     Planted(format="nemo", row=nemo_row, column="seconds", first=0),
@@ -92,6 +117,12 @@ FORMATS = (
     Planted(format="huggingface", row=huggingface_row, column=RATE),
     Planted(format="nanogpt", row=nanochat_row, column="seconds"),
     Planted(format="olmo", row=olmo_row, column=RATE),
+    Planted(format="automodel", row=automodel_row, column="reported_tokens_per_second"),
+    Planted(format="nanotron", row=nanotron_row, column="seconds"),
+    Planted(format="composer", row=composer_row, column="seconds"),
+    Planted(format="torchtune", row=torchtune_row, column=RATE),
+    Planted(format="verl", row=verl_row, column="seconds"),
+    Planted(format="nemo_rl", row=nemo_rl_row, column="seconds"),
 )
 NOISE = (
     "",

@@ -1,0 +1,281 @@
+"""One reader for console logs whose rows are `name value` pairs; `dialects` says how each framework spells them.
+
+A row is one line, or a first line with the numbers on the lines below it. A number whose delimiter is missing does not
+count, so that a line that was cut off has no wrong last digit. The reader adds two things to what stands on a row: the
+tokens of a step, where a log counts all tokens so far, and the time of a step, where a row has both its tokens and its
+rate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
+from math import inf, isfinite, prod
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.core.records import TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.dialects import DIALECTS, Dialect, Number
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import Log
+
+LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
+LONGEST_SETTING = 2**12
+WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
+MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
+
+_DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
+_SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+_WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
+_CUT = "…"  # stands behind a last line without line end: no delimiter
+
+_AMOUNTS = frozenset(f.name for f in fields(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
+_MEASURES = (
+    "seconds",
+    *("reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
+    *("reported_samples_per_second", "reported_samples_per_second_per_gpu"),
+)
+
+
+@cache
+def _expression(spelled: str, suffixes: bool) -> re.Pattern[str]:
+    """Return the number in its surroundings; see `dialects` for what may end a spelling."""
+    before, _, behind = spelled.partition("{}")
+    suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""
+    ends = {" ": r"(?:\s|$)", ",": r"[,)]"}.get(behind[-1:])
+    follows = re.escape(behind[:-1]) + ends if ends else re.escape(behind)
+    return re.compile(rf"{re.escape(before)}\s{{0,12}}(?P<number>{_DIGITS}){suffix}(?={follows})")
+
+
+@dataclass(kw_only=True)
+class _Row:
+    line: int
+    index: int
+    ended_at: float | None
+    values: dict[str, float] = field(default_factory=dict)
+    interrupted_by: str = ""
+
+    def is_measured(self) -> bool:
+        return any(name in self.values for name in _MEASURES)
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    device: str | None = None
+    began: float | None = None
+
+
+def _detect(log: Log, dialect: Dialect) -> int:
+    first, found, inside = re.compile(dialect.row), 0, False
+    for _, text in log.head():
+        if dialect.block:
+            inside = inside or first.search(text) is not None
+            marked = inside and any(mark in text for mark in dialect.marks)
+            found, inside = found + marked, inside and not marked
+        elif any(mark in text for mark in dialect.marks) and first.search(text):
+            found += 1
+    return found
+
+
+def _read(log: Log, dialect: Dialect) -> Reading:
+    seen = _Seen()
+    found = list(_rows(log, dialect, seen))
+    steps = Steps.of(rows.merged((None, _step(row)) for row in found))
+    steps = rows.with_intervals(steps) if dialect.averaged else steps
+    steps = _with_times(_with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
+    config = _configuration(dialect, seen, steps)
+    unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
+    return Reading(
+        steps=steps,
+        training_config=config,
+        gpu_info={"device_name": seen.device} if seen.device else {},
+        platform=devices.platform_of(seen.device),
+        source=dialect.source,
+        timestamp=rows.iso(seen.began),
+        warnings=[*dialect.notes, *unseen, *seen.notes],
+    )
+
+
+def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
+    """Rows that carry a time or a rate, in the order of the log."""
+    lines = _lines(log, re.compile(dialect.row))
+    for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
+        seen.began = row.ended_at if seen.began is None else seen.began
+        yield row
+
+
+def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
+    first, interrupted_by = re.compile(dialect.row), ""
+    for line, text in lines:
+        if match := first.search(text):
+            row = _opened(line, match, 0, seen)
+            _take(text[match.start() :], dialect, row, seen)
+            if row.is_measured():
+                row.interrupted_by = row.interrupted_by or interrupted_by
+                interrupted_by = ""
+                yield row
+                continue
+        interrupted_by = _interruption(text, dialect) or interrupted_by
+        _notice(text, dialect, seen)
+
+
+def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
+    first = re.compile(dialect.row)
+    new_epoch = re.compile(dialect.new_epoch) if dialect.new_epoch else None
+    row: _Row | None = None
+    steps_before = last_index = 0
+    for line, text in lines:
+        if match := first.search(text):
+            if row and row.is_measured():
+                yield row
+            row = _opened(line, match, steps_before, seen)
+            last_index = row.index
+        elif new_epoch and new_epoch.search(text):
+            steps_before = last_index
+        else:
+            if row:
+                _take(text, dialect, row, seen)
+            _notice(text, dialect, seen)
+    if row and row.is_measured():
+        yield row
+
+
+def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> _Row:
+    index = steps_before + _index(match, seen)
+    return _Row(line=line, index=index, ended_at=rows.moment(match.string[: match.start()]))
+
+
+def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The lines of the rank that prints rows; a last line without its end is marked as cut."""
+    is_cut = bool(log.tail(1)[-1])
+    before: tuple[int, str] | None = None
+    for line, text in log.lines_of_one_rank(first.search):
+        if before is not None:
+            yield before
+        before = line, text[:LONGEST_ROW]
+    if before is not None:
+        yield (before[0], before[1] + _CUT) if is_cut else before
+
+
+def _index(match: re.Match[str], seen: _Seen) -> int:
+    """Number of the step over all epochs, where the row says in which epoch it is and how many steps one has."""
+    said = match.groupdict()
+    step, last, epoch = int(said["step"]), rows.whole(said.get("last")), rows.whole(said.get("epoch"))
+    if epoch is None and last:
+        seen.config.setdefault("max_steps", last)
+    return step + (epoch - 1) * last if epoch and last else step
+
+
+def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
+    """The numbers of one line."""
+    if "np." in text or "tensor(" in text:
+        text = _WRAPPED.sub(r"\1", text)
+    for number in dialect.numbers:
+        if number.means not in row.values and (value := _value(text, number, dialect)) is not None:
+            row.values[number.means] = value
+    row.interrupted_by = row.interrupted_by or _interruption(text, dialect)
+    seen.notes |= dict.fromkeys(note for mark, note in dialect.notes_if if mark in text)
+
+
+def _value(text: str, number: Number, dialect: Dialect) -> float | None:
+    if number.spelled.partition("{}")[0] not in text:  # a tenth of the time that the expression takes
+        return None
+    match = _expression(number.spelled, dialect.suffixes).search(text)
+    if match is None:
+        return None
+    scale = number.scale * (_SUFFIX.get(match["suffix"] or "", 1.0) if dialect.suffixes else 1.0)
+    if number.means == "seconds":
+        return rows.seconds(match["number"], scale)
+    plain = rows.number(match["number"])
+    if plain is None or (number.means in _AMOUNTS and not 0 < plain < inf):
+        return None
+    return plain * scale
+
+
+def _interruption(text: str, dialect: Dialect) -> str:
+    return next((kind for mark, kind in dialect.interruptions if mark in text), "")
+
+
+def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
+    """Settings that stand between the rows; the first word about each counts."""
+    text = text[:LONGEST_SETTING]
+    for number in dialect.settings:
+        if number.means not in seen.config and (value := _value(text, number, dialect)) and value > 0:
+            seen.config |= {number.means: int(value)} if isfinite(value) and value.is_integer() else {}
+    for pattern, name in dialect.words:
+        if name not in seen.config and (match := re.search(pattern, text)):
+            seen.config[name] = match[1] == "true" if name == "compile" else match[1]
+    seen.notes |= dict.fromkeys(note for mark, note in dialect.notes_if if mark in text)
+    seen.device = seen.device or devices.find_name(text)
+
+
+def _step(row: _Row) -> Step:
+    values: dict[str, Any] = {name: value for name, value in row.values.items() if name != "total_tokens"}
+    values.setdefault("seconds", None)
+    return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
+
+
+def _with_tokens(steps: Steps, totals: dict[int, float | None]) -> Steps:
+    """Tokens of a step from the growth of a total, where the rows do not state them."""
+    if steps.has("tokens") or not len(steps):
+        return steps
+    total = np.array([totals.get(int(line)) for line in steps.column("line")], np.float64)  # None becomes NaN
+    with np.errstate(invalid="ignore"):
+        tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
+        tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
+    return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
+
+
+def _with_times(steps: Steps) -> Steps:
+    """Time of a step from its tokens and its rate over all GPUs, where the rows state no time."""
+    if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
+        return steps
+    seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
+    seconds[~((seconds > 0) & (seconds < rows.LONGEST_STEP_SECONDS))] = np.nan
+    return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
+
+
+def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any]:
+    config = {name: value for name, value in seen.config.items() if name in TrainingConfig.model_fields}
+    config["framework"] = dialect.name
+    parts = [config.get(name) for name in dialect.factors]
+    if dialect.factors and all(parts):
+        config.setdefault("global_batch_size", prod(part for part in parts if part))
+    if dialect.gpus_of_rates and (gpus := _gpus(steps)):
+        config.setdefault("num_gpus", gpus)
+    return config
+
+
+def _gpus(steps: Steps) -> int | None:
+    """The number of GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
+    total = steps.column("reported_tokens_per_second")
+    if not np.isfinite(total).any():
+        total = steps.column("tokens") / steps.column("seconds")
+    ratios = total / steps.column("reported_tokens_per_second_per_gpu")
+    ratios = ratios[np.isfinite(ratios)]
+    if not len(ratios):
+        return None
+    whole = round(float(np.median(ratios)))
+    tolerance = WHOLE_RATIO * whole if whole <= MOST_GPUS_BY_RATIO else 0.1
+    return whole if whole >= 1 and bool((np.abs(ratios - whole) <= tolerance).all()) else None
+
+
+FORMATS = tuple(
+    Format(
+        name=dialect.name,
+        reads=dialect.reads,
+        looks_for=dialect.looks_for,
+        needles=tuple(mark.encode() for mark in dialect.marks),
+        detect=partial(_detect, dialect=dialect),
+        read=partial(_read, dialect=dialect),
+    )
+    for dialect in DIALECTS
+)
+"""One format for each dialect."""

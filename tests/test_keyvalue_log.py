@@ -1,0 +1,244 @@
+"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Composer, torchtune, verl, NeMo-RL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.units import GIB
+from tensorprimat.logs.dialects import DIALECTS, REINFORCEMENT
+
+AUTOMODEL_CONFIG = """step_scheduler:
+  global_batch_size: 32
+  local_batch_size: 4
+distributed:
+  tp_size: 2
+World size: 8
+"""
+NANOTRON_CONFIG = """Config(general=GeneralArgs(project='debug', seed=42),
+       parallelism=ParallelismArgs(dp=4, pp=1, tp=2, pp_engine=None, expert_parallel_size=1),
+       tokens=TokensArgs(sequence_length=4096, train_steps=50, micro_batch_size=8, batch_accumulation_per_replica=4),
+"""
+
+
+def automodel(n: int, tps: float = 131072.0, rest: str = " | num_label_tokens 260000") -> str:
+    rates = f"tps {tps:.2f}({tps / 8:.2f}/gpu)"
+    return (
+        f"2026-01-05 08:00:{n:02} | INFO | root | step {n} | epoch 0 | loss 2.3100 | grad_norm 1.2000 | lr 1.00e-05"
+        f" | mem 40.20 GiB | {rates}{rest}"
+    )
+
+
+def nanotron(n: int) -> str:
+    return (
+        f"01/16/2026 07:32:24 [INFO|DP=0|PP=0|TP=0|ip-10]: iteration: {n} / 50 | consumed_tokens: {4.19 * n:.3g}M"
+        " | time_per_iteration_ms: 1.05K | tokens_per_sec: 499K | tokens_per_sec_per_gpu: 62.4K | grad_norm: 1.1"
+        " | global_batch_size: 524K | lm_loss: 10.9 | lr: 0.0003 | model_tflops_per_gpu: 420 | eta: 0:01:00"
+    )
+
+
+def composer(n: int, seconds: float = 2.0, tokens: int = 65536) -> str:
+    return (
+        f"[batch={n}/50]:\n\t Train time/batch: {n - 1}\n\t Train time/token: {(n - 1) * tokens}\n"
+        f"\t Train throughput/tokens_per_sec: {tokens / seconds:.4f}\n"
+        f"\t Train throughput/device/tokens_per_sec: {tokens / seconds / 8:.4f}\n"
+        "\t Train memory/peak_allocated_mem: 20.1000\n\t Train loss/train/total: 9.5000\n"
+        f"\t Train time/secs_per_step: {seconds:.4f}"
+    )
+
+
+def torchtune(n: int, rate: float = 16384.5) -> str:
+    return (
+        f"Step {n} | loss:1.9000381 lr:2e-05 tokens_per_second_per_gpu:{rate} peak_memory_active:20.25"
+        " peak_memory_alloc:20.125 peak_memory_reserved:24.5 "
+    )
+
+
+def verl(n: int, seconds: float = 25.0) -> str:
+    return (
+        f"(TaskRunner pid=4711) step:{n} - actor/pg_loss:np.float64(-0.25) - perf/max_memory_allocated_gb:50.5"
+        f" - timing_s/gen:12.5 - timing_s/step:{seconds} - perf/total_num_tokens:1000000"
+        f" - perf/time_per_step:{seconds} - perf/throughput:{1e6 / seconds / 8!r}"
+    )
+
+
+def nemo_rl(n: int, seconds: float = 2.0) -> str:
+    return (
+        f"\n========================= Step {n}/100 =========================\n▶ Taking a training step...\n"
+        f"\n📊 Training Results:\n  • Loss: 0.2500\n\n⏱️  Timing:\n  • Total step time: {seconds:.2f}s\n"
+        "  • policy_training: 1.50s (75.0%)\n    - E2E (Tokens/sec/gpu): 4096.00\n    - E2E (Tokens/sec): 32768.00"
+    )
+
+
+ROWS: dict[str, Callable[[int], str]] = {
+    "automodel": automodel,
+    "nanotron": nanotron,
+    "composer": composer,
+    "torchtune": torchtune,
+    "verl": verl,
+    "nemo_rl": nemo_rl,
+}
+each_dialect = pytest.mark.parametrize("name", ROWS)
+
+
+def log(name: str, count: int = 20, before: str = "") -> str:
+    return before + "".join(ROWS[name](n) + "\n" for n in range(1, count + 1))
+
+
+def test_every_dialect_is_tested_here() -> None:
+    assert {dialect.name for dialect in DIALECTS} == set(ROWS)
+
+
+@each_dialect
+def test_rows_are_read_by_the_format_of_their_framework(read_text: Any, name: str) -> None:
+    result = read_text(log(name))
+    assert result.provenance.format == name
+    assert result.steps.column("index").tolist() == list(range(1, 21))
+    assert not any(warning.startswith("format:") for warning in result.warnings)
+
+
+def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_apart(read_text: Any) -> None:
+    result = read_text(log("automodel", before=AUTOMODEL_CONFIG))
+    config, performance = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.global_batch_size, config.micro_batch_size) == (8, 32, 4)
+    assert config.tensor_model_parallel_size == 2
+    assert performance.tokens_per_second == pytest.approx(131072)
+    assert performance.tokens_per_second_per_gpu == pytest.approx(16384)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.2 * GIB / 1e9)
+
+
+def test_automodels_step_after_a_validation_holds_it(read_text: Any) -> None:
+    lines = log("automodel").splitlines()
+    lines.insert(10, '[val] name "default" | step 10 | epoch 0 | loss 2.2 | lr 1.00e-05 | num_label_tokens 9')
+    result = read_text("\n".join(lines) + "\n")
+    assert [step.index for step in result.steps if step.interrupted_by == "validation"] == [11]
+    assert len(result.steps) == 20
+
+
+def test_nanotrons_rounded_numbers_are_scaled_and_said(read_text: Any) -> None:
+    result = read_text(log("nanotron", before=NANOTRON_CONFIG))
+    config, performance = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.global_batch_size, config.sequence_length) == (8, 128, 4096)
+    assert (config.tensor_model_parallel_size, config.max_steps) == (2, 50)
+    assert performance.avg_step_time_seconds == pytest.approx(1.05)
+    assert performance.tokens_per_second == pytest.approx(128 * 4096 / 1.05)
+    assert performance.reported.tokens_per_second == pytest.approx(499e3)
+    assert any("three digits" in warning for warning in result.warnings)
+
+
+def test_nanotron_without_its_configuration_gives_the_rates_that_it_printed(read_text: Any) -> None:
+    performance = read_text(log("nanotron")).performance_metrics
+    assert performance.tokens_per_second == pytest.approx(499e3)
+    assert performance.tokens_per_step is None
+
+
+def test_composers_step_time_is_the_one_of_the_step_and_tokens_are_the_growth_of_their_total(read_text: Any) -> None:
+    result = read_text(log("composer", before="max_seq_len: 2048\nglobal_train_batch_size: 32\nprecision: amp_bf16\n"))
+    performance = result.performance_metrics
+    assert performance.avg_step_time_seconds == pytest.approx(2.0)
+    assert performance.tokens_per_step == 65536
+    assert (result.training_config.num_gpus, result.training_config.precision) == (8, "bf16")
+    assert performance.tokens_per_second_per_gpu == pytest.approx(4096)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(20.1)
+    assert not any("sliding window" in warning for warning in result.warnings)
+
+
+def test_an_older_composer_has_windowed_rates_only_and_says_so(read_text: Any) -> None:
+    text = "\n".join(
+        line for line in log("composer").splitlines() if "secs_per_step" not in line and "token:" not in line
+    )
+    result = read_text(text + "\n")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32768)
+    assert any("sliding window" in warning for warning in result.warnings)
+
+
+def test_composers_batches_of_a_later_epoch_go_on_counting(read_text: Any) -> None:
+    rows = [f"[epoch={epoch}]" + composer(n).replace("/50", "/5") for epoch in (1, 2, 3) for n in range(1, 6)]
+    result = read_text("\n".join(rows) + "\n")
+    assert result.steps.column("index").tolist() == list(range(1, 16))
+    assert len(result.runs) == result.runs[0].segments == 1
+
+
+def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:
+    result = read_text(log("torchtune"), num_gpus=8)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16384.5)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(16384.5 * 8)
+    assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(24.5 * GIB / 1e9)
+    assert result.steps[0].loss == 1.9000381
+
+
+def test_verls_iterations_hold_generation_and_say_so(read_text: Any) -> None:
+    result = read_text(log("verl"))
+    assert result.performance_metrics.avg_step_time_seconds == 25
+    assert (result.training_config.num_gpus, result.performance_metrics.tokens_per_step) == (8, 1e6)
+    assert result.steps[0].loss == -0.25
+    assert REINFORCEMENT in result.warnings
+
+
+def test_verls_iteration_with_a_validation_in_it_is_not_measured(read_text: Any) -> None:
+    tested = log("verl").replace("step:15 - ", "step:15 - timing_s/testing:70.0 - ")
+    result = read_text(tested)
+    assert [step.index for step in result.steps if step.interrupted_by] == [15]
+
+
+def test_verls_fine_tuning_is_no_reinforcement_learning(read_text: Any) -> None:
+    text = "".join(f"step:{n} - train/loss:2.5 - train/lr(1e-3):0.02 - train/time(s):1.25\n" for n in range(1, 20))
+    result = read_text(text)
+    assert (result.performance_metrics.avg_step_time_seconds, result.steps[0].learning_rate) == (1.25, 2e-05)
+    assert REINFORCEMENT not in result.warnings
+
+
+def test_nemo_rls_steps_of_a_second_epoch_go_on_counting(read_text: Any) -> None:
+    epoch = "\n========================= Epoch {}/2 =========================\n"
+    text = epoch.format(1) + log("nemo_rl", 10) + epoch.format(2) + log("nemo_rl", 10)
+    result = read_text(text)
+    assert result.steps.column("index").tolist() == list(range(1, 21))
+    assert (result.performance_metrics.avg_step_time_seconds, result.training_config.num_gpus) == (2.0, 8)
+
+
+def test_nemo_rls_step_with_a_checkpoint_in_it_is_not_measured(read_text: Any) -> None:
+    text = log("nemo_rl").replace(
+        "Step 7/100 =========================", "Step 7/100 ==========\nSaving checkpoint for step 7..."
+    )
+    assert [step.index for step in read_text(text).steps if step.interrupted_by == "checkpoint"] == [7]
+
+
+@each_dialect
+@pytest.mark.parametrize("cut", range(1, 60, 3))
+def test_a_number_that_was_cut_off_is_no_number(read_text: Any, name: str, cut: int) -> None:
+    text = log(name)
+    whole, steps = read_text(text).steps, read_text(text[:-cut]).steps
+    for column in whole.seen:
+        known = dict(zip(whole.column("index").tolist(), whole.column(column).tolist(), strict=True))
+        for index, value in zip(steps.column("index").tolist(), steps.column(column).tolist(), strict=True):
+            assert value == pytest.approx(known[index], nan_ok=True) or value != value
+
+
+@each_dialect
+def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any, name: str) -> None:
+    rows = [f"[default{rank}]:{line}" for n in range(1, 13) for rank in range(8) for line in ROWS[name](n).split("\n")]
+    result = read_text("\n".join(rows) + "\n")
+    assert result.steps.column("index").tolist() == list(range(1, 13))
+    assert result.runs[0].segments == 1
+
+
+@each_dialect
+def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) -> None:
+    again = "".join(ROWS[name](n).replace("1", "1") + "\n" for n in range(5, 21)).replace("2.31", "2.41")
+    again = again.replace("10.9", "10.8").replace("1.9000381", "1.8").replace("9.5000", "9.4").replace("0.25", "0.26")
+    result = read_text(log(name, 9) + again)
+    assert result.runs[0].segments == 2
+    assert result.runs[0].segment == 1
+
+
+def test_rounded_rates_of_many_gpus_do_not_tell_their_number(read_text: Any) -> None:
+    rows = "".join(nanotron(n).replace("499K", "33.1M").replace("62.4K", "64.6K") + "\n" for n in range(1, 20))
+    assert read_text(rows).training_config.num_gpus is None
+
+
+def test_rows_without_a_time_or_a_rate_are_no_rows(read_text: Any) -> None:
+    with pytest.raises(NotALogError):
+        read_text("".join(f"Step {n} | loss:1.9 lr:2e-05 \n" for n in range(20)), format="torchtune")
