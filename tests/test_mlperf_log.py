@@ -87,7 +87,7 @@ def test_a_mean_over_a_block_is_shown_but_neither_measured_nor_counted_again(tmp
     assert [step.seconds for step in restated] == [0.5, 0.5]
     assert result.performance_metrics.total_steps == 24
     assert result.performance_metrics.total_time_seconds == pytest.approx(12.0)
-    assert result.performance_metrics.measured_steps == 20
+    assert result.performance_metrics.measured_steps == 24
 
 
 def test_evaluation_between_two_rows_leaves_the_next_row_measured(tmp_path):
@@ -158,15 +158,40 @@ def test_a_throughput_beside_step_times_is_kept_as_reported_in_its_own_unit(tmp_
     assert performance.total_steps == 24
 
 
-def test_init_keys_of_many_ranks_count_once_and_hint_at_the_number_of_gpus(tmp_path):
+def ranks_and_settings(ranks: int, **settings: object) -> Journal:
     journal = Journal()
-    for _ in range(8):
+    for _ in range(ranks):
         journal.say("init_start")
-        journal.say("global_batch_size", 16)
+        for key, value in settings.items():
+            journal.say(key, value)
     step_times(journal)
-    result = journal.read(tmp_path / "run.txt")
-    assert (result.training_config.global_batch_size, result.training_config.num_gpus) == (16, None)
-    assert any("--num-gpus 8" in warning for warning in result.warnings)
+    return journal
+
+
+def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus(tmp_path):
+    result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt")
+    assert (result.training_config.global_batch_size, result.training_config.num_gpus) == (16, 8)
+    assert result.provenance.assumed["num_gpus"] == "8 ranks wrote init_start, one for each GPU"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"config_filename": "config_MI355X_2x8x1.sh"},
+        {"submission_platform": "3xNVIDIA H100"},
+        {"tensor_parallelism": 4, "pipeline_parallelism": 4},
+    ],
+)
+def test_ranks_that_something_contradicts_are_no_number_of_gpus(tmp_path, settings):
+    result = ranks_and_settings(8, global_batch_size=16, **settings).read(tmp_path / "run.txt")
+    assert result.training_config.num_gpus is None
+    assert any("8 ranks wrote init_start, but" in w and "--num-gpus" in w for w in result.warnings)
+
+
+def test_the_flag_overrides_the_number_of_ranks(tmp_path):
+    result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt", Given(num_gpus=4))
+    assert result.training_config.num_gpus == 4
+    assert result.provenance.assumed["num_gpus"] == "--num-gpus"
 
 
 def test_a_placeholder_is_no_device(tmp_path):
@@ -300,3 +325,141 @@ def test_peak_memory_beside_a_blocks_throughput_is_the_allocators(tmp_path, logg
         journal.track({"throughput": 32.0, "train_step_time": 0.5, "max_memory_usage": logged}, 2.0, step=row * 64)
     memory = journal.read(tmp_path / "run.txt").memory_metrics
     assert memory.peak_memory_allocated_gb == pytest.approx(35.706 * 2**30 / 1e9)
+
+
+def blocks(journal: Journal, *, samples: int = 1536, later: int = 384, number: int = 4, rate: float = 8.0) -> None:
+    """AMD's Primus in v6.0: nothing but marks with the samples so far."""
+    journal.say("run_start")
+    done = 0
+    for block in range(number):
+        size = later if block else samples
+        journal.say("block_start", samples_count=done)
+        done += size
+        journal.say("block_stop", None, size / rate, samples_count=done)
+        journal.say("eval_start", samples_count=done)
+        journal.say("eval_accuracy", 0.93, 9.0, samples_count=done)
+        journal.say("eval_stop", samples_count=done)
+    journal.say("run_stop", None, 0.0, samples_count=done, status="success")
+
+
+def test_blocks_are_rows_where_nothing_else_was_logged(tmp_path):
+    journal = Journal(
+        global_batch_size=8, max_sequence_length=8192, submission_platform="MI355X", tensor_parallelism=1,
+        micro_batch_size=1, gradient_accumulation_steps=1, lowest_numerical_precision_linear="mxfp4",
+        config_filename="config_MI355X_1x8x1.sh",
+    )  # fmt: skip
+    blocks(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert [(step.index, step.covers, step.seconds) for step in result.steps] == [
+        (192, 192, 1.0),
+        (240, 48, 1.0),
+        (288, 48, 1.0),
+        (336, 48, 1.0),
+    ]
+    config, performance = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.precision, config.fp8_recipe, config.micro_batch_size) == (8, "fp4", "mxfp4", 1)
+    assert performance.measured_steps == 336
+    assert performance.tokens_per_second_per_gpu == pytest.approx(8.0 * 8192 / 8)
+    assert result.provenance.assumed["num_gpus"] == "config_filename config_MI355X_1x8x1.sh"
+
+
+def test_blocks_that_count_tokens_as_epochs_are_rows_too(tmp_path):
+    journal = Journal(global_batch_size=16, max_sequence_length=128)
+    journal.say("run_start")
+    for block in range(4):
+        journal.say("block_start", first_epoch_num=block * 20480, epoch_count=20480)
+        journal.say("block_stop", None, 5.0, first_epoch_num=block * 20480)
+    result = journal.read(tmp_path / "run.txt")
+    assert [(step.covers, step.seconds) for step in result.steps] == [(10, 0.5)] * 4
+
+
+def rows_that_count_samples(journal: Journal, *, blocks: int = 2, rows: int = 6, interval: int = 4) -> None:
+    """NVIDIA in v6.0: no step beside a row, and a row counter that starts anew with each block."""
+    journal.say("run_start")
+    size = rows * interval
+    for block in range(blocks):
+        done = block * size
+        journal.say("block_start", samples_count=size * 16, step=done)
+        journal.track({"train_step_time": 0.02, "reduced_train_loss": 9.0}, 0.5, samples_count=done * 16)
+        for row in range(1, rows):
+            samples = (done + row * interval) * 16
+            journal.track({"train_step_time": 0.5, "reduced_train_loss": 8.0}, 0.5 * interval, samples_count=samples)
+        journal.track({"train_step_time": 0.5}, 0.5 * (interval - 1), samples_count=size * 16)
+        journal.say("block_stop", samples_count=size * 16, step=done + size)
+        journal.say("eval_start", samples_count=(done + size) * 16, step=done + size)
+        journal.track({"validation_time": 7.0}, 7.0, step=done + size)
+        journal.say("eval_stop", samples_count=(done + size) * 16, step=done + size)
+    journal.say("run_stop", None, 0.0, status="success")
+
+
+def test_rows_without_a_step_advance_by_samples_and_the_partial_first_row_of_a_block_is_left_out(tmp_path):
+    journal = Journal(global_batch_size=16)
+    rows_that_count_samples(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert 0.02 not in result.steps.column("seconds")
+    assert [step.covers for step in result.steps] == [4] * 12
+    assert [step.index for step in result.steps] == list(range(4, 49, 4))
+    assert result.performance_metrics.total_time_seconds == pytest.approx(24.0)
+    assert result.performance_metrics.samples_per_second == pytest.approx(32.0)
+
+
+def test_rows_that_go_on_over_a_block_are_not_counted_twice_by_its_mean(tmp_path):
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    journal.say("block_start", samples_count=96, step=0)
+    for row in range(1, 3):
+        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
+    journal.track({"train_step_time": 0.7}, 1.4, samples_count=96)
+    journal.say("block_stop", samples_count=96, step=12)
+    journal.say("block_start", samples_count=96, step=12)
+    for row in range(3, 5):
+        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
+    result = journal.read(tmp_path / "run.txt")
+    assert [step.covers for step in result.steps] == [5, 5, 0, 5, 5]
+
+
+def test_every_row_counts_after_run_start_because_warm_up_is_over_there(tmp_path):
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    for position, (steps, seconds) in enumerate([(192, 1.2), (48, 1.3), (48, 1.3), (48, 1.31), (48, 1.5)]):
+        journal.say("block_start", samples_count=steps * 8, step=position)
+        journal.track({"train_step_time": seconds}, steps * seconds, samples_count=steps * 8)
+    result = journal.read(tmp_path / "run.txt")
+    performance = result.performance_metrics
+    assert (performance.measured_steps, performance.warmup_steps_dropped) == (384, 0)
+    assert performance.samples_per_second == pytest.approx(384 * 8 / (192 * 1.2 + 48 * (1.3 + 1.3 + 1.31 + 1.5)))
+    dropped = journal.read(tmp_path / "run.txt", Given(warmup_steps=192)).performance_metrics
+    assert (dropped.measured_steps, dropped.warmup_steps_dropped) == (192, 192)
+
+
+def submitted(folder: Path, journal: Journal, **description: object) -> Path:
+    path = folder / "NVIDIA" / "results" / "theia" / "llama31_8b" / "result_0.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("\n".join(journal.lines) + "\n")
+    (folder / "NVIDIA" / "systems").mkdir()
+    (folder / "NVIDIA" / "systems" / "theia.json").write_text(json.dumps(description))
+    return path
+
+
+@pytest.mark.parametrize("number", [str, int])
+def test_the_systems_description_beside_a_log_names_and_counts_its_gpus(tmp_path, number):
+    journal = Journal(global_batch_size=16, submission_platform="2xNVIDIA GB200")
+    step_times(journal)
+    description = {
+        "number_of_nodes": number(2),
+        "accelerators_per_node": number(4),
+        "accelerator_model_name": "NVIDIA Blackwell Ultra GPU (GB300)",
+    }
+    result = logs.read(submitted(tmp_path, journal, **description))
+    assert (result.training_config.num_gpus, result.training_config.num_nodes) == (8, 2)
+    assert (result.gpu_info.device_name, result.platform) == ("NVIDIA Blackwell Ultra GPU (GB300)", "nvd")
+    assert any("NVIDIA GB200" in w and "systems/theia.json says" in w for w in result.warnings)
+    assert result.provenance.assumed["num_gpus"] == "systems/theia.json: 2 nodes × 4 accelerators"
+
+
+@pytest.mark.parametrize("description", [{}, {"number_of_nodes": "N/A", "accelerators_per_node": ""}, {"a": [1]}])
+def test_a_description_that_says_nothing_changes_nothing(tmp_path, description):
+    journal = Journal(global_batch_size=16, submission_platform="2xNVIDIA GB200")
+    step_times(journal)
+    result = logs.read(submitted(tmp_path, journal, **description))
+    assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA GB200", None)

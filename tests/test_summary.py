@@ -33,11 +33,22 @@ def test_throughput_is_tokens_over_seconds_never_a_mean_of_rates():
     assert figures.basis == "step_times"
 
 
-def test_the_first_step_never_counts_even_with_no_declared_warm_up():
-    figures = summarise(result(timed(9.0, 1.0, 1.0), warmup_steps=0)).performance_metrics
+def test_the_first_step_never_counts_where_no_warm_up_was_declared():
+    figures = summarise(result(timed(9.0, 1.0, 1.0), warmup_steps=None)).performance_metrics
     assert figures.avg_step_time_seconds == 1.0
     assert (figures.total_steps, figures.measured_steps, figures.warmup_steps_dropped) == (3, 2, 1)
     assert figures.total_time_seconds == 11.0
+
+
+def test_every_row_counts_where_a_warm_up_of_no_step_was_declared():
+    figures = summarise(result(timed(9.0, 1.0, 1.0), warmup_steps=0)).performance_metrics
+    assert (figures.measured_steps, figures.warmup_steps_dropped) == (3, 0)
+
+
+@pytest.mark.parametrize(("first", "measured"), [(1.0, 40), (0.98, 40), (1.5, 30)])
+def test_a_first_row_of_many_steps_is_warm_up_only_where_it_is_the_slowest(first, measured):
+    rows = [Step(index=10 * i, seconds=s, covers=10) for i, s in enumerate((first, 1.0, 1.01, 1.0), start=1)]
+    assert summarise(result(rows, warmup_steps=None)).performance_metrics.measured_steps == measured
 
 
 def test_declared_warm_up_counts_optimizer_steps_not_rows():

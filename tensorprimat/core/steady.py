@@ -33,6 +33,7 @@ MATERIAL = 5e-3  # relative; a shift of less than 0.5 % changes no conclusion
 TICKING_SHARE = 0.15  # of rows off the level while most agree: then it is the clock that steps, not single rows
 TRIMMED_SHARE = 0.1  # of rows at either end, before levels are compared
 LONGEST = 2**17  # rows looked at one by one: ranks of ten million take seconds and half a gigabyte
+SPARED_SHARE = 0.1  # of the work: more is no warm-up unless the row shows it
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 OUTLIER_SCORE = 5.0  # Iglewicz and Hoaglin 1993 say 3.5, which normal noise reaches every 2,000 rows
 OUTLIER_SHARE = 0.05  # and a person should care: 5 % off the median
@@ -73,6 +74,21 @@ def find_steady(seconds: np.ndarray) -> Steady:
         shifted = _after_shifts(known, start)
         start, settled = (start, False) if shifted is None else (shifted, True)
     return Steady(start=max(1, int(positions[start])), settled=settled)
+
+
+def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int:
+    """Return how many rows to drop as warm-up: what was found, at least the first row.
+
+    A first row of many steps that holds more than SPARED_SHARE of the work stays, unless it is slower than every other
+    row: the start-up of one step does not take half of a run with it. covers: optimizer steps of each row.
+    """
+    start = max(1, steady.start)
+    if start > 1 or len(seconds) < 2 or covers[0] <= max(1.0, SPARED_SHARE * float(covers.sum())):
+        return start
+    others = seconds[1:][np.isfinite(seconds[1:])]
+    if not len(others) or not np.isfinite(seconds[0]):
+        return start
+    return start if seconds[0] > float(others.max()) * (1 + MATERIAL) else 0
 
 
 def _means(rows: np.ndarray, size: int) -> Floats:

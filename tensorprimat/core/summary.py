@@ -22,7 +22,7 @@ from tensorprimat.core.records import (
     Run,
     Source,
 )
-from tensorprimat.core.steady import find_steady, median
+from tensorprimat.core.steady import find_steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB
 
@@ -48,9 +48,9 @@ class Selection:
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
     """The measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
 
-    warmup_steps: optimizer steps declared as warm-up; None finds the end of warm-up from the data. The first row of a
-    segment never counts. Of several segments (a log with restarts) the one with most optimizer steps is measured, the
-    later one of equals.
+    warmup_steps: optimizer steps declared as warm-up, so 0 counts every row; None finds the end of warm-up from the
+    data, where the first step never counts. Of several segments (a log with restarts) the one with most optimizer
+    steps is measured, the later one of equals.
     """
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
@@ -64,10 +64,11 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
         rows = _chosen(of_run, (segment_column[of_run] == chosen) & (covers[of_run] > 0))
         if warmup_steps is None:
             steady = find_steady(np.where(interrupted[rows], np.nan, pace[rows]))
-            start, settled = max(1, steady.start), steady.settled
+            start, settled = warm_up_rows(steady, pace[rows], covers[rows]), steady.settled
         else:
             finished = np.cumsum(covers[rows])
-            start, settled = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))), True
+            start = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))) if warmup_steps else 0
+            settled = True
         after = rows[start:]
         selections.append(
             Selection(

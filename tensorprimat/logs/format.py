@@ -43,6 +43,8 @@ class Reading:
     complete: bool = True
     ended_by: str | None = None
     """Why the run ended early, from the log: traceback, cancelled, out of memory …"""
+    assumed: dict[str, str] = field(default_factory=dict)
+    """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -40,7 +40,7 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
         return stated.amended(said, given, warnings)
     endings.examine(log, said)
     warnings = [*warnings, *said.warnings]
-    assumed: dict[str, str] = {}
+    assumed = dict(said.assumed)
     config = stated.configuration_of(said.training_config, given, warnings, assumed)
     gpu_info = stated.device_of(said.gpu_info, config, given, warnings, assumed)
     platform = devices.platform_of(gpu_info.device_name) or said.platform

@@ -9,26 +9,29 @@
 - NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
 - `metadata` tells the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
   found by the clock.
+- A run without any such row is read from its block_start and block_stop (AMD's Primus, Google's MaxText).
 
-Rows of warm-up, initialisation and validation have keys of their own and are no steps.
+Rows of warm-up, initialisation and validation have keys of their own and are no steps. Warm-up lies before run_start by
+the rules of the rounds, so every row after it counts. `mlperf_rows` turns rows into steps, `mlperf_system` reads the
+system description of the submission.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
+from tensorprimat.logs import mlperf_system
 from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.mlperf_rows import Block, Row, Run, steps_of
 from tensorprimat.logs.rows import LONGEST_STEP_SECONDS
 from tensorprimat.logs.text import Log
 
@@ -45,6 +48,11 @@ CONFIGURATION = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "max_sequence_length": "sequence_length",
     "max_steps": "max_steps",
+    "micro_batch_size": "micro_batch_size",
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "expert_parallelism": "expert_model_parallel_size",
     "seed": "seed",
 }
 """Whole numbers among the init keys → fields of TrainingConfig."""
@@ -54,7 +62,17 @@ MODELS = {"llama31_8b": "llama"}
 
 SAME_RATE = 3.0  # two rates of one run differ by evaluation and stalls, in other units by a sequence length
 
-_PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
+PRECISIONS = {
+    **{name: name for name in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")},
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+}
+"""Values of lowest_numerical_precision_* → TrainingConfig.precision."""
+LINEAR_PRECISION = ("lowest_numerical_precision_linear", "lowest_numerical_precision_in_linear")
+"""Linear layers hold the multiplications that a peak is about; attention and communication have keys of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,47 +85,6 @@ class _Event:
     metadata: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Row:
-    """One tracked_stats row about training."""
-
-    line: int
-    time: float
-    position: float | None
-    """Progress in whatever the submitter counts."""
-    of_block: bool
-    """It speaks of the whole block between two evaluations."""
-    step_seconds: float | None
-    rate: float | None
-    loss: float | None
-    learning_rate: float | None = None
-    peak_memory_bytes: float | None = None
-
-
-@dataclass(kw_only=True)
-class _Run:
-    """What lies between run_start and run_stop; times in seconds since the epoch."""
-
-    started: float | None = None
-    stopped: float | None = None
-    status: str | None = None
-    rows: list[_Row] = field(default_factory=list)
-    blocks: list[float] = field(default_factory=list)
-    """When each block between evaluations began."""
-    evaluations: list[tuple[float, float]] = field(default_factory=list)
-
-    def beginning_of(self, row: _Row, before: _Row | None) -> float | None:
-        """When the steps of a row began: with its block, or at the row before it."""
-        if before is not None and not row.of_block:
-            return before.time
-        earlier = [time for time in self.blocks if time < row.time]
-        return earlier[-1] if earlier else before.time if before else self.started
-
-    def evaluated_seconds(self, start: float, stop: float) -> float:
-        """Evaluation between two moments."""
-        return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in self.evaluations)
-
-
 @dataclass(kw_only=True)
 class _Content:
     """Everything of a file that matters."""
@@ -116,7 +93,7 @@ class _Content:
     """Init keys; what every rank repeats counts once."""
     ranks: int = 0
     """How many announced themselves."""
-    runs: list[_Run] = field(default_factory=lambda: [_Run()])
+    runs: list[Run] = field(default_factory=lambda: [Run()])
 
 
 def _detect(log: Log) -> int:
@@ -133,14 +110,17 @@ def _read(log: Log) -> Reading:
         config["optimizer"] = optimizer
     if learning_rate := _number(settings.get("opt_base_learning_rate")):
         config["learning_rate"] = learning_rate
+    config.update(_precision(settings))
+    if any(run.started is not None for run in content.runs):
+        config["warmup_steps"] = 0  # warm-up is over at run_start
     reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
     if isinstance(benchmark := settings.get("submission_benchmark"), str):
         reading.model["name"] = MODELS.get(benchmark, benchmark)
-    _describe_system(reading, content)
+    mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
     reading.steps = Steps.of(
-        step for number, run in enumerate(content.runs) for step in _steps(run, number, batch, length)
+        step for number, run in enumerate(content.runs) for step in steps_of(run, number, batch, length)
     )
     _report_rates(reading, content.runs, batch, length)
     return reading
@@ -148,8 +128,8 @@ def _read(log: Log) -> Reading:
 
 FORMAT = Format(
     name="mlperf",
-    reads="MLPerf Training result files: AMD's samples/s, NVIDIA's step seconds",
-    looks_for="':::MLLOG' lines with the key tracked_stats that hold throughput or train_step_time",
+    reads="MLPerf Training result files: AMD's samples/s and blocks, NVIDIA's step seconds",
+    looks_for="':::MLLOG' lines: tracked_stats with throughput or train_step_time, or block_start and block_stop",
     needles=(MARK.encode(),),
     detect=_detect,
     read=_read,
@@ -189,7 +169,7 @@ def _content(log: Log) -> _Content:
         run = content.runs[-1]
         if event.key == "run_start":
             if run.stopped is not None:
-                run = _Run()
+                run = Run()
                 content.runs.append(run)
             run.started = event.time if run.started is None else run.started
         elif event.key == "run_stop":
@@ -197,14 +177,17 @@ def _content(log: Log) -> _Content:
             status = event.metadata.get("status")
             run.status = status if isinstance(status, str) else None
         elif event.key == "block_start":
-            run.blocks.append(event.time)
+            run.blocks.append(Block(started=event.time, first=_counts(event)))
+        elif event.key == "block_stop" and run.blocks and run.blocks[-1].stopped is None:
+            block = run.blocks[-1]
+            block.stopped, block.last, block.line = event.time, _counts(event), event.line
         elif event.key == "eval_start":
             evaluation = event.time
         elif event.key == "eval_stop" and evaluation is not None:
             run.evaluations.append((evaluation, event.time))
             evaluation = None
         elif event.key == "init_start":
-            content.ranks += 1
+            content.ranks += run.started is None  # of the first run only
         elif event.key == "train_loss":
             loss, learning_rate = _logged(event.value), _number(event.metadata.get("lr"))
         elif event.key == "tracked_stats":
@@ -217,7 +200,12 @@ def _content(log: Log) -> _Content:
     return content
 
 
-def _row(event: _Event, loss: float | None, learning_rate: float | None) -> _Row | None:
+def _counts(event: _Event) -> dict[str, float]:
+    """Numbers beside a mark."""
+    return {name: value for name, said in event.metadata.items() if (value := _number(said)) is not None}
+
+
+def _row(event: _Event, loss: float | None, learning_rate: float | None) -> Row | None:
     """The row, or None where it does not speak of training."""
     if not isinstance(event.value, dict):
         return None
@@ -228,13 +216,15 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> _Row
     if seconds is None and rate is None:
         return None
     own_loss = _logged(event.value.get("reduced_train_loss"))
-    of_block = rate is not None or "step" not in event.metadata
+    has_step = "step" in event.metadata
+    of_block = rate is not None or not (has_step or "reduced_train_loss" in event.value)
     count = event.metadata.get("samples_count")
-    return _Row(
+    return Row(
         line=event.line,
         time=event.time,
         position=_number(event.metadata.get("step") if of_block or count is None else count),
         of_block=of_block,
+        counts_samples_only=not has_step,
         step_seconds=seconds,
         rate=rate,
         loss=loss if own_loss is None else own_loss,
@@ -243,81 +233,7 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> _Row
     )
 
 
-def _steps(run: _Run, number: int, batch: int | None, length: int | None) -> Iterator[Step]:
-    """Rows of one run: step by step where it was logged so, else block by block; what restates them covers no step."""
-    rows = _measured_rows(run)
-    covers, index = _covers(run, rows, batch, length)
-    covers_by_line = {row.line: covered for row, covered in zip(rows, covers, strict=True)}
-    before: _Row | None = None
-    for row in run.rows:
-        covered = covers_by_line.get(row.line, 0)
-        if not covered and row.step_seconds is None:
-            continue  # a rate beside step times: see _report_rates
-        index += covered
-        yield Step(
-            index=index,
-            seconds=row.step_seconds,
-            covers=covered,
-            ended_at=row.time,
-            samples=batch,
-            loss=row.loss,
-            learning_rate=row.learning_rate,
-            memory_allocated_peak_bytes=row.peak_memory_bytes,
-            reported_samples_per_second=row.rate,
-            interrupted_by="validation" if _holds_evaluation(run, row, before, covered, batch) else "",
-            run=number,
-            line=row.line,
-        )
-        before = row if covered else before
-
-
-def _measured_rows(run: _Run) -> list[_Row]:
-    """The rows that measure, of which no two speak of the same steps."""
-    step_by_step = [row for row in run.rows if not row.of_block]
-    return step_by_step or [row for row in run.rows if row.step_seconds is not None] or run.rows
-
-
-def _pace(row: _Row, batch: int | None) -> float | None:
-    """Seconds of a step, as logged or as the rate has it."""
-    return row.step_seconds or (batch / row.rate if batch and row.rate else None)
-
-
-def _holds_evaluation(run: _Run, row: _Row, before: _Row | None, covered: int, batch: int | None) -> bool:
-    """Whether what was timed is longer than the training between two rows, because an evaluation lies inside."""
-    start, pace = run.beginning_of(row, before), _pace(row, batch)
-    if start is None or pace is None:
-        return False
-    evaluated = run.evaluated_seconds(start, row.time)
-    return evaluated > 0 and pace * covered > row.time - start - evaluated / 2
-
-
-def _covers(run: _Run, rows: Sequence[_Row], batch: int | None, length: int | None) -> tuple[list[int], int]:
-    """Optimizer steps of each row, and how many lie before the first."""
-    paces = [_pace(row, batch) for row in rows]
-    befores: list[_Row | None] = [None, *rows]
-    by_clock: list[float] = []
-    for row, before, pace in zip(rows, befores, paces, strict=False):
-        start = run.beginning_of(row, before)
-        spent = row.time - start - run.evaluated_seconds(start, row.time) if start is not None else 0.0
-        by_clock.append(max(1.0, spent / pace) if pace else 1.0)
-    positions = [row.position for row in rows]
-    advances = [b - a for a, b in pairwise(positions) if a is not None and b is not None]
-    typical = median(advances) if advances else 0.0
-    if typical <= 0 or not batch:
-        return [round(steps) for steps in by_clock], 0
-    steps = median(by_clock[1:])
-    unit = min((1, batch, batch * (length or 1)), key=lambda unit: abs(math.log(typical / unit / steps)))
-    usual = max(1, round(typical / unit))
-    covers = [max(1, round(advance / unit)) for advance in advances]
-    first = max(0, round((positions[0] or 0) / unit))
-    from_the_start = 0 < first <= 1 + 1.5 * by_clock[0]  # else training was resumed: the time before was another run's
-    covers.insert(0, first if from_the_start else usual)
-    if len(covers) != len(rows):  # some rows do not say how far they are
-        return [round(steps) for steps in by_clock], 0
-    return covers, max(0, first - covers[0])
-
-
-def _report_rates(reading: Reading, runs: Sequence[_Run], batch: int | None, length: int | None) -> None:
+def _report_rates(reading: Reading, runs: Sequence[Run], batch: int | None, length: int | None) -> None:
     """Keep a throughput that stands beside step times: a second measurement of the same steps, in a unit of its own."""
     rows = [row for run in runs for row in run.rows]
     rates = [row.rate for row in rows if row.rate is not None]
@@ -340,22 +256,16 @@ def _report_rates(reading: Reading, runs: Sequence[_Run], batch: int | None, len
         reading.steps = reading.steps.replace(reported_samples_per_second=math.nan)
 
 
-def _describe_system(reading: Reading, content: _Content) -> None:
-    platform = content.settings.get("submission_platform")
-    match = _PLATFORM.fullmatch(platform.strip()) if isinstance(platform, str) else None
-    if match and "PLACEHOLDER" in match["device"]:
-        reading.warnings.append(f"gpu_info: {platform} is a placeholder, so the device is unknown; give --gpu")
-    elif match:
-        reading.gpu_info["device_name"] = match["device"]
-    if match and match["nodes"]:
-        reading.training_config["num_nodes"] = int(match["nodes"])
-    if content.ranks > 1:
-        reading.warnings.append(
-            f"num_gpus: {content.ranks} ranks wrote init_start; if each drove one GPU, say --num-gpus {content.ranks}"
-        )
+def _precision(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Precision of the linear layers, and the recipe where the name says one (mxfp4)."""
+    said = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
+    name = PRECISIONS.get(said.casefold())
+    if name is None:
+        return {}
+    return {"precision": name, "fp8_recipe": said} if said.startswith(("mx", "nv")) else {"precision": name}
 
 
-def _describe_runs(reading: Reading, runs: Sequence[_Run]) -> None:
+def _describe_runs(reading: Reading, runs: Sequence[Run]) -> None:
     first, last = runs[0], runs[-1]
     if first.started is not None:
         reading.timestamp = datetime.fromtimestamp(first.started, timezone.utc).isoformat(timespec="seconds")
