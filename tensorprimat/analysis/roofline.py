@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core import models
-from tensorprimat.core.cells import COURSE, Cell, CellSpec
+from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.footprint import BYTES, moved_bytes
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
@@ -106,8 +106,8 @@ def of_result(result: Result) -> Point | None:
         precision=precision,
         num_warmups=0,
         num_trials=1,
-        architecture=named.model if named else COURSE,
-        preset=named.name if named and named.model != COURSE else None,
+        architecture=named.model if named else models.COURSE,
+        preset=named.name if named and named.model != models.COURSE else None,
     )
     accumulated = config.gradient_accumulation_steps or 1
     optimizer = moved_bytes(step) - moved_bytes(step.model_copy(update={"pass_name": "forward-backward"}))

@@ -195,7 +195,7 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
     """
     candidates = variants(device_name)
     if memory_gb is not None and len(candidates) > 1:
-        candidates = tuple(gpu for gpu in candidates if _memory_fits(gpu, memory_gb))
+        candidates = tuple(gpu for gpu in candidates if memory_fits(gpu, memory_gb))
     if len(candidates) <= 1:
         return candidates[0] if candidates else None
     agreed = _agreement(candidates)
@@ -225,7 +225,7 @@ def plain_name(name: str) -> str:
     return " ".join(words[:-1] if words[-1:] == ["vf"] else words)
 
 
-def _memory_fits(gpu: Gpu, memory_gb: float) -> bool:
+def memory_fits(gpu: Gpu, memory_gb: float) -> bool:
     if gpu.memory_gb is None or gpu.memory_gb.value is None:
         return True
     nameplate = gpu.memory_gb.value  # its GB count 2**30 bytes; a file may have copied it, or counted like it

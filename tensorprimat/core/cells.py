@@ -18,7 +18,7 @@ from pydantic import AliasChoices, Field, ValidationError, computed_field
 
 from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.models import Preset
+from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.records import Count, Figure, ModelShape, Record, RoundedRecord
 from tensorprimat.core.store import write_atomically
 from tensorprimat.core.units import TERA, significant
@@ -27,9 +27,6 @@ Pass = Literal["forward", "forward-backward", "train"]
 PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 ATTENTIONS = ("sdpa", "eager", "flash")
-COURSE = "course"
-"""The ladder of sizes, and every shape given by its numbers: Llama's architecture without grouped queries."""
-
 TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
 ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import ModelShape
 
+COURSE = "course"
+"""Model of the ladder of sizes of `tprimat sweep`."""
+COURSE_VOCABULARY = 10_000
 ALIASES = {"real": "full", "2_7b": "2.7b"}
 """Other words for a preset's name, in lower case."""
 
@@ -106,10 +109,10 @@ def _course(name: str, d_model: int, d_ff: int, num_layers: int, num_heads: int)
         num_attention_heads=num_heads,
         num_key_value_heads=num_heads,
         head_dim=d_model // num_heads,
-        vocab_size=10_000,
+        vocab_size=COURSE_VOCABULARY,
     )
     return Preset(
-        model="course",
+        model=COURSE,
         name=name,
         title=f"{name}, {parameters(shape) / 1e6:,.1f} M parameters",  # the name 2.7B is its users'; it has 3.4 billion
         shape=shape,

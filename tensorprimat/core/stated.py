@@ -1,4 +1,10 @@
-"""Facts that the user states by flag, laid over what a log or a result file says; every conflict is a warning."""
+"""Facts that the user states by flag, laid over what a log or a result file says.
+
+One meaning everywhere: a stated fact fills what the log or result lacks. Where it says otherwise, the stated fact is
+used if it is stated for that log or result alone, and left out if it is stated for all of several; both are a warning
+that names both values. What was filled or replaced is recorded in `provenance.assumed` with the flag, and warnings that
+a stated fact answers are dropped.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,26 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import models
+from tensorprimat.core import catalogue, models, shapes
 from tensorprimat.core.devices import platform_of
-from tensorprimat.core.records import GpuInfo, Model, Record, Result, TrainingConfig
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import (
+    STACK_OF_PLATFORM,
+    GpuInfo,
+    Model,
+    PerformanceMetrics,
+    Record,
+    Result,
+    TrainingConfig,
+)
+from tensorprimat.core.shapes import NamedShape
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import summarise
+from tensorprimat.core.summary import said_by_others, summarise
 
 _Record = TypeVar("_Record", bound=Record)
 
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
+SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
 FLAGS = {
     "num_gpus": "--num-gpus",
@@ -26,12 +43,16 @@ FLAGS = {
     "precision": "--precision",
     "warmup_steps": "--warmup",
 }
-"""Fields of Given that are fields of TrainingConfig, with the flag that says them."""
+"""Fields of Given that are fields of TrainingConfig, with their flags."""
+
+ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
+ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
+"""Fields of Given → flags whose advice they follow, where that is not only their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the user said by flag; None means not said. It overrides the log, and a conflict is a warning."""
+    """Facts that the user states; None means not stated."""
 
     model_name: str | None = None
     num_gpus: int | None = None
@@ -42,26 +63,95 @@ class Given:
     gpu: str | None = None
     """Device name, as the hardware catalogue or a driver spells it."""
     warmup_steps: int | None = None
+    preset: str | None = None
+    """Preset of the model that the log or result names."""
+    shape: NamedShape | None = None
+    overrules: bool = True
+    """Replaces what the log or result says otherwise; False only fills what it lacks."""
 
     def said(self) -> dict[str, Any]:
-        """Only what was said, by field name."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        """Return the stated facts by field name."""
+        names = (one.name for one in fields(self) if one.name != "overrules")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-def configuration_of(
-    from_log: dict[str, Any], given: Given, warnings: list[str], assumed: dict[str, str]
-) -> TrainingConfig:
-    values = dict(from_log)
+@dataclass(kw_only=True)
+class _Notes:
+    """Collects what came of stating facts."""
+
+    overrules: bool
+    assumed: dict[str, str]
+    warnings: list[str]
+
+    def settle(self, what: str, known: object, stated: object, flag: str, *, key: str, same: bool) -> bool:
+        """Return True if the stated value is used; a conflict becomes a warning. known: what the log or result says."""
+        if known is not None and not same:
+            if not self.overrules:
+                self.warnings.append(
+                    f"{what}: {known}, as the log or result says, is used, though {flag} {stated} is stated for all; "
+                    f"{flag} SIDE={stated} overrules it"
+                )
+                return False
+            self.warnings.append(f"{what}: {flag} {stated} is used, though the log says {known}")
+        if known is None or not same or key in self.assumed:
+            self.assumed[key] = flag
+        return True
+
+
+def amended(result: Result, given: Given) -> Result:
+    """Return the result with the stated facts laid over it and every figure computed anew."""
+    if not given.said():
+        return result
+    others = [warning for warning in said_by_others(result) if not _is_answered(warning, given)]
+    notes = _Notes(overrules=given.overrules, assumed=dict(result.provenance.assumed), warnings=others)
+    before = result.training_config
+    config = _configuration(before, given, notes)
+    platform, gpu_info = _device(result, config, given, notes)
+    model = _model(result.model, given, notes)
+    steps = _with_work(result.steps, before, config, given, notes)
+    figures = result.performance_metrics
+    return summarise(
+        result.model_copy(
+            update={
+                "training_config": config,
+                "gpu_info": gpu_info,
+                "platform": platform,
+                "model": model,
+                "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
+                "steps": steps,
+                "performance_metrics": figures
+                if figures.basis != "reported_means"
+                else with_rates(figures, config, before=before),
+                "warnings": tuple(dict.fromkeys(notes.warnings)),
+            }
+        )
+    )
+
+
+def _is_answered(warning: str, given: Given) -> bool:
+    """Return True if a warning asks for a flag whose fact is stated now."""
+    words = warning.replace(",", " ").replace(";", " ").split()
+    return any(flag in words for field in given.said() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
+
+
+def _configuration(before: TrainingConfig, given: Given, notes: _Notes) -> TrainingConfig:
+    values = before.model_dump()
     for name, value in given.said().items():
         if name not in FLAGS:
             continue
-        _override(values, name, value, FLAGS[name], warnings)
-        assumed[name] = FLAGS[name]
-    return _with_derived(believed(TrainingConfig, values, warnings))
+        known = values.get(name)
+        if not notes.settle(name, known, value, FLAGS[name], key=name, same=known == value):
+            continue
+        values[name] = value
+        if known != value and name == "num_gpus":
+            values["data_parallel_size"] = None
+        if known != value and name in ("num_gpus", "global_batch_size", "micro_batch_size"):
+            values["gradient_accumulation_steps"] = None
+    return with_parallelism(believed(TrainingConfig, values, notes.warnings))
 
 
 def believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -> _Record:
-    """The record of what a log says, without what no run can be: a batch of 10**100, from a line that was damaged."""
+    """Return the record without values that no run can have, such as a batch of 10**100 from a damaged line."""
     try:
         return record(**said)
     except ValidationError as error:
@@ -72,15 +162,8 @@ def believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -
         return record(**{name: value for name, value in said.items() if name not in absurd})
 
 
-def _override(values: dict[str, Any], name: str, value: object, flag: str, warnings: list[str]) -> None:
-    known = values.get(name)
-    if known is not None and known != value:
-        warnings.append(f"{name}: {flag} {value} is used, though the log says {known}")
-    values[name] = value
-
-
-def _with_derived(config: TrainingConfig) -> TrainingConfig:
-    """What follows from the parallel sizes, where all of them are known."""
+def with_parallelism(config: TrainingConfig) -> TrainingConfig:
+    """Fill data parallel size and gradient accumulation where the other sizes determine them."""
     tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     if not (config.num_gpus and tensor and pipeline):
         return config
@@ -94,59 +177,170 @@ def _with_derived(config: TrainingConfig) -> TrainingConfig:
     )
 
 
-def device_of(
-    from_log: dict[str, Any], config: TrainingConfig, given: Given, warnings: list[str], assumed: dict[str, str]
-) -> GpuInfo:
-    values = dict(from_log)
+def _device(result: Result, config: TrainingConfig, given: Given, notes: _Notes) -> tuple[Any, GpuInfo]:
+    """Return platform and device. The platform is the log's own; a stated device gives it only where there is none."""
+    platform, device = result.platform, result.gpu_info
     if given.gpu:
-        known = values.get("device_name")
-        if known and known.casefold() != given.gpu.casefold():
-            warnings.append(f"gpu_info: --gpu {given.gpu} is used, though the log says {known}")
-        if known is None or known.casefold() != given.gpu.casefold():
-            values = {"device_name": given.gpu}  # nothing else that the log says belongs to this device
-        assumed["device_name"] = "--gpu"
-    values.setdefault("device_count", config.num_gpus)
-    return believed(GpuInfo, values, warnings)
+        known, vendor = device.device_name, platform_of(given.gpu)
+        if known is None and vendor and platform not in (None, vendor):
+            known = f"a device of platform {platform}"
+        if notes.settle("gpu_info", known, given.gpu, "--gpu", key="device_name", same=_same_device(known, given.gpu)):
+            if known is not None and not _same_device(known, given.gpu):
+                device = GpuInfo(device_name=given.gpu)  # nothing else that the log says belongs to this device
+                platform = vendor
+            elif device.device_name is None:
+                device = device.model_copy(update={"device_name": given.gpu})
+                notes.warnings += _memory_conflict(device)
+            platform = platform or vendor
+    if device.device_count in (None, result.training_config.num_gpus):
+        device = device.model_copy(update={"device_count": config.num_gpus})
+    if platform and device.software_stack in (None, "unknown"):
+        device = device.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+    return platform, device
 
 
-def model_of(model: Model, given: Given, warnings: list[str], assumed: dict[str, str]) -> Model:
-    preset = models.identify(model.shape) if model.shape else None
-    known = model.name or (preset.model if preset else None)
-    if given.model_name is not None:
-        if known and not _same_name(known, given.model_name):
-            warnings.append(f"model: --model-name {given.model_name} is used, though the log says {known}")
-        assumed["model.name"] = "--model-name"
+def _same_device(known: str | None, stated: str) -> bool:
+    return known is not None and catalogue.plain_name(known) == catalogue.plain_name(stated)
+
+
+def _memory_conflict(device: GpuInfo) -> list[str]:
+    """Return a warning where the log's device memory is not that of the stated device."""
+    variants, memory = catalogue.variants(device.device_name), device.total_memory_gb
+    if not variants or memory is None or any(catalogue.memory_fits(gpu, memory) for gpu in variants):
+        return []
+    nameplate = " or ".join(f"{gpu.memory_gb.value:g}" for gpu in variants if gpu.memory_gb and gpu.memory_gb.value)
+    return [
+        f"gpu_info: --gpu {device.device_name} has {nameplate} GB, but the log says {memory:.0f} GB; check the name"
+    ]
+
+
+def _model(model: Model, given: Given, notes: _Notes) -> Model:
+    """Return the model with the stated name and shape."""
+    if given.model_name is not None and notes.settle(
+        "model",
+        model.name,
+        given.model_name,
+        "--model-name",
+        key="model.name",
+        same=model.name is not None and _same_name(model.name, given.model_name),
+    ):
+        model = model.model_copy(update={"name": given.model_name})
+    named, flag = _stated_shape(model, given)
+    if named is None:
+        return model
+    known = None if model.shape is None else _described(model.shape)
+    if not notes.settle("model shape", known, named.text, flag, key="model.shape", same=model.shape == named.shape):
+        return model
+    counted = models.parameters(named.shape)
+    if model.shape == named.shape:
+        return model
+    if model.parameters and known is None and abs(counted / model.parameters - 1) > SAME_SIZE:
+        notes.warnings.append(
+            f"model shape: {flag} {named.text} has {counted:,} parameters, but the log says {model.parameters:,}; MFU "
+            "rests on the stated shape"
+        )
+    notes.assumed["model.shape"] = f"{flag} {named.text}" + (f" ({named.assumption})" if named.assumption else "")
+    preset = named.preset
     return model.model_copy(
         update={
-            "name": given.model_name or known,
+            "name": model.name or (preset.model if preset else named.name),
+            "preset": preset.name if preset else None,
+            "shape": named.shape,
+            "parameters": counted if known is not None else model.parameters or counted,
+        }
+    )
+
+
+def _stated_shape(model: Model, given: Given) -> tuple[NamedShape | None, str]:
+    """Return the stated shape with its flag. Raises UsageError for a preset of a model that has none."""
+    if given.shape is not None:
+        return given.shape, "--shape"
+    if given.preset is None:
+        return None, "--preset"
+    named = shapes.of_preset(given.preset, model.name)
+    if named is None:
+        called = f"the model {model.name!r}" if model.name else "a model without a name (--model-name)"
+        raise UsageError(f"--preset {given.preset}: no preset of {called} is known; state its dimensions with --shape")
+    return named, "--preset"
+
+
+def _described(shape: Any) -> str:
+    preset = models.identify(shape)
+    return preset.title if preset else f"{shape.num_layers} layers × {shape.hidden_size}"
+
+
+def identified(model: Model) -> Model:
+    """Return the model with name, preset and parameters where its shape tells them."""
+    if model.shape is None:
+        return model
+    preset = models.identify(model.shape)
+    return model.model_copy(
+        update={
+            "name": model.name or (preset.model if preset else None),
             "preset": model.preset or (preset.name if preset else None),
-            "parameters": model.parameters or (models.parameters(model.shape) if model.shape else None),
+            "parameters": model.parameters or models.parameters(model.shape),
         }
     )
 
 
 def _same_name(one: str, other: str) -> bool:
-    """Whether one name is a longer spelling of the other: llama, llama3.1_8B-BF16-pretrain."""
+    """Return True if one name is a longer spelling of the other: llama, llama3.1_8B-BF16-pretrain."""
     one, other = one.casefold(), other.casefold()
     return one in other or other in one
 
 
-def with_work(steps: Steps, config: TrainingConfig, given: Given) -> Steps:
-    """Samples and tokens of a step where rows carry the one and the sequence length gives the other; rates over all."""
+def with_work(steps: Steps, config: TrainingConfig) -> Steps:
+    """Fill samples and tokens of a step where rows carry the one and the sequence length gives the other.
+
+    A rate per GPU becomes a rate over all GPUs where their number is known.
+    """
     if not len(steps):
         return steps
-    if config.num_gpus and steps.has(SAMPLES_PER_GPU) and (given.num_gpus or not steps.has(SAMPLES)):
+    if config.num_gpus and steps.has(SAMPLES_PER_GPU) and not steps.has(SAMPLES):
         steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
-    if given.global_batch_size and "samples" in steps.seen:
-        steps = steps.replace(samples=float(given.global_batch_size))
-    if "samples" in steps.seen and config.sequence_length and ("tokens" not in steps.seen or given.sequence_length):
+    if "samples" in steps.seen and config.sequence_length and "tokens" not in steps.seen:
         samples = steps.column("samples")
         steps = steps.replace(tokens=np.asarray(samples * config.sequence_length, np.float64))
     return steps
 
 
-def conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> list[str]:
-    """A log that counts the tokens of a step itself is believed; flags that make others of it are said."""
+def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, given: Given, notes: _Notes) -> Steps:
+    """Return the steps with the samples and tokens that follow from the stated facts; the log's own counts stay."""
+    if not len(steps):
+        return steps
+    if config.num_gpus and config.num_gpus != before.num_gpus and steps.has(SAMPLES_PER_GPU):
+        steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
+    derived = _tokens_are_derived(steps, before)
+    batch = config.global_batch_size
+    if batch and batch == given.global_batch_size and steps.has("samples"):
+        logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
+        if len(logged) != 1 or logged[0] != batch:
+            shown = f"{logged[0]:,.0f}" if len(logged) == 1 else f"{logged[0]:,.0f} to {logged[-1]:,.0f}"
+            what = f"--global-batch-size {batch:,}" if notes.overrules else "the log's own count"
+            notes.warnings.append(
+                f"global_batch_size: {what} is used; the rows of the log count {shown} sequences, {batch:,} are stated"
+            )
+            if notes.overrules:
+                steps = steps.replace(samples=float(batch))
+    if derived and config.sequence_length and steps.has("samples"):
+        steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))
+    else:
+        notes.warnings += _conflicts_of_work(steps, config, given)
+    return with_work(steps, config)
+
+
+def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
+    """Return True if the tokens of a step are samples × sequence length, not a count of the log's own."""
+    if "tokens" not in steps.seen:
+        return False
+    if "samples" not in steps.seen or not config.sequence_length:
+        return False
+    product = steps.column("samples") * config.sequence_length
+    return bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
+
+
+def _conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> list[str]:
+    """Return a warning where flags contradict the tokens of a step that the log counts itself; the log is believed."""
     if not (given.global_batch_size or given.sequence_length) or "tokens" not in steps.seen:
         return []
     counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])
@@ -159,22 +353,43 @@ def conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> lis
     ]
 
 
-def amended(result: Result, given: Given, warnings: list[str]) -> Result:
-    """A result record read again, with what the user said laid over it."""
-    notes = [*result.warnings, *warnings]
-    assumed = dict(result.provenance.assumed)
-    config = configuration_of(result.training_config.model_dump(), given, notes, assumed)
-    gpu_info = device_of(result.gpu_info.model_dump(), config, given, notes, assumed)
-    return summarise(
-        result.model_copy(
-            update={
-                "training_config": config,
-                "gpu_info": gpu_info,
-                "platform": platform_of(given.gpu) or result.platform,
-                "model": model_of(result.model, given, notes, assumed),
-                "provenance": result.provenance.model_copy(update={"assumed": assumed}),
-                "steps": with_work(result.steps, config, given),
-                "warnings": tuple(dict.fromkeys(notes)),
-            }
-        )
+def with_rates(
+    means: PerformanceMetrics, config: TrainingConfig, *, before: TrainingConfig | None = None
+) -> PerformanceMetrics:
+    """Fill the rates that follow from a file's or log's means and the configuration.
+
+    before: the configuration that the rates rest on so far; a rate that rests on a value which is another one now is
+    computed anew.
+    """
+    changed = {
+        name
+        for name in ("num_gpus", "global_batch_size", "sequence_length")
+        if before is not None and getattr(before, name) not in (None, getattr(config, name))
+    }
+    gpus, length, batch = config.num_gpus, config.sequence_length, config.global_batch_size
+    mean, samples = means.avg_step_time_seconds, means.samples_per_second
+    if (samples is None or "global_batch_size" in changed) and mean and batch:
+        samples = batch / mean
+    tokens, per_gpu = means.tokens_per_second, means.tokens_per_second_per_gpu
+    if changed & {"global_batch_size", "sequence_length"} and samples is not None and length:
+        tokens = per_gpu = None
+    elif "num_gpus" in changed and tokens is not None:
+        per_gpu = None
+    if tokens is None and samples is not None and length:
+        tokens = samples * length
+    if tokens is None and per_gpu is not None and gpus:
+        tokens = per_gpu * gpus
+    if per_gpu is None and tokens is not None and gpus:
+        per_gpu = tokens / gpus
+    steps_per_second = means.steps_per_second or (1 / mean if mean else None)
+    known = any(value is not None for value in (samples, tokens, per_gpu, mean))
+    return means.model_copy(
+        update={
+            "steps_per_second": steps_per_second,
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_gpu": per_gpu,
+            "samples_per_second": samples,
+            "samples_per_second_per_gpu": samples / gpus if samples and gpus else means.samples_per_second_per_gpu,
+            "basis": "reported_means" if known else None,
+        }
     )

@@ -150,7 +150,7 @@ def summarise(result: Result) -> Result:
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
-    said = _said_by_others(result)
+    said = said_by_others(result)
     if not len(result.steps):
         return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
     config, steps = result.training_config, result.steps
@@ -182,7 +182,7 @@ def summarise(result: Result) -> Result:
     return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
 
 
-def _said_by_others(result: Result) -> tuple[str, ...]:
+def said_by_others(result: Result) -> tuple[str, ...]:
     """Warnings that readers and engines gave, without those that follow from the figures and are made anew."""
     if not result.warnings:
         return ()
@@ -213,7 +213,7 @@ def pool(results: Sequence[Result]) -> Result:
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         runs += [run.model_copy(update={"index": first_run + run.index}) for run in facts]
         sources += result.provenance.sources
-        warnings += _said_by_others(result)
+        warnings += said_by_others(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
     first = results[0]
     return summarise(

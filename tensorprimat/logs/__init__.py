@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorprimat.core import stated
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.stated import FLAGS
@@ -130,7 +131,7 @@ def _read(log: Log, given: Given, name: str | None) -> Result:
                 f"format: read as {format.name} ({detection.rows} rows in the part looked at); rows also fit {rivals}; "
                 "--format overrides"
             )
-    read = joining.join(log, format, given, warnings)
+    read = stated.amended(joining.join(log, format, warnings), given)
     if not joining.says_anything(read):
         raise _refusal(log, (format,), read)
     return read

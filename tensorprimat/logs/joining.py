@@ -1,4 +1,4 @@
-"""Build a `Result` with every figure computed from what a log says (`Reading`) and what the user states (`Given`)."""
+"""Build a `Result` with every figure computed from what a log says (`Reading`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tensorprimat.core import devices, stated
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import (
     STACK_OF_PLATFORM,
+    GpuInfo,
     Model,
     PerformanceMetrics,
     Provenance,
@@ -23,31 +24,28 @@ from tensorprimat.core.records import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs import endings
-from tensorprimat.logs.format import Format, Given, Reading
+from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 
 
-def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
-    """Read one log with one format; flags override, and every conflict is a warning that names both.
+def join(log: Log, format: Format, warnings: list[str]) -> Result:
+    """Read one log with one format. warnings: what is known beforehand.
 
-    warnings: what is known beforehand. A result record (the tool's own file) is amended, not built anew.
+    A result record (the tool's own file) comes back as it is, with these warnings.
     """
     digest = _Digest(log)
     said = format.read(log)
     if isinstance(said, Result):
-        return stated.amended(said, given, warnings)
+        return said.model_copy(update={"warnings": (*said.warnings, *warnings)})
     endings.examine(log, said)
     warnings = [*warnings, *said.warnings]
-    assumed = dict(said.assumed)
-    config = stated.configuration_of(said.training_config, given, warnings, assumed)
-    gpu_info = stated.device_of(said.gpu_info, config, given, warnings, assumed)
+    config = stated.with_parallelism(stated.believed(TrainingConfig, said.training_config, warnings))
+    gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **said.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or said.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
-    steps = stated.with_work(said.steps, config, given)
-    warnings += stated.conflicts_of_work(steps, config, given)
     return summarise(
         Result(
             platform=platform,
@@ -55,7 +53,7 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
             timestamp=said.timestamp,
             complete=said.complete,
             gpu_info=gpu_info,
-            model=stated.model_of(stated.believed(Model, said.model, warnings), given, warnings, assumed),
+            model=stated.identified(stated.believed(Model, said.model, warnings)),
             training_config=config,
             performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
             runs=_runs(said),
@@ -66,10 +64,10 @@ def join(log: Log, format: Format, given: Given, warnings: list[str]) -> Result:
                 sources=(_source(log, format, digest),),
                 host=said.host,
                 tool_version=__version__,
-                assumed=assumed,
+                assumed=dict(said.assumed),
             ),
             warnings=tuple(dict.fromkeys(warnings)),
-            steps=steps,
+            steps=stated.with_work(said.steps, config),
         )
     )
 
@@ -83,31 +81,15 @@ def says_anything(result: Result) -> bool:
 
 
 def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMetrics:
-    """Figures of a log that has only means for the whole run; a log with rows gets its figures from them instead."""
-    gpus, length = config.num_gpus, config.sequence_length
-    samples, tokens, per_gpu = (
-        reported.samples_per_second,
-        reported.tokens_per_second,
-        reported.tokens_per_second_per_gpu,
-    )
-    if tokens is None and samples is not None and length:
-        tokens = samples * length
-    if tokens is None and per_gpu is not None and gpus:
-        tokens = per_gpu * gpus
-    if per_gpu is None and tokens is not None and gpus:
-        per_gpu = tokens / gpus
-    mean = reported.step_time_seconds
-    known = any(value is not None for value in (samples, tokens, per_gpu, mean))
-    return PerformanceMetrics(
-        avg_step_time_seconds=mean,
-        steps_per_second=1 / mean if mean else None,
-        tokens_per_second=tokens,
-        tokens_per_second_per_gpu=per_gpu,
-        samples_per_second=samples,
-        samples_per_second_per_gpu=samples / gpus if samples and gpus else None,
-        basis="reported_means" if known else None,
+    """Return figures of a log that has only means for the whole run; one with rows gets its figures from them."""
+    means = PerformanceMetrics(
+        avg_step_time_seconds=reported.step_time_seconds,
+        tokens_per_second=reported.tokens_per_second,
+        tokens_per_second_per_gpu=reported.tokens_per_second_per_gpu,
+        samples_per_second=reported.samples_per_second,
         reported=reported,
     )
+    return stated.with_rates(means, config)
 
 
 def _runs(said: Reading) -> tuple[Run, ...]:

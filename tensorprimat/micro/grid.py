@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensorprimat.core import models
-from tensorprimat.core.cells import ATTENTIONS, COURSE, PASSES, PRECISIONS, CellSpec
+from tensorprimat.core import models, shapes
+from tensorprimat.core.cells import ATTENTIONS, PASSES, PRECISIONS, CellSpec
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.models import Preset
+from tensorprimat.core.models import COURSE, Preset
 
 DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff over d_model where only the width is given, as in every size of the ladder
-_SHAPE = re.compile(r"(?P<name>[^=/]+)=(?P<numbers>\d+/\d+/\d+/\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,15 +197,8 @@ def _of_preset(preset: Preset, label: str) -> Size:
 
 def _own(text: str, small: Size) -> Size:
     """--shape custom=384/1536/6/6."""
-    match = _SHAPE.fullmatch(text)
-    if match is None:
-        raise UsageError(f"--shape {text}: write it as name=d_model/d_ff/layers/heads, such as custom=384/1536/6/6")
-    width, ffn, layers, heads = map(int, match["numbers"].split("/"))
-    if min(width, ffn, layers, heads) < 1:
-        raise UsageError(f"--shape {text}: every number must be at least 1")
-    if width % heads or (width // heads) % 2:
-        raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into even widths")
-    return replace(small, label=match["name"], d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
+    name, (width, ffn, layers, heads) = shapes.of_four_numbers(text)
+    return replace(small, label=name, d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
 
 
 def _passes(text: str) -> list[str]:

@@ -1,0 +1,233 @@
+"""Model shapes as people state them: a known model, a Hugging Face config.json, or the numbers themselves.
+
+`--shape` of every command is read here. A name is looked up in core/models whatever its punctuation, organisation and
+suffix are: "llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct" and "llama31_8b" are one model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.records import ModelShape
+
+NUMBERS = re.compile(r"(?P<name>[^=/]+)=(?P<numbers>\d+(?:/\d+)+)")
+"""name=d_model/d_ff/layers/heads, and where a model has them /kv_heads/vocabulary."""
+HOW_TO_WRITE = "name=d_model/d_ff/layers/heads, such as custom=384/1536/6/6"
+MORE_NUMBERS = "; /kv_heads and /vocabulary may follow"
+
+_SUFFIXES = re.compile(r"(?:instruct|base|chat|hf|it|pretrain|bf16|fp8|fp16)+$")
+_LARGEST_CONFIG_BYTES = 2**20
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedShape:
+    """A shape that the user stated."""
+
+    text: str
+    """What the user wrote."""
+    name: str
+    """What to call it."""
+    shape: ModelShape
+    preset: Preset | None = None
+    """Where it is a model that this project knows."""
+    assumption: str | None = None
+    """What the numbers leave open and what is taken for it."""
+
+
+def parse(text: str) -> NamedShape:
+    """Return the shape that a text states. Raises UsageError that says how to write it.
+
+    >>> parse("llama3.1-8b").name, parse("meta-llama/Llama-3.1-8B").shape.hidden_size
+    ('Llama-3.1-8B', 4096)
+    >>> parse("mine=384/1536/6/6").shape.num_layers
+    6
+    """
+    if match := NUMBERS.fullmatch(text):
+        return _of_numbers(text, match)
+    path = Path(text)
+    if path.is_dir() and (path / CONFIG).is_file():
+        path = path / CONFIG
+    if path.is_file():
+        return _of_config(text, path)
+    preset = known(text)
+    if preset is None:
+        titles = ", ".join(dict.fromkeys(one.title for one in models.PRESETS if one.name in ("full", "v0.3")))
+        raise UsageError(
+            f"--shape {text}: no file of that name and no known model ({titles}; llama-tiny …; small … 2.7B); "
+            f"else write {HOW_TO_WRITE}{MORE_NUMBERS}"
+        )
+    return NamedShape(text=text, name=preset.title, shape=preset.shape, preset=preset)
+
+
+def known(name: str) -> Preset | None:
+    """Return the preset that a model's name means, in any spelling; None where no preset has that name.
+
+    >>> known("llama31_8b").title, known("qwen2.5-7b").title, known("mistral-7b").title, known("llama2_70b")
+    ('Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1', None)
+    """
+    wanted = _plain(name)
+    return next((preset for preset in models.PRESETS if wanted in map(_plain, _names(preset))), None)
+
+
+def of_preset(preset: str, model: str | None) -> NamedShape | None:
+    """Return the shape of a preset of the model that a name means; None where the name means no model with presets.
+
+    Raises UsageError for a preset that this model does not have.
+
+    >>> of_preset("full", "llama31_8b").name, of_preset("tiny", "qwen").name, of_preset("full", "llama2_70b")
+    ('Llama-3.1-8B', 'Qwen2.5 tiny', None)
+    """
+    named = known(model or "")
+    if named is None:
+        return None
+    if models.ALIASES.get(preset.lower(), preset.lower()) != named.name.lower() or named.model == COURSE:
+        named = models.find(named.model, preset)
+    return NamedShape(text=f"{named.model}-{named.name}", name=named.title, shape=named.shape, preset=named)
+
+
+def _names(preset: Preset) -> list[str]:
+    """Every word that means a preset."""
+    if preset.model == COURSE:
+        return [preset.name]
+    names = [preset.title, f"{preset.model}-{preset.name}"]
+    if preset.name == "full":
+        names += [preset.model, preset.title.removesuffix("-v0.1")]
+    return names
+
+
+def _plain(name: str) -> str:
+    """A model's name without organisation, punctuation, case and the words that do not change its shape."""
+    last = name.strip().rstrip("/").rpartition("/")[2]
+    plain = re.sub(r"[^a-z0-9]", "", last.casefold())
+    return _SUFFIXES.sub("", plain).removeprefix("meta") or plain
+
+
+def of_four_numbers(text: str) -> tuple[str, tuple[int, int, int, int]]:
+    """Return name, d_model, d_ff, layers and heads of "name=d_model/d_ff/layers/heads". Raises UsageError."""
+    match = NUMBERS.fullmatch(text)
+    numbers = tuple(map(int, match["numbers"].split("/"))) if match else ()
+    if match is None or len(numbers) != 4:
+        raise UsageError(f"--shape {text}: write it as {HOW_TO_WRITE}")
+    width, ffn, layers, heads = numbers
+    _check(text, width, ffn, layers, heads)
+    return match["name"], (width, ffn, layers, heads)
+
+
+def _check(text: str, width: int, *others: int) -> None:
+    heads = others[2]
+    if min(width, *others) < 1:
+        raise UsageError(f"--shape {text}: every number must be at least 1")
+    if width % heads or (width // heads) % 2:
+        raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into even widths")
+
+
+def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
+    """Build a shape of Llama's architecture from its numbers."""
+    numbers = list(map(int, match["numbers"].split("/")))
+    if not 4 <= len(numbers) <= 6:
+        raise UsageError(f"--shape {text}: write it as {HOW_TO_WRITE}{MORE_NUMBERS}")
+    _check(text, *numbers)
+    width, ffn, layers, heads, *more = numbers
+    key_value_heads = more[0] if more else heads
+    if heads % key_value_heads:
+        raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
+    vocabulary = more[1] if len(more) > 1 else models.COURSE_VOCABULARY
+    shape = ModelShape(
+        num_layers=layers,
+        hidden_size=width,
+        ffn_hidden_size=ffn,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=width // heads,
+        vocab_size=vocabulary,
+    )
+    assumed = [] if more else [f"{heads} key-value heads"]
+    assumed += [] if len(more) > 1 else [f"a vocabulary of {vocabulary:,}"]
+    return NamedShape(
+        text=text,
+        name=match["name"],
+        shape=shape,
+        preset=models.identify(shape),
+        assumption=f"{' and '.join(assumed)} assumed" if assumed else None,
+    )
+
+
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"gated_mlp": True},
+    "mistral": {"gated_mlp": True},
+    "qwen2": {"gated_mlp": True, "attention_bias": True},
+    "qwen3": {"gated_mlp": True},
+    "gemma": {"gated_mlp": True, "tied_embeddings": True},
+    "phi3": {"gated_mlp": True},
+    "olmo2": {"gated_mlp": True},
+    "gpt2": {"gated_mlp": False, "attention_bias": True, "tied_embeddings": True},
+}
+"""`model_type` of a config.json → what its architecture always has, or has where the file does not say."""
+
+WINDOWED = {"mistral": 4096, "phi3": None}
+"""Architectures that use a sliding window wherever their config.json has one, with the window where it is silent."""
+
+_KEYS = {
+    "num_layers": ("num_hidden_layers", "n_layer"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "ffn_hidden_size": ("intermediate_size", "n_inner"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_key_value_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "vocab_size": ("vocab_size",),
+    "tied_embeddings": ("tie_word_embeddings",),
+    "attention_bias": ("attention_bias",),
+}
+"""Field of ModelShape → keys of a config.json; GPT-2 has names of its own."""
+
+
+def _of_config(text: str, path: Path) -> NamedShape:
+    """Read a Hugging Face config.json."""
+    where = f"--shape {text}"
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG_BYTES:
+            raise UsageError(f"{where}: larger than any config.json of a model")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not a config.json ({error})") from error
+    kind = str(config.get("model_type")) if isinstance(config, dict) else ""
+    if kind not in ARCHITECTURES:
+        raise UsageError(
+            f"{where}: model_type {kind!r} is none of {', '.join(ARCHITECTURES)}, whose cost is known here; "
+            f"a dense decoder can be stated as {HOW_TO_WRITE}{MORE_NUMBERS}"
+        )
+    facts = {**ARCHITECTURES[kind]}
+    for field, keys in _KEYS.items():
+        value = next((config[key] for key in keys if config.get(key) is not None), None)
+        if value is not None:
+            facts[field] = value
+    heads, width = facts.get("num_attention_heads"), facts.get("hidden_size")
+    facts.setdefault("num_key_value_heads", heads)
+    if kind == "gpt2" and isinstance(width, int):
+        facts.setdefault("ffn_hidden_size", 4 * width)  # GPT-2's n_inner: null means four times the width
+    if isinstance(heads, int) and isinstance(width, int) and heads > 0:
+        facts.setdefault("head_dim", width // heads)
+    if kind in WINDOWED or config.get("use_sliding_window"):  # Qwen's files name a window that is switched off
+        facts["sliding_window"] = config.get("sliding_window", WINDOWED.get(kind))
+    try:
+        shape = ModelShape.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        raise UsageError(f"{where}: {_KEYS.get(field, (field,))[0]}: {first['msg'].lower()}") from error
+    preset = models.identify(shape)
+    named = config.get("_name_or_path") or (path.parent.name if path.name == CONFIG else path.stem)
+    return NamedShape(text=text, name=preset.title if preset else str(named or kind), shape=shape, preset=preset)

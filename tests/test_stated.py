@@ -1,0 +1,288 @@
+"""Facts that the user states: they fill what is unknown, never replace anything silently, and answer warnings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorprimat.core import models, shapes
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.stated import Given, amended
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import summarise
+
+
+def of_steps(*, seconds: float = 2.0, warnings: tuple[str, ...] = (), gpu: GpuInfo | None = None, **config) -> Result:
+    """A result of 20 steps; keyword arguments state its configuration."""
+    columns = {"index": np.arange(1, 21), "seconds": np.full(20, seconds)}
+    return summarise(
+        Result(
+            platform=None,
+            gpu_info=gpu or GpuInfo(),
+            model=Model(name=config.pop("model", None), parameters=config.pop("parameters", None)),
+            training_config=TrainingConfig(**config),
+            performance_metrics=PerformanceMetrics(),
+            warnings=warnings,
+            steps=Steps(columns),
+        )
+    )
+
+
+def of_means(**figures) -> Result:
+    """A result of an old version that holds means only."""
+    config = TrainingConfig(**figures.pop("config", {}))
+    return Result(
+        platform="nvd",
+        gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3"),
+        model=Model(name="llama"),
+        training_config=config,
+        performance_metrics=PerformanceMetrics(basis="reported_means", **figures),
+    )
+
+
+def about(result: Result, subject: str) -> list[str]:
+    return [warning for warning in result.warnings if warning.startswith(f"{subject}:")]
+
+
+def test_a_stated_fact_fills_what_is_unknown_and_is_recorded_with_its_flag():
+    before = of_steps(num_gpus=8)
+    assert about(before, "tokens_per_second") == [
+        "tokens_per_second: unknown without --sequence-length and --global-batch-size"
+    ]
+    result = amended(before, Given(sequence_length=2048, global_batch_size=16))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 2048 / 2.0 / 8)
+    assert result.provenance.assumed == {
+        "sequence_length": "--sequence-length",
+        "global_batch_size": "--global-batch-size",
+    }
+
+
+def test_a_warning_goes_once_a_stated_fact_answers_it():
+    advice = "num_gpus: 8 ranks wrote init_start; if each drove one GPU, say --num-gpus 8"
+    before = of_steps(sequence_length=128, global_batch_size=4, warnings=(advice, "host: something else"))
+    assert advice in before.warnings
+    result = amended(before, Given(num_gpus=8))
+    assert advice not in result.warnings
+    assert "host: something else" in result.warnings
+    assert about(result, "tokens_per_second_per_gpu") == []
+
+
+def test_a_warning_that_only_half_is_answered_is_computed_anew():
+    result = amended(of_steps(), Given(sequence_length=2048))
+    assert about(result, "tokens_per_second") == ["tokens_per_second: unknown without --global-batch-size"]
+
+
+def test_what_one_log_says_is_replaced_with_a_warning_that_names_both_values():
+    result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), Given(num_gpus=8))
+    assert result.training_config.num_gpus == 8
+    assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, though the log says 4"]
+
+
+def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
+    result = amended(of_steps(precision="fp8"), Given(precision="bf16", sequence_length=128, overrules=False))
+    assert (result.training_config.precision, result.training_config.sequence_length) == ("fp8", 128)
+    (warning,) = about(result, "precision")
+    assert "fp8" in warning
+    assert "--precision SIDE=bf16 overrules it" in warning
+    assert "precision" not in result.provenance.assumed
+
+
+def test_stating_what_the_log_says_anyway_changes_nothing():
+    before = of_steps(num_gpus=8, sequence_length=128, global_batch_size=16)
+    result = amended(before, Given(num_gpus=8, sequence_length=128, global_batch_size=16))
+    assert result.provenance.assumed == {}
+    assert result.warnings == before.warnings
+    assert result.performance_metrics == before.performance_metrics
+
+
+def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
+    before = of_steps(
+        num_gpus=8,
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        data_parallel_size=8,
+        micro_batch_size=1,
+        global_batch_size=32,
+        gradient_accumulation_steps=4,
+    )
+    config = amended(before, Given(num_gpus=16)).training_config
+    assert (config.data_parallel_size, config.gradient_accumulation_steps) == (16, 2)
+
+
+# Devices
+
+
+def test_a_stated_device_keeps_what_the_log_says_of_it():
+    before = of_steps(gpu=GpuInfo(total_memory_gb=206.1, software_stack="rocm")).model_copy(update={"platform": "amd"})
+    result = amended(before, Given(gpu="MI300X"))
+    assert result.gpu_info.device_name == "MI300X"
+    assert result.gpu_info.total_memory_gb == 206.1
+    assert result.platform == "amd"
+    assert result.provenance.assumed["device_name"] == "--gpu"
+    assert about(result, "gpu_info") == []
+
+
+def test_a_stated_device_of_the_other_vendor_is_a_warning():
+    before = of_steps().model_copy(update={"platform": "amd"})
+    alone = amended(before, Given(gpu="NVIDIA H100"))
+    assert "platform amd" in about(alone, "gpu_info")[0]
+    for_all = amended(before, Given(gpu="NVIDIA H100", overrules=False))
+    assert for_all.platform == "amd"
+    assert for_all.gpu_info.device_name is None
+
+
+def test_a_stated_device_with_another_memory_than_the_log_says_is_a_warning():
+    before = of_steps(gpu=GpuInfo(total_memory_gb=288.0)).model_copy(update={"platform": "amd"})
+    (warning,) = about(amended(before, Given(gpu="MI300X")), "gpu_info")
+    assert "192" in warning
+    assert "288" in warning
+
+
+def test_a_measured_device_is_not_renamed_by_another_spelling():
+    gpu = GpuInfo(device_name="AMD Instinct MI300X", gpu_cores=19456)
+    result = amended(of_steps(gpu=gpu), Given(gpu="MI300X"))
+    assert result.gpu_info.device_name == "AMD Instinct MI300X"
+    assert result.gpu_info.gpu_cores == 19456
+
+
+# Shapes
+
+
+def test_a_stated_shape_gives_parameters_and_preset_and_is_labelled():
+    result = amended(of_steps(), Given(shape=shapes.parse("llama3.1-8b")))
+    assert result.model.shape == models.find("llama").shape
+    assert (result.model.name, result.model.preset, result.model.parameters) == ("llama", "full", 8_030_261_248)
+    assert result.provenance.assumed["model.shape"] == "--shape llama3.1-8b"
+
+
+def test_a_preset_confirms_the_model_that_the_result_names():
+    result = amended(of_steps(model="qwen25_7b"), Given(preset="full"))
+    assert result.model.shape == models.find("qwen").shape
+    assert result.model.name == "qwen25_7b"
+    assert result.provenance.assumed["model.shape"].startswith("--preset ")
+
+
+@pytest.mark.parametrize("name", ["llama2_70b", None])
+def test_a_preset_of_a_model_that_has_none_is_refused_with_the_flag_that_helps(name):
+    with pytest.raises(UsageError, match="--shape"):
+        amended(of_steps(model=name), Given(preset="full"))
+
+
+def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
+    result = amended(of_steps(parameters=70_000_000_000), Given(shape=shapes.parse("llama3.1-8b")))
+    (warning,) = about(result, "model shape")
+    assert "70,000,000,000" in warning
+
+
+def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
+    first = amended(of_steps(), Given(shape=shapes.parse("llama3.1-8b")))
+    kept = amended(first, Given(shape=shapes.parse("qwen2.5-7b"), overrules=False))
+    assert kept.model.shape == models.find("llama").shape
+    assert about(kept, "model shape")
+    replaced = amended(first, Given(shape=shapes.parse("qwen2.5-7b")))
+    assert replaced.model.shape == models.find("qwen").shape
+    assert replaced.model.parameters == models.parameters(models.find("qwen").shape)
+
+
+# Means without steps
+
+
+def test_means_of_an_old_file_become_rates_once_batch_and_length_are_stated():
+    result = amended(
+        of_means(avg_step_time_seconds=10.0), Given(global_batch_size=128, sequence_length=8192, num_gpus=8)
+    )
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(128 * 8192 / 10 / 8)
+    assert about(result, "tokens_per_second") == []
+
+
+def test_a_rate_of_an_old_file_is_divided_by_the_stated_number_of_gpus():
+    result = amended(of_means(tokens_per_second=1000.0), Given(num_gpus=8))
+    assert result.performance_metrics.tokens_per_second_per_gpu == 125.0
+
+
+def test_a_rate_that_a_file_gives_is_kept_where_nothing_it_rests_on_changes():
+    before = of_means(tokens_per_second=1000.0, tokens_per_second_per_gpu=125.0, config={"num_gpus": 8})
+    after = amended(before, Given(precision="bf16")).performance_metrics
+    assert (after.tokens_per_second, after.tokens_per_second_per_gpu) == (1000.0, 125.0)
+
+
+# Ways to write a shape
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("llama3.1-8b", "Llama-3.1-8B"),
+        ("Llama-3.1-8B", "Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("llama31_8b", "Llama-3.1-8B"),
+        ("llama", "Llama-3.1-8B"),
+        ("llama-tiny", "Llama-3.1 tiny"),
+        ("Qwen/Qwen2.5-7B", "Qwen2.5-7B"),
+        ("mistral-7b", "Mistral-7B-v0.1"),
+        ("mistralai/Mistral-7B-v0.3", "Mistral-7B-v0.3"),
+        ("2.7B", None),
+    ],
+)
+def test_a_known_model_is_found_in_every_spelling(text, title):
+    preset = shapes.parse(text).preset
+    assert preset is not None
+    assert preset.title == title or preset.name == text
+
+
+@pytest.mark.parametrize("text", ["llama3.1-70b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
+def test_what_is_no_shape_is_refused_in_one_line_that_names_the_flag(text):
+    with pytest.raises(UsageError) as refusal:
+        shapes.parse(text)
+    assert str(refusal.value).startswith(f"--shape {text}: ")
+
+
+def test_numbers_may_end_in_key_value_heads_and_vocabulary():
+    shape = shapes.parse("mine=4096/14336/32/32/8/128256").shape
+    assert shape == models.find("llama").shape
+    assert shapes.parse("mine=4096/14336/32/32/8/128256").assumption is None
+    assert "vocabulary of 10,000 assumed" in (shapes.parse("mine=384/1536/6/6").assumption or "")
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+
+
+def config_file(folder: Path, **changed) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({name: value for name, value in {**LLAMA, **changed}.items() if value != "absent"}))
+    return path
+
+
+def test_a_config_json_of_hugging_face_is_read_from_the_file_or_its_folder(tmp_path):
+    path = config_file(tmp_path)
+    assert shapes.parse(str(path)).shape == models.find("llama").shape
+    assert shapes.parse(str(tmp_path)).preset == models.find("llama")
+
+
+def test_a_window_that_is_switched_off_is_no_window(tmp_path):
+    qwen = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
+    assert shapes.parse(str(config_file(tmp_path, **qwen))).shape.sliding_window is None
+    mistral = {"model_type": "mistral", "sliding_window": 4096}
+    assert shapes.parse(str(config_file(tmp_path, **mistral))).shape.sliding_window == 4096
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"model_type": "mixtral"}, {"model_type": "absent"}, {"hidden_size": "absent"}, {"vocab_size": -1}],
+)
+def test_a_config_json_whose_cost_is_not_known_is_refused(changed, tmp_path):
+    with pytest.raises(UsageError, match="--shape"):
+        shapes.parse(str(config_file(tmp_path, **changed)))
