@@ -254,6 +254,6 @@ def test_ctrl_c_passes_on_what_became_of_the_job(tmp_path):
 
 def test_a_script_that_nemo_run_cannot_write_is_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
-    monkeypatch.setattr(cluster.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(cluster.processes, "run", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
         cluster.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)

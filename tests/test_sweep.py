@@ -250,14 +250,14 @@ def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
 
 
 def test_a_process_that_the_system_kills_ran_out_of_memory(monkeypatch):
-    monkeypatch.setattr(fresh, "_run", lambda _: (-signal.SIGKILL, []))
+    monkeypatch.setattr(fresh, "_run", lambda *_: (-signal.SIGKILL, []))
     cell = fresh.measure(specs()[0])
     assert cell.status == "oom"
     assert "the system killed the process" in cell.reason
 
 
 def test_a_process_that_crashes_is_a_failed_row(monkeypatch):
-    monkeypatch.setattr(fresh, "_run", lambda _: (-signal.SIGSEGV, ["Fatal error"]))
+    monkeypatch.setattr(fresh, "_run", lambda *_: (-signal.SIGSEGV, ["Fatal error"]))
     cell = fresh.measure(specs()[0])
     assert (cell.status, cell.reason) == ("failed", "the process died of SIGSEGV: Fatal error")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from tensorprimat.core import processes
 from tensorprimat.core.cores import usable_cores
 
 Aside = Callable[..., Callable[[], Any]]
@@ -26,10 +28,12 @@ def second_process() -> Iterator[Aside]:
     if sys.platform != "linux" or usable_cores() == 1:
         yield functools.partial
         return
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _leave_interrupts) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _begin, (os.getpid(),)) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C reaches the whole group of processes; the one that started the others answers it."""
+def _begin(parent: int) -> None:
+    """Leave Ctrl-C, which reaches the whole group of processes, to the one that started the others; end with it."""
+    processes.die_with_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

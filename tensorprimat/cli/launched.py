@@ -7,13 +7,11 @@ talks and writes the result.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorprimat.core import store
+from tensorprimat.core import processes, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, prepare, torch_engine
@@ -99,8 +97,8 @@ def tell_lightning(place: Rank) -> None:
 def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
     """Train in this process. On rank 0 with the result, incomplete beside an error; on others with None."""
     error = None
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
-        file = Path(scratch, "result.json")
+    with processes.scratch_folder() as scratch:
+        file = scratch / "result.json"
         try:
             torch_engine.train(spec, file)
         except TensorPrimatError as caught:

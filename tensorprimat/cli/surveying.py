@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import multiprocessing
+import os
 import signal
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tensorprimat.cli import options
-from tensorprimat.core import identity, store
+from tensorprimat.core import identity, processes, store
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
@@ -130,7 +131,7 @@ def _looked_at(items: Sequence[survey.Item]) -> Iterator[Finding]:
         return
     # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, initializer=_die_of_interrupts) as pool:
+    with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=(os.getpid(),)) as pool:
         try:
             yield from pool.map(_look, items, chunksize=ITEMS_AT_ONCE)
         except BrokenProcessPool as error:
@@ -141,8 +142,9 @@ def _look(item: survey.Item) -> Finding:
     return survey.look(item).without_steps()
 
 
-def _die_of_interrupts() -> None:
-    """Ctrl-C reaches every process; only the first has something to say about it."""
+def _begin(parent: int) -> None:
+    """Die of Ctrl-C, which reaches every process and which only the first has something to say about; end with it."""
+    processes.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

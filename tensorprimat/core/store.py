@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import legacy
+from tensorprimat.core import legacy, processes
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.identity import continues, differing, short_hash
@@ -225,17 +224,18 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
             _fill(device, content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    processes.sweep_once(path.parent)
+    temporary = path.parent / f".{path.name[:100]}.{processes.PREFIX}{processes.owner()}-{os.urandom(4).hex()}.tmp"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _nameless(path.parent) or temporary.open("xb") as file:
             _fill(file, content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
+            if not temporary.exists():
+                _give_name(file, temporary)
         os.replace(temporary, path)
     except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
             error.filename = str(path)
         raise
@@ -248,10 +248,22 @@ def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _give_name(file: IO[bytes], path: Path) -> None:
+    here = f"/proc/self/fd/{file.fileno()}"
+    try:
+        os.link(here, path, follow_symlinks=True)
+    except OSError:  # a file system that makes nameless files, but links none
+        shutil.copyfile(here, path)
+
+
+def _nameless(folder: Path) -> IO[bytes] | None:
+    """Return a file without a name, which vanishes if this process is killed; None where the system has none."""
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux, or a file system that cannot
+        handle = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        if os.path.exists(f"/proc/self/fd/{handle}"):
+            return os.fdopen(handle, "wb")
+        os.close(handle)
+    return None
 
 
 def load(path: Path, *, model_name: str | None = None) -> Result:

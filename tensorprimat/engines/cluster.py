@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue
+from tensorprimat.core import catalogue, processes
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.records import GpuInfo, Record
 from tensorprimat.core.spec import RunSpec
@@ -207,14 +205,14 @@ def wrapping(cluster: Cluster, folder: Path) -> list[str]:
 
 def script(spec: RunSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
     """What would be submitted, in the executor's own form. Raises RunError where NeMo-Run cannot say it."""
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
-        stand_in = Path(scratch).resolve()
+    with processes.scratch_folder() as scratch:
+        stand_in = scratch.resolve()
         spec_file = stand_in / "spec.json"
         spec_file.write_text(spec.model_dump_json())
         engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
         command = [*wrapping(cluster, stand_in), "--dry-run", *engine]
-        asked = subprocess.run(command, capture_output=True, text=True, env=launch.environment(), check=False)
+        asked = processes.run(command, capture_output=True, text=True, env=launch.environment())
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise RunError(f"--executor {cluster.executor}: {last}")
-    return asked.stdout.replace(str(stand_in), str(folder.resolve())).rstrip()
+    return str(asked.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tensorprimat.core import processes
 from tensorprimat.core.errors import OutOfMemoryError, RunError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
@@ -49,7 +50,7 @@ def follow(
 
     name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
     """
-    child = subprocess.Popen(
+    child = processes.popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert child.stdout is not None
@@ -70,6 +71,8 @@ def follow(
     except OSError as error:  # the disk is full: without its log a training is worth nothing
         _stop(child, at_once=True)
         return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
+    finally:
+        processes.end(child)
     return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
 
 
@@ -101,16 +104,18 @@ class _Shown:
 
     def __call__(self, line: str) -> str:
         match = _ITERATION.search(line)
-        if match is None:
+        milliseconds = None if match is None else _number(match[2])
+        if match is None or milliseconds is None:  # a line that two ranks wrote into each other is shown as it is
             return line
-        seconds, memory, loss = float(match[2]) / 1000, _MEMORY.search(line), _LOSS.search(line)
+        seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
+        used = None if memory is None else _number(memory[1])
         self._seconds.append(seconds)
         since_first = self._seconds[1:]
         return console.step_line(
             Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
             label=self._label,
             mean_seconds=sum(since_first) / len(since_first) if since_first else None,
-            memory_bytes=float(memory[1]) * GIB if memory else None,  # GiB whatever its label says
+            memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
         )
 
 
@@ -123,12 +128,13 @@ def _number(text: str) -> float | None:
 
 def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
     """Let it end: Ctrl-C has told everything in our process group. Then ask, then insist."""
-    for request in (signal.SIGTERM, signal.SIGKILL) if at_once else (None, signal.SIGTERM, signal.SIGKILL):
-        if request is not None:
-            child.send_signal(request)
+    for asks in (True,) if at_once else (False, True):
+        if asks:
+            processes.terminate(child)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             child.wait(timeout=GRACE_SECONDS)
             return
+    processes.end(child)
 
 
 def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> RunError:

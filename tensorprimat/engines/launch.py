@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 import tensorprimat
-from tensorprimat.core import store
+from tensorprimat.core import processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
@@ -71,21 +70,21 @@ def run(
     wrapping: words in front of the command (a profiler). log: keeps the process's stderr if the run fails. Ctrl-C in
     here stops the process and comes back as an Ending.
     """
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
-        spec_file, result_file, stderr_file = (Path(scratch, name) for name in ("spec.json", "result.json", "stderr"))
+    with processes.scratch_folder() as scratch:
+        spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         command = [*wrapping, sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
         interrupted = False
         with stderr_file.open("wb") as stderr:
-            child = _start(command, stderr)
+            child = _start(command, stderr, scratch)
             try:
-                _follow(child, lambda line: None if scratch in line else on_line(line))  # nobody can look there
+                _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # nobody can look there
                 child.wait()
             except KeyboardInterrupt:
                 interrupted = True
                 _stop(child)
             finally:
-                _kill_group(child)
+                processes.end(child)
         result = _read(result_file)
         if not interrupted and child.returncode == 0 and result is not None and result.complete:
             return Ending(result=result)
@@ -94,10 +93,11 @@ def run(
         return Ending(result=partial, error=error, interrupted=interrupted)
 
 
-def _start(command: list[str], stderr: IO[bytes]) -> subprocess.Popen[str]:
+def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.Popen[str]:
     """In a session of its own: a Ctrl-C reaches us alone, and all its processes can be signalled together."""
-    return subprocess.Popen(
+    return processes.popen(
         command,
+        scratch=scratch,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -125,7 +125,7 @@ def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> Non
             line = lines.get(timeout=POLL_SECONDS)
         except queue.Empty:
             if child.poll() is not None:
-                _kill_group(child)
+                processes.end(child)
             continue
         if line is None:
             return
@@ -149,13 +149,6 @@ def _stop(child: subprocess.Popen[str]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             child.wait(timeout=patience)
             return
-
-
-def _kill_group(child: subprocess.Popen[str]) -> None:
-    """End whatever is left of the process and its workers."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses signals to a group of zombies
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _read(path: Path) -> Result | None:

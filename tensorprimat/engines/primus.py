@@ -17,14 +17,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat import logs
-from tensorprimat.core import models, store
+from tensorprimat.core import models, processes, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, of_file_system
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
@@ -94,8 +93,8 @@ def train(spec: RunSpec, result_file: Path) -> None:
 def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
     """What `train` would start; asks Primus for its own dry run where it has one. Raises RunError where that fails."""
     root = Path(spec.options[ROOT])
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
-        config = Path(scratch, Path(spec.options[CONFIG]).name)
+    with processes.scratch_folder() as scratch:
+        config = scratch / Path(spec.options[CONFIG]).name
         _write_config(spec, config)
         say(f"Primus configuration: {spec.options[CONFIG]}, with {_described(changes(spec)) or 'no change'}")
         dry = primus_checkout.can_dry_run(root)
@@ -104,9 +103,9 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
         if not dry:
             return
         environment = _environment(spec, extra)
-        shown = subprocess.run(
-            command, cwd=root, env={**environment, "PATH": _without_pip(Path(scratch), environment["PATH"])},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        shown = processes.run(
+            command, cwd=root, env={**environment, "PATH": _without_pip(scratch, environment["PATH"])},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     lines = [plain(line) for line in shown.stdout.splitlines()]
     for line in lines:
@@ -178,7 +177,7 @@ def _without_spaces(config: Path) -> Iterator[Path]:
     if not re.search(r"\s", str(config.resolve())):
         yield config.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
+    with processes.scratch_folder() as scratch:
         yield Path(shutil.copy2(config, scratch))
 
 

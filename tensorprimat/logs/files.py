@@ -52,12 +52,16 @@ def status(path: Path) -> os.stat_result:
 
 @contextmanager
 def spooled_stdin() -> Iterator[Path]:
-    """Standard input as a temporary file, so that it can be read more than once; removed afterwards."""
-    with tempfile.NamedTemporaryFile(prefix="tprimat_stdin_") as spool:
+    """Lend standard input as a temporary file, so that it can be read more than once.
+
+    On Linux the file has no name in any folder, so that nothing is left of it even after kill -9.
+    """
+    nameless = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
+    with tempfile.TemporaryFile() if nameless else tempfile.NamedTemporaryFile(prefix="tprimat_stdin_") as spool:
         while chunk := sys.stdin.buffer.read(BLOCK_BYTES):
             spool.write(chunk)
         spool.flush()
-        yield Path(spool.name)
+        yield Path(f"/proc/{os.getpid()}/fd/{spool.fileno()}") if nameless else Path(str(spool.name))
 
 
 def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 from collections import deque
@@ -18,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import register_after_fork
 from typing import NamedTuple, TypeVar
 
+from tensorprimat.core import processes
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import files
@@ -88,7 +90,7 @@ def _started(work: Callable[[Stretch], Outcome], stretch: Stretch) -> _Running:
     context = multiprocessing.get_context("fork")
     answer, question = context.Pipe(duplex=False)
     register_after_fork(answer, Connection.close)  # a copy that could listen would keep the others speaking to nobody
-    process = context.Process(target=_answer, args=(question, work, stretch), daemon=True)
+    process = context.Process(target=_answer, args=(os.getpid(), question, work, stretch), daemon=True)
     with question, _deaf_to_interrupts():
         process.start()
     return _Running(process, answer, stretch)
@@ -128,6 +130,7 @@ def _end(running: _Running) -> None:
     running.process.join()
 
 
-def _answer(question: Connection, work: Callable[[Stretch], Outcome], stretch: Stretch) -> None:
+def _answer(reader: int, question: Connection, work: Callable[[Stretch], Outcome], stretch: Stretch) -> None:
+    processes.die_with_parent(reader)
     with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):  # without an answer the work is done,
         question.send(work(stretch))  # and fails, where it was asked; the pipe is broken where nobody asks any more

@@ -12,12 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import tensorprimat
-from tensorprimat.core import cells
+from tensorprimat.core import cells, processes
 from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.errors import TensorPrimatError, UsageError
 
@@ -31,11 +30,11 @@ def measure(spec: CellSpec) -> Cell:
 
     Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and passes through.
     """
-    with tempfile.TemporaryDirectory(prefix="tensorprimat-") as scratch:
-        spec_file, result_file = Path(scratch, "spec.json"), Path(scratch, "cell.json")
+    with processes.scratch_folder() as scratch:
+        spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
         spec_file.write_text(spec.model_dump_json(by_alias=True))
         command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        code, said = _run(command)
+        code, said = _run(command, scratch)
         if code == 0:
             return cells.load(result_file)
     last = said[-1] if said else "it said nothing"
@@ -49,12 +48,13 @@ def measure(spec: CellSpec) -> Cell:
     return Cell(**values, status="failed", reason=f"the process {how}: {last}")
 
 
-def _run(command: Sequence[str]) -> tuple[int, list[str]]:
+def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
     """Exit code, and the lines of stderr. In a session of its own: Ctrl-C reaches us alone, and we end it."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
-    child = subprocess.Popen(
+    child = processes.popen(
         command,
+        scratch=scratch,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -72,12 +72,10 @@ def _run(command: Sequence[str]) -> tuple[int, list[str]]:
 
 def _end(child: subprocess.Popen[str]) -> None:
     """Leave nothing running: after Ctrl-C, or where the process left workers of a compiler behind."""
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, request)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=STOP_SECONDS)
-            return
+    with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+        os.killpg(child.pid, signal.SIGTERM)
+        child.wait(timeout=STOP_SECONDS)
+    processes.end(child)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,149 @@
+"""A small process between a command and its parent: it ends every descendant of the command, whatever ends first.
+
+    python -I -S guard.py PARENT_PID FOLDER COMMAND [ARGUMENT...]
+
+Started by core/processes, with the standard library alone. Ranks of torchrun live in sessions of their own, so neither
+Ctrl-C nor a signal to a process group reaches them. This process adopts what loses its parent below it (subreaper), is
+told by the kernel when its own parent dies, and then kills all of it and removes FOLDER ("" for none). When the command
+ends, the rest of its descendants is killed, and this process ends the same way as the command.
+
+Signals: SIGUSR1 sends SIGTERM to the command, SIGUSR2 kills everything. SIGINT and SIGTERM to the process group reach
+the command directly and are ignored here, unless the parent is gone.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+IS_LINUX = sys.platform == "linux"
+POLL_SECONDS = 0.5  # between two looks at the parent where the kernel does not tell
+
+
+def prctl(option: int, value: int) -> None:
+    """Set a property of this process; without effect on other systems than Linux."""
+    if IS_LINUX:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """Return the numbers of all living processes below this one (Linux; elsewhere none are known)."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc") if IS_LINUX else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:  # ended meanwhile
+                continue
+            if state not in (b"Z", b"X"):
+                parents[int(name)] = int(parent)
+    below: list[int] = []
+    layer = {os.getpid()}
+    while layer:
+        layer = {pid for pid, parent in parents.items() if parent in layer}
+        below += layer
+    return below
+
+
+def kill_all(leader: int) -> None:
+    """Kill every descendant, until none is left: one may start another meanwhile."""
+    if not IS_LINUX and leader:
+        _send(leader, signal.SIGKILL)
+        return
+    while left := descendants():
+        for pid in left:
+            _send(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(0.005)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def main(argv: list[str]) -> int:
+    """Run the command and guard it; returns its exit code, or dies of the signal that it died of."""
+    parent, folder, command = int(argv[0]), argv[1], argv[2:]
+    leader = 0
+
+    def abandon() -> None:
+        kill_all(leader)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(128 + signal.SIGKILL)
+
+    def parent_may_be_gone(*_: object) -> None:
+        if os.getppid() != parent:
+            abandon()
+
+    def end_everything(*_: object) -> None:
+        kill_all(leader)
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, parent_may_be_gone)
+    signal.signal(signal.SIGUSR1, lambda *_: _send(leader, signal.SIGTERM) if leader else None)
+    signal.signal(signal.SIGUSR2, end_everything)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent_may_be_gone()  # it may have died before the kernel was asked
+    mine = os.getpid()
+    leader = os.fork()
+    if not leader:
+        _become(command, mine)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # the command alone holds the pipes, so that their readers see when it ends
+        os.dup2(nothing, stream)
+    if not IS_LINUX:
+        signal.signal(signal.SIGALRM, parent_may_be_gone)
+        signal.setitimer(signal.ITIMER_REAL, POLL_SECONDS, POLL_SECONDS)
+    code = _code_of(leader)
+    kill_all(0)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _become(command: list[str], guard: int) -> None:
+    """Turn this copy into the command, which dies with the guard."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == guard:
+            os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _code_of(leader: int) -> int:
+    """Wait for the command, burying what was adopted meanwhile; returns its exit code, negative for a signal."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:  # SIGUSR2 has buried it
+            return -signal.SIGKILL
+        if pid == leader:
+            return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

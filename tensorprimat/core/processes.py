@@ -1,0 +1,194 @@
+"""Process trees and temporary folders: everything that this program starts ends with it, even after kill -9.
+
+Three ways to start something, and what ends it:
+- `popen` starts a command below a guard (core/guard), which kills every descendant of the command when the command or
+  this process ends, in whatever session a descendant lives;
+- copies of this process (multiprocessing) call `die_with_parent` first;
+- `scratch_folder` lends a temporary folder named after its owner; the guard removes it after a kill, and the next one
+  that is made sweeps away those whose owner is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import guard
+
+PREFIX = "tensorprimat-"
+SCRATCH = "TPRIMAT_SCRATCH"
+"""Variable that tells a command of ours the folder that its own temporary folders belong in."""
+TREE = "TPRIMAT_TREE"
+"""Variable that marks every descendant of a guarded command, in case its guard is killed."""
+END_SECONDS = 5.0  # patience with a guard that was told to kill everything: a driver may hold a process
+
+_NAME = re.compile(rf"{PREFIX}(?P<system>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<started>\d+)-\w+")
+_numbers = itertools.count()
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; ends at once if that has happened already.
+
+    parent: the parent's number, taken before this process was started. Without effect elsewhere than on Linux.
+    """
+    guard.prctl(guard.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if guard.IS_LINUX and os.getppid() != parent:
+        os._exit(1)
+
+
+def popen(
+    command: Sequence[str], *, scratch: Path | None = None, env: Mapping[str, str] | None = None, **settings: Any
+) -> subprocess.Popen[Any]:
+    """Start a command below a guard; its exit code is the command's. Raises OSError where there is no such command.
+
+    scratch: a folder that the command may use, removed if this process is killed. settings: those of Popen.
+    """
+    environment = dict(os.environ if env is None else env)
+    program = shutil.which(command[0], path=environment.get("PATH")) if os.sep not in command[0] else command[0]
+    if program is None:
+        raise FileNotFoundError(2, "No such file or directory", command[0])
+    mark = f"{os.getpid()}.{started(os.getpid())}.{next(_numbers)}"
+    environment[TREE] = f"{environment.get(TREE, '')}/{mark}/"
+    if scratch is not None:
+        environment |= {SCRATCH: str(scratch), **_temporary(environment, scratch)}
+    guarded = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(scratch or ""), *command]
+    child = subprocess.Popen(guarded, env=environment, **settings)
+    child.tree_mark = mark  # type: ignore[attr-defined]  # kept with the process that it is about
+    return child
+
+
+def _temporary(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Return variables that put other programs' temporary files into a folder, but keep torch.compile's cache."""
+    cache_folder = Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
+    return {
+        "TMPDIR": str(scratch),
+        "TORCHINDUCTOR_CACHE_DIR": environment.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder)),
+    }
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError, ImportError):  # a container that runs as a number without a name
+        return str(os.getuid())
+
+
+def run(command: Sequence[str], *, capture_output: bool = False, **settings: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command below a guard to its end, as subprocess.run does. Raises OSError where there is no such command."""
+    if capture_output:
+        settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = popen(command, **settings)
+    try:
+        out, err = child.communicate()
+    finally:
+        end(child)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def terminate(child: subprocess.Popen[Any]) -> None:
+    """Send SIGTERM to a guarded command."""
+    child.send_signal(signal.SIGUSR1)
+
+
+def end(child: subprocess.Popen[Any]) -> None:
+    """Kill a guarded command and every descendant that is left of it, and wait until they are gone."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.send_signal(signal.SIGUSR2)
+        child.wait(timeout=END_SECONDS)
+    if child.poll() is None:
+        child.kill()
+    for pid in _marked(child.tree_mark):  # type: ignore[attr-defined]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    child.wait()
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the user's processes that carry a mark in their environment, this one left out."""
+    found = []
+    wanted = f"/{mark}/".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ") if guard.IS_LINUX else ():
+        with contextlib.suppress(OSError):  # another user's, or ended meanwhile
+            if wanted in entry.read_bytes() and int(entry.parent.name) != os.getpid():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def started(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot; None where it does not run or nobody can say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])  # proc(5): field 22, counted from 1
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Lend a temporary folder; it goes with the context, with the guard, or at the next call on this machine."""
+    above = Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
+    if not above.is_dir():
+        above = Path(tempfile.gettempdir())
+    sweep(above)
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{owner()}-", dir=above, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def owner() -> str:
+    """Return the name of this process that no other of this or another machine has: system, number, start."""
+    return f"{_system()}-{os.getpid()}-{started(os.getpid()) or 0}"
+
+
+@cache
+def _system() -> str:
+    """Return the name of this boot and PID namespace: a shared /tmp holds folders of other containers and hosts."""
+    with contextlib.suppress(OSError):
+        known = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+        return hashlib.sha256(known.encode()).hexdigest()[:8]
+    return "00000000"
+
+
+def is_abandoned(name: str) -> bool:
+    """Return True if a name made with `owner` belongs to a process of this system that has ended."""
+    match = _NAME.search(name)
+    if match is None or match["system"] != _system() or _system() == "00000000":
+        return False
+    return started(int(match["pid"])) != int(match["started"])
+
+
+_swept: set[Path] = set()
+
+
+def sweep_once(folder: Path) -> None:
+    """Sweep a folder, but only the first time that this process asks for it."""
+    if folder not in _swept:
+        _swept.add(folder)
+        sweep(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary folders and files of ended processes of this user from a folder."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if PREFIX in entry.name and is_abandoned(entry.name):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)

@@ -1,0 +1,191 @@
+"""Everything that a command starts ends with it, in whatever session it lives, and its temporary files go too."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.core import processes, store
+from tensorprimat.engines import following
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends children only on Linux")
+
+LAUNCHER = """
+import os, subprocess, sys, time
+rank = [sys.executable, "-c", "import time; time.sleep(60)"]
+ranks = [subprocess.Popen(rank, start_new_session=True) for _ in range(2)]
+print(*(rank.pid for rank in ranks), os.getpid(), flush=True)
+{then}
+"""
+OURS = """
+import os, sys
+from tensorprimat.core import processes
+with processes.scratch_folder() as scratch:
+    child = processes.popen([sys.executable, "-c", sys.argv[1]], scratch=scratch, start_new_session=True)
+    print(scratch, child.pid, flush=True)
+    child.wait()
+"""
+
+
+def lives(pid):
+    return processes.started(pid) is not None
+
+
+def wait_until(happens, patience=10):
+    until = time.monotonic() + patience
+    while not happens():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def ours(then="time.sleep(60)"):
+    """A program that runs a launcher with two ranks in sessions of their own: the program, the rest, its folder."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", OURS, LAUNCHER.format(then=then)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    first, second = sorted((program.stdout.readline().split(), program.stdout.readline().split()), key=len)
+    family = [int(pid) for pid in second]
+    try:
+        yield program, int(first[1]), family, Path(first[0])
+    finally:
+        for pid in (program.pid, int(first[1]), *family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        program.communicate()
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_ranks_in_sessions_of_their_own_end_with_the_program_and_its_folder_goes(by):
+    with ours() as (program, guard, family, scratch):
+        assert scratch.is_dir()
+        program.send_signal(by)
+        wait_until(lambda: not any(map(lives, [guard, *family])) and not scratch.exists())
+
+
+def test_ranks_end_with_their_launcher():
+    with ours(then="os.kill(os.getpid(), 9)") as (program, _, family, _):
+        wait_until(lambda: not any(map(lives, family)))
+        program.wait(timeout=10)
+
+
+def test_ranks_end_even_if_their_guard_is_killed():
+    child = processes.popen([sys.executable, "-c", LAUNCHER.format(then="time.sleep(60)")], stdout=subprocess.PIPE)
+    family = [int(pid) for pid in child.stdout.readline().split()]
+    child.stdout.close()
+    child.kill()
+    processes.end(child)
+    wait_until(lambda: not any(map(lives, family)))
+
+
+@pytest.mark.parametrize(("does", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("kill -11 $$", -11), ("true", 0)])
+def test_a_guarded_command_ends_as_it_would_alone(does, code):
+    assert processes.run(["sh", "-c", does]).returncode == code
+
+
+def test_a_command_that_does_not_exist_is_an_error_of_the_system():
+    with pytest.raises(FileNotFoundError, match="no-such-launcher"):
+        processes.popen(["no-such-launcher"])
+
+
+def test_a_garbled_line_of_a_launcher_is_shown_as_it_is():
+    show = following._Shown(label="ROCM")
+    line = (
+        " iteration 3/ 50 | elapsed time per iteration (ms): 2701.3.4 | hip mem usage/free/total/usage_ratio: 1.2.3GB"
+    )
+    assert show(line) == line
+    assert "0.004" in show(
+        " iteration 4/ 50 | elapsed time per iteration (ms): 4.0 | mem usage/free/total/usage_ratio: 1.2.3GB"
+    )
+
+
+FORKING = """
+import os, sys, time
+from tensorprimat.cli import aside
+aside.usable_cores = lambda: 2
+with aside.second_process() as begin:
+    print(begin(os.getpid)(), flush=True)
+    begin(time.sleep, 60)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_the_second_process_of_compare_ends_with_the_first(by):
+    program = subprocess.Popen([sys.executable, "-c", FORKING], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    second = int(program.stdout.readline())
+    program.send_signal(by)
+    program.communicate(timeout=10)
+    wait_until(lambda: not lives(second))
+
+
+def test_folders_of_ended_programs_are_swept_and_those_of_others_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv(processes.SCRATCH, str(tmp_path))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    system, pid, start = processes.owner().split("-")
+    names = {
+        f"tensorprimat-{system}-{ended.pid}-1-abandoned": False,
+        f"tensorprimat-{system}-{pid}-{int(start) - 1}-another": False,  # the number was used before
+        f"tensorprimat-{system}-{pid}-{start}-mine": True,
+        f"tensorprimat-00112233-{ended.pid}-1-elsewhere": True,  # of another container that shares /tmp
+        "tensorprimat-notes": True,
+    }
+    for name in names:
+        (tmp_path / name / "deep").mkdir(parents=True)
+    with processes.scratch_folder() as scratch:
+        assert scratch.parent == tmp_path
+    assert {name: (tmp_path / name).exists() for name in names} == names
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from tensorprimat.core import store
+def content(file):
+    file.write(b"half")
+    file.flush()
+    print("writing", flush=True)
+    sys.stdin.read()
+store.write_atomically(Path(sys.argv[1]), content)
+"""
+
+
+def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    program = subprocess.Popen(
+        [sys.executable, "-c", WRITING, path], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    program.stdout.readline()
+    program.kill()
+    program.communicate()
+    store.write_atomically(tmp_path / "other.json", "new")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"result.json": "old", "other.json": "new"}
+
+
+def test_a_file_system_without_nameless_files_is_written_through_a_name_that_is_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_nameless", lambda _: None)
+    store.write_atomically(tmp_path / "a.json", "whole")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    system = processes.owner().split("-")[0]
+    left = tmp_path / f".a.json.tensorprimat-{system}-{gone.pid}-1-00ff.tmp"
+    left.touch()
+    processes.sweep(tmp_path)
+    assert not left.exists()
+
+
+def test_a_copy_whose_parent_has_ended_already_ends_at_once(monkeypatch):
+    ended = []
+    monkeypatch.setattr(processes.os, "_exit", ended.append)
+    processes.die_with_parent(os.getpid())  # which is not this process's parent
+    processes.guard.prctl(processes.guard.PR_SET_PDEATHSIG, 0)
+    assert ended == [1]
