@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("lightning")
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, Dataset
 
 from benchmark_utils import BenchmarkCallback, load_results
@@ -110,6 +112,39 @@ def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
     assert (config.sequence_length, config.num_gpus, config.max_steps) == (8, 1, None)
     assert (config.precision, config.parameter_dtype, config.optimizer_dtype) == ("fp32", "float32", "float32")
     assert (config.optimizer, config.framework) == ("AdamW", "Lightning")
+
+
+class MegatronLike(SingleDeviceStrategy):
+    """A strategy of NeMo's kind: its data sampler knows the sizes, and batch hooks fire once per optimizer step."""
+
+    def __init__(self, **sizes):
+        super().__init__(device="cpu")
+        self.data_sampler = SimpleNamespace(**sizes)
+
+
+MegatronLike.__module__ = "nemo.lightning.pytorch.strategies"
+
+
+def test_accumulation_under_nemo_comes_from_its_sizes_and_not_from_the_batch_hooks(callback):
+    config = fit(callback, strategy=MegatronLike(micro_batch_size=1, global_batch_size=4)).training_config
+    sizes = (config.micro_batch_size, config.global_batch_size, config.data_parallel_size)
+    assert sizes == (1, 4, 1)
+    assert config.gradient_accumulation_steps == 4
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"micro_batch_size": 1},
+        {"micro_batch_size": 3, "global_batch_size": 4},
+        {"micro_batch_size": 1, "global_batch_size": 4, "rampup_batch_size": [1, 1, 8]},
+    ],
+    ids=["no global batch", "no divisor", "growing batch"],
+)
+def test_accumulation_under_nemo_stays_unknown_where_its_sizes_do_not_give_it(callback, sizes):
+    config = fit(callback, strategy=MegatronLike(**sizes)).training_config
+    assert config.gradient_accumulation_steps is None
+    assert config.global_batch_size == sizes.get("global_batch_size")
 
 
 def test_data_wait_is_inside_the_step_and_known(callback):

@@ -25,7 +25,7 @@ from tensorprimat.core.records import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, ranks
 from tensorprimat.engines.endings import reason
-from tensorprimat.engines.facts import batch_shape, optimizer_dtype
+from tensorprimat.engines.facts import batch_shape, is_nemo, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory
 from tensorprimat.engines.recorder import Recorder, mean_loss
@@ -104,7 +104,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._learning_rate: float | None = None
         self._data_wait: float | None = None
         self._waiting_since: float | None = None
-        self._alone = False
+        self._alone = self._is_nemo = False
         self._batch_seen = False
         self._line_due = False
 
@@ -130,6 +130,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._step = trainer.global_step
         # Several processes also wait for each other between batches (Lightning 2.6 exchanges a flag before each one).
         self._alone = trainer.world_size == 1
+        self._is_nemo = is_nemo(trainer)
         if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
             self._loss_scale = trainer.accumulate_grad_batches
         if self.power and device.type == "cuda":
@@ -185,7 +186,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self._memory_peak = memory["memory_allocated_peak_bytes"]
         if not self._batch_seen and self._described is not None:
             self._described = live_result.with_batch(
-                self._described, batch_shape(batch), batches_per_step=self._batches
+                self._described, batch_shape(batch), batches_per_step=None if self._is_nemo else self._batches
             )
             self._batch_seen = True
         self._step, self._batches, self._data_wait = step, 0, None

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tensorprimat.core import models
-from tensorprimat.core.records import Model, ModelShape
+from tensorprimat.core.records import Model, ModelShape, TrainingConfig
 from tensorprimat.machine import environment
 
 PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
@@ -72,8 +72,8 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
         "strategy": _strategy_name(strategy, world),
         **parallel,
         **_precision(trainer),
-        "micro_batch_size": _whole(data, "micro_batch_size"),
-        "global_batch_size": _whole(data, "global_batch_size"),
+        "micro_batch_size": _batch_size(strategy, data, "micro_batch_size"),
+        "global_batch_size": _batch_size(strategy, data, "global_batch_size"),
         "sequence_length": _whole(data, "seq_length", "sequence_length"),
     }
     parameter = next(iter(module.parameters()), None)
@@ -91,6 +91,30 @@ def stated_by(module: Any) -> dict[str, Any]:
     """Return fields of TrainingConfig that the module states by a method `benchmark_config`, if it has one."""
     state = getattr(module, "benchmark_config", None)
     return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
+
+
+def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
+    """Return a batch size that the data module states itself, or NeMo's data sampler for it."""
+    for owner in (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None)):
+        if (size := _whole(owner, name)) is not None:
+            return size
+    return None
+
+
+def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
+    """Return the micro-batches of one optimizer step under Megatron: global batch / (micro batch × replicas).
+
+    Batch hooks cannot tell: NeMo calls them once per global step, whatever the micro-batches. None where a size is
+    unknown, does not divide, or grows during the training.
+    """
+    sampler = getattr(trainer.strategy, "data_sampler", None) or getattr(
+        getattr(trainer, "datamodule", None), "data_sampler", None
+    )
+    sizes = (config.global_batch_size, config.micro_batch_size, config.data_parallel_size)
+    if None in sizes or getattr(sampler, "rampup_batch_size", None):
+        return None
+    whole, micro, replicas = (size or 1 for size in sizes)
+    return None if whole % (micro * replicas) else whole // (micro * replicas)
 
 
 def _strategy_name(strategy: Any, world: int) -> str | None:

@@ -71,6 +71,8 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
             "versions": environment.versions(),
         }
     )
+    if facts.is_nemo(trainer) and config.gradient_accumulation_steps is None:
+        config = config.model_copy(update={"gradient_accumulation_steps": facts.accumulation(trainer, config)})
     for name, value in found.items():
         said = declared.training_config.get(name)
         if said is not None and said != value:
@@ -115,24 +117,25 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     return None, [warning]
 
 
-def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int) -> Result:
-    """The same result with micro batch, global batch and sequence length from the batches that were seen.
+def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int | None) -> Result:
+    """Return the result with micro batch, global batch and sequence length taken from the batches of the first step.
 
-    shape: (sequences, tokens) of one batch on one rank; batches_per_step: batches between two optimizer steps. What is
-    known already stays.
+    shape: (sequences, tokens) of one batch on one rank; batches_per_step: batches between two optimizer steps, None
+    where the batch hooks do not fire once per micro-batch (NeMo). Known values stay.
     """
     if shape is None:
         return result
     config = result.training_config
     micro = config.micro_batch_size or shape[0]
-    seen: dict[str, int | None] = {
-        "micro_batch_size": micro,
-        "sequence_length": shape[1],
-        "gradient_accumulation_steps": batches_per_step,
-        "global_batch_size": micro * batches_per_step * config.data_parallel_size
-        if config.data_parallel_size
-        else None,
-    }
+    seen: dict[str, int | None] = {"sequence_length": shape[1]}
+    if batches_per_step is not None:
+        seen |= {
+            "micro_batch_size": micro,
+            "gradient_accumulation_steps": batches_per_step,
+            "global_batch_size": micro * batches_per_step * config.data_parallel_size
+            if config.data_parallel_size
+            else None,
+        }
     unknown = {name: value for name, value in seen.items() if getattr(config, name) is None}
     return result.model_copy(update={"training_config": config.model_copy(update=unknown)})
 

@@ -103,6 +103,7 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(shim, model, tmp_
     assert (result.model.name, result.provenance.engine, result.platform) == (model, "nemo", "cpu")
     config = result.training_config
     assert (config.global_batch_size, config.micro_batch_size, config.sequence_length) == (4, 1, 64)
+    assert (config.data_parallel_size, config.gradient_accumulation_steps) == (1, 4)
     assert result.performance_metrics.measured_steps == STEPS
 
 
@@ -126,6 +127,7 @@ def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp
     assert shown.returncode == 0, shown.stderr[-2000:]
     result = store.load(tmp_path / "result.json")
     assert (result.training_config.num_gpus, result.training_config.data_parallel_size) == (2, 2)
+    assert result.training_config.gradient_accumulation_steps == 2
     assert result.performance_metrics.measured_steps == STEPS
     (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
     agrees(result, logs.read(tmp_path / "train.log"))
