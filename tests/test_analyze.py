@@ -15,7 +15,7 @@ import pytest
 from tensorprimat import cli, logs
 from tensorprimat.cli import surveying
 from tensorprimat.core import store
-from tensorprimat.logs import survey
+from tensorprimat.logs import paths
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,7 +90,7 @@ def test_what_the_file_says_comes_before_its_path(old, capsys):
     ],
 )
 def test_paths_name_models_and_precisions_only_in_whole_words(parts, model, precision):
-    assert (survey._named(parts), survey._precision(parts)) == (model, precision)
+    assert (paths.model_of(parts), paths.precision_of(parts)) == (model, precision)
 
 
 def test_what_cannot_be_read_is_listed_and_never_fatal(old, capsys):

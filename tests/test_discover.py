@@ -91,6 +91,59 @@ def test_content_tells_the_model_where_no_name_does(tmp_path: Path) -> None:
     assert searches["llama"].path is None
 
 
+@pytest.mark.parametrize("name", ["x.log", "job.out", "slurm-12.err", "notes.txt"])
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "loading tokenizer meta-llama/Llama-3.1-8B",
+        "  tokenizer_model ................................. /data/models/Meta-Llama-3.1-8B/tokenizer.model",
+        "+ python pretrain_gpt.py --load checkpoints/llama3.1_8B-bf16",
+    ],
+)
+def test_any_mention_of_a_model_with_its_size_tells_it_whatever_the_files_name(
+    tmp_path: Path, name: str, mention: str
+) -> None:
+    path = write(tmp_path / name, f"{mention}\n{LOG}")
+    searches = find(tmp_path)
+    assert searches["llama"].path == path
+    assert searches["llama"].because.startswith("its content names llama (line 1: ")
+    assert searches["qwen"].path is None
+
+
+def test_a_log_that_names_several_models_is_named_and_not_guessed(tmp_path: Path) -> None:
+    write(tmp_path / "x.log", f"student meta-llama/Llama-3.1-8B, teacher Qwen/Qwen2.5-72B\n{LOG}")
+    search = find(tmp_path)["llama"]
+    assert search.path is None
+    (other,) = search.others
+    assert "names llama and qwen2.5-72b" in other
+    assert f"set LLAMA_LOG={tmp_path / 'x.log'}" in other
+
+
+def test_a_mention_without_steps_or_size_is_no_log(tmp_path: Path) -> None:
+    write(tmp_path / "readme.txt", "how to train meta-llama/Llama-3.1-8B\n")
+    write(tmp_path / "y.log", f"model_type llama\n{LOG}")
+    assert find(tmp_path)["llama"].path is None
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3.1_70B.log", "primus_training_llama3.1_70B.log", "llama2.log", "tinyllama.log", "ollama.log"]
+)
+def test_a_name_of_another_size_or_version_is_not_the_models(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name)
+    assert find(tmp_path)["llama"].path is None
+
+
+@pytest.mark.parametrize("name", ["llama31_8b_test_fp8.log", "Llama-3.1-8B-Instruct.out", "run_llama3_8b.txt"])
+def test_every_spelling_in_a_name_finds_the_log(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name)
+    assert find(tmp_path)["llama"].path == path
+
+
+def test_a_name_of_two_models_belongs_to_neither(tmp_path: Path) -> None:
+    write(tmp_path / "llama_and_qwen.log")
+    assert {search.path for search in find(tmp_path).values()} == {None}
+
+
 def test_the_search_is_not_recursive(tmp_path: Path) -> None:
     write(tmp_path / "deep" / "training_llama.log")
     assert find(tmp_path)["llama"].path is None

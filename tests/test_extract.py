@@ -15,6 +15,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
+from tensorprimat.logs import paths
 from tensorprimat.logs.format import Given
 from tensorprimat.session.extract import Extracted, joined
 
@@ -374,3 +375,27 @@ def test_pieces_of_one_log_are_said_to_look_like_it(tmp_path: Path, capsys: pyte
 def test_help_is_quick_to_import() -> None:
     code = "import sys; import tensorprimat.cli.extract; sys.exit(any(m in sys.modules for m in ('numpy', 'pydantic')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_path_names_model_precision_and_platform_where_the_log_does_not(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "nvi-logs" / "qwen25_7b_test_fp8"
+    folder.mkdir(parents=True)
+    row = (
+        "Training epoch 0, iteration {}/99 | global_step: {} | reduced_train_loss: 6.4 | train_step_timing in s: 0.5\n"
+    )
+    (folder / "log.txt").write_text("".join(row.format(number, number) for number in range(9)))
+    monkeypatch.chdir(tmp_path)
+    assert main(["extract", "--log-file", "nvi-logs/qwen25_7b_test_fp8/log.txt"]) == 0
+    assert capsys.readouterr().out.strip() == "output/benchmark_cuda_qwen.json"
+    result = json.loads((tmp_path / "output" / "benchmark_cuda_qwen.json").read_text())
+    assert (result["platform"], result["training_config"]["precision"]) == ("nvd", "fp8")
+    assumed = result["provenance"]["assumed"]
+    assert {assumed[name] for name in ("model.name", "precision", "platform")} == {
+        "path nvi-logs/qwen25_7b_test_fp8/log.txt"
+    }
+
+
+def test_folders_far_above_a_log_name_nothing():
+    assert paths.parts_of("/home/nvidia/llama/x.log") == ("x.log",)
+    assert paths.parts_of("/data/amd-logs/x.log") == ("amd-logs", "x.log")
+    assert paths.platform_of(("mi300x_against_h100", "x.log")) is None

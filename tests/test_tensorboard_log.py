@@ -77,6 +77,50 @@ def test_what_stands_beside_a_time_gets_its_field_and_unit(tmp_path):
     assert step.memory_reserved_peak_bytes == 40 * GIB
 
 
+def nemo_events(folder, texts=()):
+    events = Events(folder)
+    for row in range(1, 5):
+        events.log(row, 0.5 * row, NEMO)
+    for tag, said in texts:
+        events.text(tag, said)
+    return events.close()
+
+
+def test_a_device_in_a_text_gives_the_platform_and_the_result_says_which(tmp_path):
+    result = logs.read(nemo_events(tmp_path, [("environment", "8 x NVIDIA H100 80GB HBM3, driver 550")]))
+    assert (result.platform, result.gpu_info.device_name) == ("nvd", "NVIDIA H100 80GB HBM3")
+    assert result.provenance.assumed["platform"] == "argument environment of the event files"
+
+
+def test_hparams_beside_the_events_give_model_batch_and_platform(tmp_path):
+    (tmp_path / "hparams.yaml").write_text(
+        "model:\n  tokenizer_name_or_path: Qwen/Qwen2.5-7B\ndata: {seq_length: 8192, micro_batch_size: 1}\n"
+        "global_batch_size: 128\ngpu: H100\ndevice: cuda\n"
+    )
+    result = logs.read(nemo_events(tmp_path))
+    config = result.training_config
+    assert (result.model.name, result.platform) == ("qwen", "nvd")
+    assert (config.sequence_length, config.micro_batch_size, config.global_batch_size) == (8192, 1, 128)
+    assert result.provenance.assumed["platform"] == "argument gpu of the event files"
+
+
+@pytest.mark.parametrize("text", ["{unclosed: [", "&a [*a]", "[" * 50_000, "a: &a {b: &b {c: *a}}", "just words"])
+def test_a_broken_hparams_file_says_nothing(tmp_path, text):
+    (tmp_path / "hparams.yaml").write_text(text)
+    assert logs.read(nemo_events(tmp_path)).platform is None
+
+
+def test_hparams_of_the_plugin_are_read(tmp_path):
+    summary = pytest.importorskip("torch.utils.tensorboard.summary")
+    events = Events(tmp_path)
+    for part in summary.hparams({"model_name": "llama31_8b", "seq_length": 4096, "device": "cuda"}, {}):
+        events.writer.add_event(Event(step=0, wall_time=START, summary=part))
+    for row in range(1, 5):
+        events.log(row, 0.5 * row, NEMO)
+    result = logs.read(events.close())
+    assert (result.model.name, result.training_config.sequence_length, result.platform) == ("llama", 4096, None)
+
+
 def test_megatrons_arguments_fill_the_configuration(tmp_path):
     events = Events(tmp_path)
     for name, value in {"seq_length": 4096, "global_batch_size": 64, "world_size": 8, "seed": 0}.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorprimat.core import names
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.records import Result
 from tensorprimat.core.store import Loaded
@@ -49,8 +50,8 @@ class Group:
 
 
 def model_of(result: Result) -> str:
-    """The name under which results are paired."""
-    return result.model.name.lower() if result.model.name else "unknown model"
+    """Return the name under which results are paired: one for all spellings of a model."""
+    return names.key(result.model.name) if result.model.name else "unknown model"
 
 
 def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:

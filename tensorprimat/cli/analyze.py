@@ -23,9 +23,10 @@ def command(
     """Look through folders of old training data: text logs, TensorBoard events, Excel profiles, results.
 
     Every file is recognised by its content, whatever it is called. The table shows format, model, GPU, steps and
-    tokens/s per GPU; a model or a precision that only the path names is marked with *. Files that cannot be read are
-    listed and never stop the rest; files that hold no training data are counted. Profiles are shown apart, two of them
-    side by side. With --save each log becomes a result in DIR (and in DIR/history), ready for compare_results.py.
+    tokens/s per GPU; a model or a precision that only the path names is marked with *, and a platform that only the
+    path names is in from_path. Files that cannot be read are listed and never stop the rest; files that hold no
+    training data are counted. Profiles have a table of their own, two of them side by side. With --save each log
+    becomes a result in DIR (and in DIR/history), ready for compare_results.py.
 
     \b
     Examples:

@@ -110,7 +110,7 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
         return
     screen.say(f"No log file found for {model}", style="bold yellow")
     variable, *folders = search.searched
-    names = f"training_{model}.log, primus_training_{model}*.log, *{model}*.log, content of other .log and .txt files"
+    names = f"training_{model}.log, primus_training_{model}*.log, *{model}*.log, *{model}*.out, content of other logs"
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
         screen.say(f"  not taken: {other}")

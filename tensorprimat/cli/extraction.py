@@ -15,6 +15,7 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
 from tensorprimat.core.records import LARGEST_COUNT, Result
 from tensorprimat.logs.format import Given
+from tensorprimat.logs.paths import named_by_path
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.session.extract import Extracted, files_of, joined, read_each
 
@@ -137,6 +138,8 @@ def _say_summary(extracted: Extracted) -> None:
     _say(f"{', '.join(extracted.logs)}: {format}, {result.source}, {len(result.steps)} rows")
     for label, text in explaining.overview(result):
         print(f"  {label:<13}{text}", file=sys.stderr)
+    for field in named_by_path(result):
+        print(f"  {field + ':':<13}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
     for warning in result.warnings:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)
 

@@ -51,6 +51,7 @@ def command(
 
     from tensorprimat.analysis.history import METRICS, history
     from tensorprimat.analysis.sides import model_of
+    from tensorprimat.core.names import key
     from tensorprimat.core.store import write_atomically
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv
@@ -59,7 +60,7 @@ def command(
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
     loaded = [
-        item for item in _loaded(results or [DEFAULT_FOLDER]) if model is None or model_of(item.result) == model.lower()
+        item for item in _loaded(results or [DEFAULT_FOLDER]) if model is None or model_of(item.result) == key(model)
     ]
     if not loaded:
         raise UsageError(f"--model {model}: no result of that model here")

@@ -28,6 +28,7 @@ from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
+from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import Finding
 from tensorprimat.reports import console, words
@@ -63,7 +64,7 @@ COLUMNS: Mapping[str, Callable[[Finding], Value]] = {
     "samples_per_second": _of_result(lambda result: result.performance_metrics.samples_per_second),
     "avg_step_time_seconds": _of_result(lambda result: result.performance_metrics.avg_step_time_seconds),
     "complete": _of_result(lambda result: str(result.complete).lower()),
-    "from_path": _of_result(lambda result: " ".join(_from_path(result))),
+    "from_path": _of_result(lambda result: " ".join(named_by_path(result))),
     "warnings": lambda finding: " | ".join(_warnings(finding)),
     "problem": lambda finding: finding.problem,
 }
@@ -192,11 +193,6 @@ def _save(found: Sequence[Finding], folder: Path) -> list[Path]:
     return sorted(saved)
 
 
-def _from_path(result: Result) -> list[str]:
-    """Which facts the path told, not the file."""
-    return [name for name, origin in result.provenance.assumed.items() if origin.startswith("path ")]
-
-
 def _warnings(finding: Finding) -> tuple[str, ...]:
     if finding.result is not None:
         return finding.result.warnings
@@ -208,7 +204,7 @@ def _document(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> 
     for finding in found:
         row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
         row |= {"complete": finding.result.complete if finding.result else None, "warnings": _warnings(finding)}
-        row["from_path"] = _from_path(finding.result) if finding.result else []
+        row["from_path"] = named_by_path(finding.result) if finding.result else []
         if finding.profile is not None:
             row["profile"] = dataclasses.asdict(finding.profile)
         rows.append(row)
@@ -238,7 +234,7 @@ def _show(found: Sequence[Finding], foreign: int) -> None:
     results = [finding for finding in found if finding.result is not None]
     if results:
         screen.print(console.table(_table(results)))
-        if any(_from_path(finding.result) for finding in results if finding.result):
+        if any(named_by_path(finding.result) for finding in results if finding.result):
             screen.print(Text("* named by the path, not by the file", style="dim"))
     _show_warnings(screen, found)
     for content in _profile_tables(found):
@@ -281,7 +277,7 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 def _row(finding: Finding, result: Result) -> tuple[Cell, ...]:
     config, performance = result.training_config, result.performance_metrics
-    from_path = _from_path(result)
+    from_path = named_by_path(result)
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
     return (
         text(str(finding.path)),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tensorprimat.core import names
 from tensorprimat.core.records import ModelShape, Result
 from tensorprimat.core.steady import NORMAL_MAD
 from tensorprimat.core.steps import FloatArray, Steps
@@ -81,7 +82,7 @@ def _precision(result: Result) -> str | None:
 
 
 def _model(result: Result) -> str | None:
-    return result.model.name.lower() if result.model.name else None
+    return names.key(result.model.name) if result.model.name else None
 
 
 def _shape(result: Result) -> str | None:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
 from tensorprimat.core.spec import MODELS
@@ -132,8 +133,8 @@ def _model(
 ) -> dict[str, Any]:
     said = document.get("model")
     facts = said if isinstance(said, dict) else {"name": said}
-    names = (given, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
-    name = next((str(name) for name in names if name and str(name).lower() not in UNKNOWN_WORDS), None)
+    spelled = (given, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
+    name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
         warnings.append("model: neither this file nor its name says which; give --model-name")
     parameters = _section(document, "model_info", path).get("total_params")
@@ -145,7 +146,8 @@ def _model_of_file(path: Path) -> str | None:
     stem = _FILE_TIME.sub("", path.stem).strip("_")
     if match := _FILE_NAME.fullmatch(stem):
         return match["rest"].strip("_") or None
-    return next((model for model in MODELS if model in stem.lower().split("_")), None)
+    named = {model for model in names.sized(stem) if model in MODELS} or names.families(stem)
+    return named.pop() if len(named) == 1 else None
 
 
 def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models
+from tensorprimat.core import models, names
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.records import ModelShape
@@ -77,7 +77,10 @@ def known(name: str) -> Preset | None:
     ('Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1', None)
     """
     wanted = _plain(name)
-    return next((preset for preset in models.PRESETS if wanted in map(_plain, _names(preset))), None)
+    exact = next((preset for preset in models.PRESETS if wanted in map(_plain, _names(preset))), None)
+    if exact is None and (model := names.known(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
+        return models.find(model)
+    return exact
 
 
 def of_preset(preset: str, model: str | None) -> NamedShape | None:
@@ -100,10 +103,10 @@ def _names(preset: Preset) -> list[str]:
     """Every word that means a preset."""
     if preset.model == COURSE:
         return [preset.name]
-    names = [preset.title, f"{preset.model}-{preset.name}"]
+    words = [preset.title, f"{preset.model}-{preset.name}"]
     if preset.name == "full":
-        names += [preset.model, preset.title.removesuffix("-v0.1")]
-    return names
+        words += [preset.model, preset.title.removesuffix("-v0.1")]
+    return words
 
 
 def _plain(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models, shapes
+from tensorprimat.core import catalogue, models, names, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import (
@@ -222,9 +222,9 @@ def _model(model: Model, given: Given, notes: _Notes) -> Model:
         given.model_name,
         "--model-name",
         key="model.name",
-        same=model.name is not None and _same_name(model.name, given.model_name),
+        same=model.name is not None and names.key(model.name) == names.key(given.model_name),
     ):
-        model = model.model_copy(update={"name": given.model_name})
+        model = model.model_copy(update={"name": names.resolve(given.model_name)})
     named, flag = _stated_shape(model, given)
     if named is None:
         return model
@@ -270,7 +270,9 @@ def _described(shape: Any) -> str:
 
 
 def identified(model: Model) -> Model:
-    """Return the model with name, preset and parameters where its shape tells them."""
+    """Return the model with the project's name of it, and with preset and parameters where its shape tells them."""
+    if model.name is not None:
+        model = model.model_copy(update={"name": names.resolve(model.name)})
     if model.shape is None:
         return model
     preset = models.identify(model.shape)
@@ -281,12 +283,6 @@ def identified(model: Model) -> Model:
             "parameters": model.parameters or models.parameters(model.shape),
         }
     )
-
-
-def _same_name(one: str, other: str) -> bool:
-    """Return True if one name is a longer spelling of the other: llama, llama3.1_8B-BF16-pretrain."""
-    one, other = one.casefold(), other.casefold()
-    return one in other or other in one
 
 
 def with_work(steps: Steps, config: TrainingConfig) -> Steps:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat import __version__
-from tensorprimat.core import models, store
+from tensorprimat.core import models, names, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.records import (
     STACK_OF_PLATFORM,
@@ -61,6 +61,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     preset, contradicted = _preset(declared, model)
     warnings += contradicted
     found = {**facts.training_config(trainer, module), **(facts.stated_by(module) if built else {})}
+    model_name = names.resolve(declared.model_name) if declared.model_name else model.name
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     config = TrainingConfig.model_validate(
         {
@@ -85,7 +86,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         methodology=declared.methodology,
         complete=False,
         gpu_info=machine.gpu_info,
-        model=model.model_copy(update={"name": declared.model_name or model.name, "preset": preset}),
+        model=model.model_copy(update={"name": model_name, "preset": preset}),
         training_config=config,
         performance_metrics=PerformanceMetrics(),
         runs=(Run(index=0, started_at=now, host=machine.host, seed=config.seed, complete=False),),
@@ -104,7 +105,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     """The declared name of the model's shape, unless the model at hand contradicts it: then none, and why."""
     try:
-        preset = models.find(declared.model_name or "", declared.preset or "")
+        preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or a name of the user's own: nothing to hold it against
         return declared.preset, []
     expected = models.parameters(preset.shape)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprimat import logs
+from tensorprimat.core import names as spellings
 from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.logs import names
 from tensorprimat.logs.text import Log
 
-ENDINGS = (".log", ".txt")
+ENDINGS = (".log", ".txt", ".out", ".err", ".log.gz", ".txt.gz", ".out.gz", ".log.zst")
 WORKSPACES = ("/workspace/Primus", "/workspace/tprimat")  # where AMD's containers keep them
 
 _OWN_LINE = re.compile(r"^\[(?:CUDA|ROCM|CPU)\] Step +\d+ \| Time: ")
@@ -46,17 +48,19 @@ _RULES = (
     _Rule(
         reason="named training_{model}.log",
         fits=lambda name, model: (
-            name == f"training_{model}.log" or (name.startswith(f"primus_training_{model}") and name.endswith(".log"))
+            name == f"training_{model}.log"
+            or (name.startswith(f"primus_training_{model}") and name.endswith(".log") and names.fits(name, model))
         ),
     ),
-    _Rule(reason="named *{model}*.log", fits=lambda name, model: model in name and name.endswith(".log")),
+    _Rule(reason="named *{model}*.log", fits=lambda name, model: name.endswith(".log") and names.fits(name, model)),
+    _Rule(reason="named *{model}*", fits=names.fits),
 )
 
 
 def find(
     models: Sequence[str], *, folders: Sequence[Path] | None = None, environment: Mapping[str, str] | None = None
 ) -> dict[str, Search]:
-    """The log of each model, by {MODEL}_LOG, by name, then by what .log and .txt files say about their model.
+    """Return the log of each model: by {MODEL}_LOG, by name, then by content, whatever the file is called.
 
     folders: where to look (default: `places`). Raises InputError where a variable names a file that cannot be read.
     """
@@ -70,13 +74,10 @@ def find(
     missing = [model for model in models if found[model].path is None]
     if missing:
         named = {path for search in found.values() if (path := search.path) is not None}
-        for model, (path, others) in _by_content(missing, [path for path in files if path not in named]).items():
-            found[model] = Search(
-                model=model,
-                path=path,
-                because=f"its content names {model}",
-                others=(*found[model].others, *others),
-                searched=found[model].searched,
+        for model, hit in _by_content(missing, [path for path in files if path not in named]).items():
+            before = found[model]
+            found[model] = replace(
+                before, path=hit.path, because=hit.because, others=tuple(dict.fromkeys((*before.others, *hit.others)))
             )
     return found
 
@@ -146,22 +147,43 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
     return Search(model=model, path=None, because="", others=tuple(passed_over.values()), searched=searched)
 
 
-def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, tuple[Path, list[str]]]:
-    """The newest log that says it trained the model, and the older ones."""
-    found: dict[str, tuple[Path, list[str]]] = {}
+@dataclass(kw_only=True)
+class _Hit:
+    """The newest log whose content names a model, and those that were passed over."""
+
+    path: Path | None = None
+    because: str = ""
+    others: list[str] = field(default_factory=list)
+
+
+def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]:
+    """Return the newest log that says it trained a model, with the older and the ambiguous ones.
+
+    A reader that knows the model decides; else the only model that the text names with version and size. A text that
+    names several is nobody's log: it may be about a teacher, a draft or a tokenizer.
+    """
+    found: dict[str, _Hit] = {}
     for path in sorted(files, key=_modified, reverse=True):
         if _flaw(path) is not None:
             continue
         try:
             name = logs.read(path).model.name
+            said = {spellings.known(name) or name: ""} if name else names.in_text(Log(path))
         except TensorPrimatError:
             continue
-        if name is None or name not in models:
-            continue
-        if name in found:
-            found[name][1].append(f"{path} (older)")
-        else:
-            found[name] = (path, [])
+        for model in said:
+            if model not in models:
+                continue
+            hit = found.setdefault(model, _Hit())
+            if len(said) > 1:
+                hit.others.append(
+                    f"{path} (names {' and '.join(sorted(said))}; if it is of {model}, set {model.upper()}_LOG={path})"
+                )
+            elif hit.path is not None:
+                hit.others.append(f"{path} (older)")
+            else:
+                hit.path = path
+                hit.because = f"its content names {model}" + (f" ({said[model]})" if said[model] else "")
     return found
 
 

@@ -57,9 +57,6 @@ CONFIGURATION = {
 }
 """Whole numbers among the init keys → fields of TrainingConfig."""
 
-MODELS = {"llama31_8b": "llama"}
-"""Benchmarks whose model is one of ours; every other keeps its benchmark's name."""
-
 SAME_RATE = 3.0  # two rates of one run differ by evaluation and stalls, in other units by a sequence length
 
 PRECISIONS = {
@@ -115,7 +112,7 @@ def _read(log: Log) -> Reading:
         config["warmup_steps"] = 0  # warm-up is over at run_start
     reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
     if isinstance(benchmark := settings.get("submission_benchmark"), str):
-        reading.model["name"] = MODELS.get(benchmark, benchmark)
+        reading.model["name"] = benchmark
     mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")

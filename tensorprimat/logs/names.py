@@ -1,27 +1,48 @@
-"""Names of models as configurations spell them, and the names that results of the same model share."""
+"""Names of models as the configurations of frameworks spell them."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
-_KNOWN = (
-    ("llama", re.compile(r"llama[-_ ]?3(?:[._]1)?[-_ ]?8b", re.IGNORECASE)),
-    ("qwen", re.compile(r"qwen[-_ ]?2[._]5[-_ ]?7b", re.IGNORECASE)),
-    ("mistral", re.compile(r"mistral[-_ ]?7b", re.IGNORECASE)),
-)
-_DECORATION = re.compile(
-    r"\.ya?ml$|[-_](?:bf16|fp16|fp8|fp4|mxfp\d|pre_?train|post_?train|sft|lora)\b.*$", re.IGNORECASE
-)
+from tensorprimat.core import names
+from tensorprimat.logs import files
+from tensorprimat.logs.text import HEAD_BYTES, Log
+
+SEARCHED_BYTES = 2**26  # of a log whose reader knows no model; seconds of work, and a configuration lies in the head
+_FAMILY = re.compile(rb"llama|qwen|mistral", re.IGNORECASE)
 
 
 def model_name(spelled: str) -> str | None:
-    """The name that results of this model share: the project's own for its own models, else the last part of the path.
+    """Return the project's name of a known model, else the last part of the path without precision, phase or date.
 
     >>> model_name("examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml"), model_name("llama2_70B.yaml")
     ('llama', 'llama2_70B')
     """
     last = spelled.strip().strip("'\"").rstrip("/").rpartition("/")[2]
-    for name, pattern in _KNOWN:
-        if pattern.search(last):
-            return name
-    return _DECORATION.sub("", last) or None
+    return names.known(spelled) or names.undecorated(last) or None
+
+
+def in_text(log: Log) -> dict[str, str]:
+    """Return the models that a log names with version and size: key → place and spelling of the first mention.
+
+    Reads the first SEARCHED_BYTES only: a configuration comes before the rows.
+    """
+    found: dict[str, str] = {}
+    number = 1
+    for block in itertools.islice(files.blocks(log.path, HEAD_BYTES), SEARCHED_BYTES // HEAD_BYTES):
+        if _FAMILY.search(block):
+            for offset, line in enumerate(block.decode("utf-8", "replace").split("\n")):
+                for match in names.mentions(line):
+                    found.setdefault(names.key(match), f"line {number + offset}: {match}")
+        number += files.count_line_ends(block)
+    return found
+
+
+def fits(file_name: str, model: str) -> bool:
+    """Return True if a file's name names this model alone: with its size where the name has one, else by its family.
+
+    >>> fits("my_llama_run.log", "llama"), fits("llama3.1_70B.log", "llama"), fits("llama_and_qwen.log", "llama")
+    (True, False, False)
+    """
+    return (names.sized(file_name) or names.families(file_name)) == {model}

@@ -7,7 +7,6 @@ for itself. Model and precision that a file does not state are taken from its pa
 from __future__ import annotations
 
 import os
-import re
 import stat
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -17,19 +16,14 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
 from tensorprimat.core.records import Result
-from tensorprimat.core.spec import MODELS
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import excel, names, tensorboard
+from tensorprimat.logs import excel, paths, tensorboard
 from tensorprimat.logs.profile import Profile
 from tensorprimat.logs.text import Log
 
 DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
 PASSED_OVER = ("history", "node_modules", "__pycache__")
 """Folders that are not entered: every result's earlier states, other people's code. Hidden ones neither."""
-
-_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip))+$", re.IGNORECASE)
-_MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
-_PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +91,7 @@ def look(item: Item) -> Finding:
     try:
         if item.ranks:
             return Finding(item=item, profile=excel.read_profile(item.ranks))
-        return Finding(item=item, result=_with_facts_of_path(logs.read(item.path), item))
+        return Finding(item=item, result=paths.with_facts(logs.read(item.path), _parts(item)))
     except NoFormatError:
         return Finding(item=item)
     except InputError as error:
@@ -167,41 +161,6 @@ def _is_other_data(path: Path) -> bool:
         return False
 
 
-def _with_facts_of_path(result: Result, item: Item) -> Result:
-    """The result with the model and the precision that its path names, where it does not name them itself."""
-    parts = (item.root.name, *item.path.relative_to(item.root).parts)
-    where = f"path {'/'.join(part for part in parts if part)}"
-    assumed = dict(result.provenance.assumed)
-    changes: dict[str, object] = {}
-    if result.model.name is None and (model := _named(parts)):
-        changes["model"] = result.model.model_copy(update={"name": model})
-        assumed["model.name"] = where
-    config = result.training_config
-    if config.precision is None and (precision := _precision(parts)):
-        changes["training_config"] = config.model_copy(update={"precision": precision})
-        assumed["precision"] = where
-    if not changes:
-        return result
-    return result.model_copy(
-        update={**changes, "provenance": result.provenance.model_copy(update={"assumed": assumed})}
-    )
-
-
-def _named(parts: Sequence[str]) -> str | None:
-    """The model that the innermost telling part of a path names.
-
-    >>> _named(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), _named(("llama2_70b.log",)), _named(("ollama",))
-    ('llama', 'llama2_70b', None)
-    """
-    for part in reversed([_ENDINGS.sub("", part) for part in parts]):
-        if match := _MODEL.search(part):
-            whole_part = names.model_name(part)
-            return whole_part if whole_part in MODELS else names.model_name(match[0])
-    return None
-
-
-def _precision(parts: Sequence[str]) -> str | None:
-    for part in reversed(parts):
-        if match := _PRECISION.search(part.replace("_", "-")):
-            return (match[1] or match[2]).lower()
-    return None
+def _parts(item: Item) -> tuple[str, ...]:
+    """Return the names of the item's folders and its own, from the folder that the user named."""
+    return (item.root.absolute().name, *item.path.relative_to(item.root).parts)

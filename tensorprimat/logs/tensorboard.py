@@ -20,11 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.names import known
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
+from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.lightning import TIME_SO_FAR
+from tensorprimat.logs.paths import platform_of
 from tensorprimat.logs.rows import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
 from tensorprimat.logs.text import Log
 
@@ -134,9 +137,20 @@ ARGUMENTS = {
     "pipeline_model_parallel_size": "pipeline_model_parallel_size",
     "context_parallel_size": "context_parallel_size",
     "train_iters": "max_steps",
+    "max_steps": "max_steps",
+    "num_nodes": "num_nodes",
     "seed": "seed",
 }
-"""Arguments that Megatron-LM writes as texts → field of TrainingConfig."""
+"""Arguments that Megatron-LM writes as texts, and Lightning and the Trainer as hparams → field of TrainingConfig."""
+MODEL_ARGUMENTS = (
+    "model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name",
+    "tokenizer_model", "tokenizer_name_or_path", "_name_or_path",
+)  # fmt: skip
+"""Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
+DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
+"""Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
+HPARAMS_FILE = "hparams.yaml"  # what Lightning writes beside its events
+LARGEST_HPARAMS = 2**20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +194,7 @@ def _read(log: Log) -> Reading:
         steps = with_intervals(steps)
     reading = Reading(steps=steps, source=f"{dialect.name} TensorBoard events" if dialect else "TensorBoard events")
     reading.timestamp = iso(content.scalars[0].time) if content.scalars else None
+    _collect_hparams(log, content)
     _configure(reading, content)
     if dialect is None and len(steps) and not content.tags.intersection(TIME_SO_FAR):
         reading.warnings.append(
@@ -237,6 +252,10 @@ def _collect(path: Path, content: _Content) -> None:
     try:
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "hparams":
+                    for name, said in _hparams(value.metadata.plugin_data.content):
+                        content.texts.setdefault(name, said)
+                    continue
                 if value.HasField("simple_value"):
                     number = float(value.simple_value)
                 elif value.HasField("tensor") and value.tensor.string_val:
@@ -252,6 +271,40 @@ def _collect(path: Path, content: _Content) -> None:
                     content.scalars.append(_Scalar(step=event.step, time=event.wall_time, tag=value.tag, value=number))
     except (DecodeError, ValueError) as error:
         raise InputError("is damaged: a record of it is no TensorBoard event", path=path) from error
+
+
+def _hparams(message: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the hyperparameters that a session started with, names without the path of their section."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    for name, value in HParamsPluginData.FromString(message).session_start_info.hparams.items():
+        kind = value.WhichOneof("kind")
+        if kind in ("string_value", "number_value"):
+            yield re.split(r"[./]", name)[-1], str(getattr(value, kind))[:LONGEST_TEXT].removesuffix(".0")
+
+
+def _collect_hparams(log: Log, content: _Content) -> None:
+    """Add the scalars of the hparams.yaml that Lightning keeps beside its events; a broken one says nothing."""
+    import yaml
+
+    path = (log.path if log.is_folder else log.path.parent) / HPARAMS_FILE
+    try:
+        if path.stat().st_size > LARGEST_HPARAMS:
+            return
+        document = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, yaml.YAMLError, RecursionError):
+        return
+    waiting, seen = [document], set()
+    while waiting:
+        level = waiting.pop()
+        if not isinstance(level, dict) or id(level) in seen:  # aliases may repeat a section without end
+            continue
+        seen.add(id(level))
+        for name, value in level.items():
+            if isinstance(value, dict):
+                waiting.append(value)
+            elif isinstance(value, (str, int)) and not isinstance(value, bool):
+                content.texts.setdefault(str(name), str(value))
 
 
 def _timed(content: _Content, dialect: Dialect) -> Iterator[Step]:
@@ -306,5 +359,18 @@ def _configure(reading: Reading, content: _Content) -> None:
     for name, field_name in ARGUMENTS.items():
         if value := whole(content.texts.get(name)):
             config[field_name] = value
+    for name in MODEL_ARGUMENTS:
+        if (spelled := content.texts.get(name)) and len(spelled) < 200 and (model := known(spelled)):
+            reading.model["name"] = model
+            break
+    for name, said in content.texts.items():
+        device = vendors.find_name(said)
+        platform = vendors.platform_of(device) or (platform_of((said,)) if name in DEVICE_ARGUMENTS else None)
+        if platform is not None:
+            reading.platform = platform
+            reading.assumed["platform"] = f"argument {name} of the event files"
+            if device is not None:
+                reading.gpu_info["device_name"] = device
+            break
     totals = {scalar.tag: scalar.value for scalar in content.scalars if scalar.tag in RUN_TOTALS}
     reading.reported.update({RUN_TOTALS[tag]: value for tag, value in totals.items() if 0 < value < math.inf})

@@ -13,6 +13,7 @@ from tensorprimat.core import identity
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.records import Result
 from tensorprimat.core.summary import pool
+from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.logs.format import Given
 from tensorprimat.logs.text import Log
 
@@ -36,11 +37,17 @@ class _Benchmark:
 def read_each(
     paths: Sequence[str], *, given: Given, format: str | None, refuse: Callable[[TensorPrimatError], None]
 ) -> list[Extracted]:
-    """Read each log. refuse: receives the error of a log that cannot be read; the others are still read."""
+    """Read each log; its path may name the model, precision and platform that it does not state itself.
+
+    refuse: receives the error of a log that cannot be read; the others are still read.
+    """
     read = []
     for path in paths:
         try:
-            read.append(Extracted(logs=(path,), result=logs.read(path, given=given, format=format)))
+            result = logs.read(path, given=given, format=format)
+            if path != logs.STDIN:
+                result = paths_of_logs.with_facts(result, paths_of_logs.parts_of(path))
+            read.append(Extracted(logs=(path,), result=result))
         except TensorPrimatError as error:
             refuse(error)
     return read

@@ -1,0 +1,110 @@
+"""Facts that the path of a log names and the log itself does not: model, precision and platform.
+
+Each is recorded in `provenance.assumed` with the path, and shown as named by the path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorprimat.core import names as spellings
+from tensorprimat.core.records import STACK_OF_PLATFORM, Platform, Result
+from tensorprimat.logs import names
+
+ORIGIN = "path "
+"""How the origin of such a fact begins in provenance.assumed."""
+
+WITHOUT_DEVICE = ("tensorboard", "nemo")
+"""Formats whose frameworks print no device; every other log is expected to name its platform itself."""
+
+_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip))+$", re.IGNORECASE)
+_MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
+_PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
+_PLATFORMS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
+    ("nvd", re.compile(r"nvi|nvd|nvidia|cuda|[dh]gx|[ahv]100|h[28]00|g?b[23]00|gh200|l40s?", re.IGNORECASE)),
+    ("amd", re.compile(r"amd|rocm|instinct|mi(?:100|210|250|300|308|325|350|355)[acx]?", re.IGNORECASE)),
+)
+"""Whole words between punctuation: nvi-logs, run_mi300x_1."""
+_LOG_FOLDER = re.compile(r"logs?|runs?|results?|events?|benchmarks?|outputs?|experiments?", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Za-z0-9]+")
+
+
+def parts_of(path: str | Path) -> tuple[str, ...]:
+    """Return the names in a path that may tell something: those that the user typed, of an absolute path its end.
+
+    Far above a log lie homes and mounts: /home/amd says nothing. The parent counts where it is a folder of logs.
+    """
+    typed = Path(os.path.normpath(path))
+    if not typed.is_absolute():
+        return tuple(part for part in typed.parts if part != "..") or (typed.absolute().name,)
+    parent = typed.parent.name
+    holds_logs = any(_LOG_FOLDER.fullmatch(word) for word in _WORDS.findall(parent))
+    return (parent, typed.name) if holds_logs else (typed.name,)
+
+
+def with_facts(result: Result, parts: Sequence[str]) -> Result:
+    """Return the result with what the parts of its path name, where it does not name it itself."""
+    origin = f"{ORIGIN}{'/'.join(part for part in parts if part)}"
+    assumed = dict(result.provenance.assumed)
+    changes: dict[str, object] = {}
+    if result.model.name is None and (model := model_of(parts)):
+        changes["model"] = result.model.model_copy(update={"name": model})
+        assumed["model.name"] = origin
+    config = result.training_config
+    if config.precision is None and (precision := precision_of(parts)):
+        changes["training_config"] = config.model_copy(update={"precision": precision})
+        assumed["precision"] = origin
+    nameless = result.platform is None and result.provenance.format in WITHOUT_DEVICE
+    if nameless and (platform := platform_of(parts)):
+        changes["platform"] = platform
+        assumed["platform"] = origin
+        if result.gpu_info.software_stack is None:
+            changes["gpu_info"] = result.gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+    if not changes:
+        return result
+    return result.model_copy(
+        update={**changes, "provenance": result.provenance.model_copy(update={"assumed": assumed})}
+    )
+
+
+def named_by_path(result: Result) -> list[str]:
+    """Return the fields of a result that only its path told."""
+    return [name for name, origin in result.provenance.assumed.items() if origin.startswith(ORIGIN)]
+
+
+def model_of(parts: Sequence[str]) -> str | None:
+    """Return the model that the innermost telling part of a path names.
+
+    >>> model_of(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), model_of(("llama2_70b.log",))
+    ('llama', 'llama2_70b')
+    """
+    for part in reversed([_ENDINGS.sub("", part) for part in parts]):
+        if model := spellings.known(part):
+            return model
+        if match := _MODEL.search(part):
+            return names.model_name(match[0])
+    return None
+
+
+def precision_of(parts: Sequence[str]) -> str | None:
+    """Return the precision that the innermost telling part of a path names."""
+    for part in reversed(parts):
+        if match := _PRECISION.search(part.replace("_", "-")):
+            return (match[1] or match[2]).lower()
+    return None
+
+
+def platform_of(parts: Sequence[str]) -> Platform | None:
+    """Return the platform that the innermost telling part of a path names; None where one part names both.
+
+    >>> platform_of(("nvi-logs", "qwen25_7b_test_fp8")), platform_of(("runs", "mi300x_vs_h100")), platform_of(("amd3",))
+    ('nvd', None, None)
+    """
+    for part in reversed(parts):
+        words = _WORDS.findall(part)
+        if found := {platform for platform, names in _PLATFORMS if any(names.fullmatch(word) for word in words)}:
+            return found.pop() if len(found) == 1 else None
+    return None
