@@ -28,6 +28,16 @@ def command(
         int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
     ] = None,
     output: Annotated[Path, typer.Option(metavar="DIR|FILE.json", help="Where the result goes.")] = Path("output"),
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            "--segment",
+            "--segments",
+            metavar="N|all",
+            help="Of a log with several trainings: read number N, or write one result each.",
+            show_default="longest",
+        ),
+    ] = None,
     format: Annotated[str | None, typer.Option(metavar="F", help="Read as this format.", show_default="found")] = None,
     formats: Annotated[bool, typer.Option("--formats", help="List the formats and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results as JSON; write no file.")] = False,
@@ -39,12 +49,15 @@ def command(
     """Read training logs of any known framework (Primus first) into result files that can be compared.
 
     What the log says (batch, sequence length, GPUs, parallel sizes, precision) is taken from it; flags fill what it
-    lacks and override it, with a warning. The result is written to DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and
-    kept in DIR/history; a summary goes to stderr, the name of the file to stdout.
+    lacks and override it, with a warning. Of a log that holds several trainings (tee -a, a requeued job, a resume) the
+    longest is measured with its own settings; those that resume it count with it, the others are named. The result is
+    written to DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and kept in DIR/history; a summary goes to stderr, the
+    name of the file to stdout.
 
     \b
     Examples:
       ./extract_primus_metrics.py --log-file primus_training_llama.log --model-name llama
+      tprimat extract --log-file requeued.log --segments all
       zcat run.log.gz | tprimat extract - --model-name qwen --sequence-length 8192 --num-gpus 8 --json
 
     \b
@@ -71,6 +84,7 @@ def command(
         ),
         output=output,
         format=format,
+        segment=segment,
         as_json=json,
         explain=explain,
         follow=follow,

@@ -17,7 +17,7 @@ from tensorprimat.core.records import LARGEST_COUNT, Result
 from tensorprimat.logs.format import Given
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.reports.safe_text import one_line
-from tensorprimat.session.extract import Extracted, files_of, joined, read_each
+from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
 
 FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
 
@@ -37,12 +37,14 @@ def extract(
     given: Given,
     output: Path,
     format: str | None,
+    segment: str | None,
     as_json: bool,
     explain: str | None,
     follow: bool,
 ) -> int:
     """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
     _check(given, format)
+    wanted = _segment(segment)
     paths = expand(named)
     if follow:
         _follow(paths, given, format)
@@ -54,7 +56,8 @@ def extract(
         _say(str(error))
         refused.append(error)
 
-    results, notes = joined(read_each(paths, given=given, format=format, refuse=refuse))
+    read = read_each(paths, given=given, format=format, segment=wanted, refuse=refuse)
+    results, notes = (read, []) if wanted == EACH else joined(read)
     failed = bool(refused)
     for note in notes:
         _say(note)
@@ -66,7 +69,7 @@ def extract(
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)
-        print(documents[0].rstrip() if len(paths) == 1 else array)
+        print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
     return 2 if failed or not results else 0
 
 
@@ -105,6 +108,15 @@ def _check(given: Given, format: str | None) -> None:
         raise UsageError("--model-name is empty")
 
 
+def _segment(text: str | None) -> int | None:
+    """The training that --segment names: its number, EACH for all, None for the longest."""
+    if text is None or text.strip().lower() == "all":
+        return None if text is None else EACH
+    if not text.strip().isdecimal() or int(text[:9]) < 1:
+        raise UsageError(f"--segment {text}: must be the number of a training in the log, from 1, or all")
+    return int(text[:9])
+
+
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
     if output.suffix == ".json" and len(results) > 1:
         raise UsageError(f"--output {output}: one file for {len(results)} results; name a folder")
@@ -135,7 +147,8 @@ def _ending(result: Result) -> str:
 def _say_summary(extracted: Extracted) -> None:
     result = extracted.result
     format = result.provenance.format or "result"
-    _say(f"{', '.join(extracted.logs)}: {format}, {result.source}, {len(result.steps)} rows")
+    of = f", training {number}" if (number := result.provenance.segment) else ""
+    _say(f"{', '.join(extracted.logs)}{of}: {format}, {result.source}, {len(result.steps)} rows")
     for label, text in explaining.overview(result):
         print(f"  {label:<13}{text}", file=sys.stderr)
     for field in named_by_path(result):

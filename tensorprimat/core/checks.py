@@ -191,10 +191,7 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
     for selection in selections:
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         if selection.segments > 1:
-            warnings.append(
-                f"steps: {where}{selection.segments} stretches between restarts; "
-                f"the longest, number {selection.segment + 1}, is measured"
-            )
+            warnings.append(f"steps: {where}{_segments(selection)}")
         if not selection.settled:
             warnings.append(f"steps: {where}step times never settle; the mean depends on where it is taken")
         if selection.excluded_steps:
@@ -207,6 +204,24 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
             warnings.append(f"steps: {where}only {rows}; no interval can be given")
     return warnings
+
+
+def _segments(selection: Selection) -> str:
+    """Which stretches between restarts are measured, and why others are not."""
+    if len(selection.measured_segments) > 1:
+        numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
+        told = (
+            f"{selection.segments} stretches between restarts; numbers {numbers}, each resumed where the one before "
+            "ended, are measured together without the start of each"
+        )
+    else:
+        told = (
+            f"{selection.segments} stretches between restarts; the longest, number {selection.segment + 1}, is measured"
+        )
+    if selection.off_level:
+        numbers = ", ".join(str(number + 1) for number in selection.off_level)
+        told += f"; number {numbers} is not, because its step times are others; --segment reads it alone"
+    return told
 
 
 def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:

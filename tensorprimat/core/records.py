@@ -239,6 +239,23 @@ class Source(Record):
     modified_at: str | None = None
 
 
+class SegmentFacts(Record):
+    """One training in a log that holds several: a second job, a restart or a resume."""
+
+    number: int
+    """As --segment takes it: 1 is the first."""
+    first_line: int
+    last_line: int
+    began_by: str | None = None
+    """Why a training begins there: the line of a launcher or framework, a step number that goes back …"""
+    steps: Count = None
+    """Optimizer steps of its rows."""
+    same_benchmark: bool
+    """Its settings are those of this result; rows of other segments are not in it."""
+    differs: dict[str, str] = Field(default_factory=dict)
+    """Its settings that are others than this result's."""
+
+
 class Provenance(Record):
     """Where the figures come from."""
 
@@ -251,6 +268,10 @@ class Provenance(Record):
     timer: str | None = None
     """How a live run was timed: device events, synchronised wall clock …"""
     sources: tuple[Source, ...] = ()
+    segments: tuple[SegmentFacts, ...] = ()
+    """The trainings in the log, where it holds several."""
+    segment: int | None = None
+    """The only one that was read, where --segment named it."""
     host: str | None = None
     gpu_ids: tuple[str, ...] = ()
     command: str | None = None

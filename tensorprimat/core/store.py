@@ -57,8 +57,9 @@ def new_stamp() -> str:
 def file_stem(result: Result, *, default_engine: str | None = None) -> str:
     """Name of a result's file without ending.
 
-    default_engine: what this machine would have chosen; another engine, a preset that is not the platform's default and
-    a methodology that is not the default become suffixes. None leaves the engine out of the name.
+    default_engine: what this machine would have chosen; another engine, a preset that is not the platform's default,
+    a methodology that is not the default and a training picked from a log become suffixes. None leaves the engine out
+    of the name.
     """
     stack = STACK_OF_PLATFORM[result.platform]
     parts = [f"benchmark_{stack}_{_file_safe(result.model.name or 'model')}"]
@@ -69,6 +70,8 @@ def file_stem(result: Result, *, default_engine: str | None = None) -> str:
         parts.append(str(result.model.preset))
     if result.methodology not in (None, DEFAULT_METHODOLOGY):
         parts.append(str(result.methodology))
+    if result.provenance.segment is not None:
+        parts.append(f"segment{result.provenance.segment}")
     return "_".join([parts[0], *map(_file_safe, parts[1:])])
 
 

@@ -1,6 +1,6 @@
 """From steps to figures: `summarise` fills a Result, `pool` joins repetitions. The same for engines, logs and files.
 
-Measured steps are those of the chosen segment of each run, after warm-up, without intervals that hold a validation or a
+Measured steps are those of the chosen segments of each run, after warm-up, without those that hold a validation or a
 checkpoint. Every rate is a ratio of sums over them. Where the tokens of a step are unknown but the framework printed a
 rate, the rate is combined by work (harmonically, or by time where times exist) and `basis` says so.
 """
@@ -26,6 +26,8 @@ from tensorprimat.core.steady import find_steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB
 
+SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on something else
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
@@ -37,7 +39,12 @@ class Selection:
     rows: np.ndarray
     """Positions of the measured rows, in their order."""
     segment: int
+    """The longest of the measured stretches between restarts."""
     segments: int
+    measured_segments: tuple[int, ...]
+    """Stretches whose rows are measured: the longest, and those that it continues or that continue it."""
+    off_level: tuple[int, ...]
+    """Stretches that would be measured with them, but for another step time."""
     dropped_steps: int
     """Optimizer steps of the segment left out as warm-up."""
     excluded_steps: int
@@ -49,40 +56,101 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     """The measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
 
     warmup_steps: optimizer steps declared as warm-up, so 0 counts every row; None finds the end of warm-up from the
-    data, where the first step never counts. Of several segments (a log with restarts) the one with most optimizer
-    steps is measured, the later one of equals.
+    data, where the first step never counts. Every segment has a warm-up of its own. Of several segments (a log with
+    restarts) the one with most optimizer steps is measured, the later one of equals, together with those that resume
+    where another ended, if their step times agree with its own.
     """
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
     pace = _pace(steps)
+    undisturbed = np.where(interrupted, np.nan, pace) if interrupted.any() else pace
     timed = [np.isfinite(steps.column(name)) for name in ("seconds", *_RATES) if steps.has(name)]
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
     selections = []
     for run, of_run in _rows_by_run(run_column):
-        segments = distinct(segment_column[of_run])
-        chosen = max(segments, key=lambda s: (covers[of_run[segment_column[of_run] == s]].sum(), s))
-        rows = _chosen(of_run, (segment_column[of_run] == chosen) & (covers[of_run] > 0))
-        if warmup_steps is None:
-            steady = find_steady(np.where(interrupted[rows], np.nan, pace[rows]))
-            start, settled = warm_up_rows(steady, pace[rows], covers[rows]), steady.settled
-        else:
-            finished = np.cumsum(covers[rows])
-            start = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))) if warmup_steps else 0
-            settled = True
-        after = rows[start:]
+        by_segment = {
+            number: _chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
+            for number in distinct(segment_column[of_run])
+        }
+        chain = _longest_chain(by_segment, steps.column("index"), covers)
+        pieces = [_piece(number, by_segment[number], covers, pace, undisturbed, warmup_steps) for number in chain]
+        main = max(pieces, key=lambda piece: (covers[piece.rows].sum(), piece.segment))
+        measured = [piece for piece in pieces if piece is main or _is_level(piece, main, pace)]
+        after = np.concatenate([piece.after for piece in measured]) if len(measured) > 1 else main.after
         selections.append(
             Selection(
                 run=run,
                 of_run=of_run,
                 rows=_chosen(after, ~interrupted[after] & measurable[after]),
-                segment=chosen,
-                segments=len(segments),
-                dropped_steps=int(covers[rows[:start]].sum()),
+                segment=main.segment,
+                segments=len(by_segment),
+                measured_segments=tuple(piece.segment for piece in measured),
+                off_level=tuple(piece.segment for piece in pieces if piece not in measured),
+                dropped_steps=sum(int(covers[piece.rows[: piece.start]].sum()) for piece in measured),
                 excluded_steps=int(covers[after][interrupted[after]].sum()),
-                settled=settled,
+                settled=all(piece.settled for piece in measured),
             )
         )
     return tuple(selections)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Piece:
+    """The rows of one segment. start: position of the first one behind warm-up."""
+
+    segment: int
+    rows: np.ndarray
+    start: int
+    settled: bool
+
+    @property
+    def after(self) -> np.ndarray:
+        return self.rows[self.start :]
+
+
+def _piece(
+    number: int,
+    rows: np.ndarray,
+    covers: np.ndarray,
+    pace: FloatArray,
+    undisturbed: FloatArray,
+    warmup_steps: int | None,
+) -> _Piece:
+    """Find where the warm-up of one segment ends. undisturbed: pace, NaN for interrupted rows; shape (all rows,)."""
+    if warmup_steps is None:
+        steady = find_steady(undisturbed[rows])
+        start, settled = warm_up_rows(steady, pace[rows], covers[rows]), steady.settled
+    else:
+        finished = np.cumsum(covers[rows])
+        start = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))) if warmup_steps else 0
+        settled = True
+    return _Piece(segment=number, rows=rows, start=start, settled=settled)
+
+
+def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers: np.ndarray) -> list[int]:
+    """The segments, one resumed where the one before ended, that have most optimizer steps; the last of equals."""
+    chains: list[list[int]] = []
+    last = 0
+    for number, rows in by_segment.items():
+        if not len(rows):
+            continue
+        if chains and int(index[rows[0]]) > last:
+            chains[-1].append(number)
+        else:
+            chains.append([number])
+        last = int(index[rows[-1]])
+    if not chains:
+        return list(by_segment)[-1:]
+    steps = [sum(int(covers[by_segment[number]].sum()) for number in chain) for chain in chains]
+    return chains[max(range(len(chains)), key=lambda place: (steps[place], place))]
+
+
+def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
+    """Whether the rows of a segment run at the speed of the longest one, as far as either has a speed."""
+    mine, theirs = (rows[np.isfinite(rows)] for rows in (pace[piece.after], pace[main.after]))
+    if not len(mine) or not len(theirs):
+        return True
+    return abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
 
 
 def _chosen(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:

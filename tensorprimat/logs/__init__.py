@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ FORMATS: tuple[Format, ...] = (
 
 STDIN = "-"
 
-__all__ = ["FLAGS", "FORMATS", "STDIN", "Detection", "Format", "Given", "Log", "detect", "named", "read"]
+__all__ = ["FLAGS", "FORMATS", "STDIN", "Detection", "Format", "Given", "Log", "detect", "named", "read", "read_each"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,21 +103,49 @@ def named(name: str) -> Format:
     raise UsageError(f"--format {name}: no such format; known: {', '.join(format.name for format in FORMATS)}")
 
 
-def read(path: str | Path, *, given: Given | None = None, format: str | None = None) -> Result:
+def read(
+    path: str | Path, *, given: Given | None = None, format: str | None = None, segment: int | None = None
+) -> Result:
     """One log (or standard input, `-`) as a Result with every figure computed.
 
-    given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted.
+    given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted;
+    segment: number of the one training to read, of a log that holds several.
     Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported, InputError
     for what cannot be read at all, UsageError for an unknown format.
     """
-    given = given or Given()
+    with _log(path) as log:
+        chosen, warnings = _chosen(log, format)
+        result = stated.amended(joining.join(log, chosen, warnings, segment), given or Given())
+        return _with_something(log, chosen, [result])[0]
+
+
+def read_each(path: str | Path, *, given: Given | None = None, format: str | None = None) -> list[Result]:
+    """As `read`, one Result for every training in the log that can be measured."""
+    with _log(path) as log:
+        chosen, warnings = _chosen(log, format)
+        results = joining.join_each(log, chosen, warnings)
+        return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
+
+
+@contextmanager
+def _log(path: str | Path) -> Iterator[Log]:
     if str(path) == STDIN:
         with files.spooled_stdin() as spool:
-            return _read(Log(spool, called="standard input"), given, format)
-    return _read(Log(Path(path)), given, format)
+            yield Log(spool, called="standard input")
+    else:
+        yield Log(Path(path))
 
 
-def _read(log: Log, given: Given, name: str | None) -> Result:
+def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
+    """Return the results that hold a figure. Raises the refusal of the log where none does."""
+    telling = [result for result in results if joining.says_anything(result)]
+    if not telling:
+        raise _refusal(log, (format,), results[0])
+    return telling
+
+
+def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
+    """The format to read a log with, and warnings about that choice."""
     warnings: list[str] = []
     if name is not None:
         format = named(name)
@@ -131,10 +160,7 @@ def _read(log: Log, given: Given, name: str | None) -> Result:
                 f"format: read as {format.name} ({detection.rows} rows in the part looked at); rows also fit {rivals}; "
                 "--format overrides"
             )
-    read = stated.amended(joining.join(log, format, warnings), given)
-    if not joining.says_anything(read):
-        raise _refusal(log, (format,), read)
-    return read
+    return format, warnings
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:

@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -99,6 +99,57 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
     """As `blocks`, of a plain file the lines that begin at bytes from `start` to before `stop`."""
     return _whole_lines(_chunks_within(path, start, stop))
+
+
+def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """As `blocks`, of the text's bytes from `start` to before `stop`, both of which begin a line or end the text."""
+    if _has_its_own_bytes(path):
+        yield from _whole_lines(_chunks_between(path, start, stop, size))
+        return
+    at = 0
+    for block in blocks(path, size):
+        if at + len(block) > start:
+            yield block[max(0, start - at) : stop - at]
+        at += len(block)
+        if at >= stop:
+            return
+
+
+def _has_its_own_bytes(path: Path) -> bool:
+    """Return True if byte n of the text is byte n of the file."""
+    head = opening(path)
+    return not _is_transformed(head) and not head.startswith(codecs.BOM_UTF8)
+
+
+def _chunks_between(path: Path, start: int, stop: int, size: int) -> Iterator[bytes]:
+    with _opened(path) as file:
+        at = file.seek(start)
+        while at < stop and (chunk := file.read(min(_whole(file, size), stop - at))):
+            at += len(chunk)
+            yield chunk
+
+
+def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
+    """Return where in the text each line begins, in bytes, and where the text ends. lines: 1-based numbers that grow.
+
+    A line beyond the last begins where the text ends.
+    """
+    offsets: list[int] = []
+    number, at = 1, 0  # of the line that the chunk begins with or inside
+    with _opened(path) as file:
+        own = _has_its_own_bytes(path)
+        chunks = iter(lambda: file.read(BLOCK_BYTES), b"") if own else blocks(path)
+        for chunk in chunks:
+            while len(offsets) < len(lines) and lines[len(offsets)] <= number and at == 0:
+                offsets.append(0)
+            count = count_line_ends(chunk)
+            if len(offsets) < len(lines) and lines[len(offsets)] <= number + count:
+                ends = np.flatnonzero(line_ends(chunk))
+                while len(offsets) < len(lines) and lines[len(offsets)] <= number + count:
+                    offsets.append(at + int(ends[lines[len(offsets)] - number - 1]) + 1)
+            number += count
+            at += len(chunk)
+    return [*offsets, *[at] * (len(lines) + 1 - len(offsets))]
 
 
 def is_plain(path: Path) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core.records import Platform, Result
+from tensorprimat.core.records import Platform, Result, SegmentFacts
 from tensorprimat.core.stated import Given
 from tensorprimat.core.steps import Steps
 
@@ -46,6 +46,10 @@ class Reading:
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
+    begins: list[tuple[int, str]] = field(default_factory=list)
+    """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
+    segments: tuple[SegmentFacts, ...] = ()
+    """The trainings of the log, where it holds several; `segments.joined` fills it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from tensorprimat import __version__
 from tensorprimat.core import devices, stated
@@ -23,23 +24,52 @@ from tensorprimat.core.records import (
 )
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
-from tensorprimat.logs import endings
+from tensorprimat.logs import segments
 from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 
 
-def join(log: Log, format: Format, warnings: list[str]) -> Result:
+def join(log: Log, format: Format, warnings: list[str], segment: int | None = None) -> Result:
     """Read one log with one format. warnings: what is known beforehand.
 
-    A result record (the tool's own file) comes back as it is, with these warnings.
+    segment: the only training of the log that is wanted. A result record (the tool's own file) comes back as it is,
+    with these warnings. Raises InputError for a segment that the log does not have.
     """
     digest = _Digest(log)
-    said = format.read(log)
-    if isinstance(said, Result):
-        return said.model_copy(update={"warnings": (*said.warnings, *warnings)})
-    endings.examine(log, said)
+    found = segments.read(log, format)
+    if isinstance(found, Result):
+        return found.model_copy(update={"warnings": (*found.warnings, *warnings)})
+    return _result(log, format, warnings, _Choice(found, segment), digest)
+
+
+def join_each(log: Log, format: Format, warnings: list[str]) -> list[Result]:
+    """As `join`, one result for every training in the log."""
+    digest = _Digest(log)
+    found = segments.read(log, format)
+    if isinstance(found, Result):
+        return [found.model_copy(update={"warnings": (*found.warnings, *warnings)})]
+    numbers = [None] if len(found) == 1 else [segment.number for segment in found]
+    return [_result(log, format, warnings, _Choice(found, number), digest) for number in numbers]
+
+
+class _Choice(NamedTuple):
+    found: list[Segment]
+    number: int | None
+
+
+def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, digest: _Digest) -> Result:
+    measured = segments.benchmark_of(choice.found, choice.number)
+    if not measured:
+        count = len(choice.found)
+        raise InputError(
+            f"holds {count} training{'s' * (count > 1)}, none with number {choice.number}",
+            path=log.name,
+            remedy=f"--segment takes 1 to {count}, or all",
+        )
+    said = segments.joined(choice.found, measured, picked=choice.number is not None)
     warnings = [*warnings, *said.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, said.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **said.gpu_info}, warnings)
@@ -62,6 +92,8 @@ def join(log: Log, format: Format, warnings: list[str]) -> Result:
                 format=format.name,
                 timing="reported",
                 sources=(_source(log, format, digest),),
+                segments=said.segments,
+                segment=choice.number,
                 host=said.host,
                 tool_version=__version__,
                 assumed=dict(said.assumed),

@@ -46,7 +46,7 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Lightning")
     if _is_header(next(log.bare_lines(), (0, ""))[1]):
-        reading.steps = Steps.of(merged((None, step) for step in _steps(log)))
+        reading.steps = Steps.of(merged((None, step) for step in _steps(log, reading)))
     else:
         _report_bars(log, reading)
     return reading
@@ -68,11 +68,11 @@ def _is_header(text: str) -> bool:
     return "step" in names and ("epoch" in names or any(name in names for name in (*TIME_SO_FAR, *STEP_SECONDS)))
 
 
-def _steps(log: Log) -> Iterator[Step]:
+def _steps(log: Log, reading: Reading) -> Iterator[Step]:
     """One step per row that carries time, with the loss and learning rate that were logged for the same step."""
     timed: list[tuple[int, int, dict[str, float]]] = []
     beside: dict[int, dict[str, float]] = {}
-    for line, row in _rows(log):
+    for line, row in _rows(log, reading):
         if "step" not in row or not 0 <= row["step"] < LARGEST_STEP:
             continue
         index = int(row["step"])
@@ -96,13 +96,16 @@ def _steps(log: Log) -> Iterator[Step]:
             yield Step(index=index, seconds=seconds, covers=covers, line=line, **beside[index])  # type: ignore[arg-type]
 
 
-def _rows(log: Log) -> Iterator[tuple[int, dict[str, float]]]:
+def _rows(log: Log, reading: Reading) -> Iterator[tuple[int, dict[str, float]]]:
     """(line, the numbers of a row by column); a row of another width is a torn one and left out."""
     names: list[str] = []
     for line, text in log.bare_lines():
         if len(text) > LONGEST_ROW:
             continue
         cells = next(csv.reader([text]), [])
+        if names and "step" in text and _is_header(text):
+            reading.begins.append((line, f"another head of columns in line {line}"))
+            names = []
         if not names:
             names = [_plain(name.lstrip("\ufeff")) for name in cells]
         elif len(cells) == len(names):

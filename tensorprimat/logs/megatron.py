@@ -47,10 +47,10 @@ def _detect(log: Log) -> int:
 
 def _read(log: Log) -> Reading:
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
-    stretches = parts.stretches(log, first_bytes=FACTS_BYTES)
+    stretches = [] if log.parts else parts.stretches(log, first_bytes=FACTS_BYTES)
     step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
     with parts.outcomes(partial(_scanned, log.path, step_times=step_times), stretches[1:]) as others:
-        for block in files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks():
+        for block in _blocks(log, stretches, scan):
             if seen_bytes < FACTS_BYTES and scan.table.is_empty:
                 first_row = block.find(NEEDLE)
                 facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
@@ -59,6 +59,16 @@ def _read(log: Log) -> Reading:
         for later in others:
             scan.append(later)
     return _reading(scan.table, facts, scan.events, scan.step_times)
+
+
+def _blocks(log: Log, stretches: list[parts.Stretch], scan: _Scan) -> Iterator[bytes]:
+    """Yield the blocks that this process reads; where parts of a log are read, tell the scan their line numbers."""
+    if not log.parts:
+        yield from files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks()
+        return
+    for number, block in log.numbered_blocks():
+        scan.table.next_line = number
+        yield block
 
 
 class _Scan:

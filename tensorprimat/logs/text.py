@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import files, prefixes
@@ -40,6 +41,14 @@ def _may_be_coloured(text: str) -> bool:
     return "\x1b" in text or "\0" in text or ("[" in text and _COLOUR_WITHOUT_ESCAPE.search(text) is not None)
 
 
+class Part(NamedTuple):
+    """Some lines of a log: the number of the first, and the bytes of the unpacked text from `start` to `stop`."""
+
+    first_line: int
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class Log:
     """One log. `lines()` can be called again and again; nothing of the text is kept in memory.
@@ -53,6 +62,8 @@ class Log:
     """What messages call it where that is not the path: `-` for standard input."""
     window: Sequence[tuple[int, str]] | None = field(default=None, repr=False)
     """The stretch of lines that detection looks at; None reads the beginning of the file."""
+    parts: tuple[Part, ...] = ()
+    """The parts of the text that are read, in their order; () reads all of it."""
 
     @property
     def name(self) -> str:
@@ -71,7 +82,9 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Size on disk."""
+        """Size on disk; of parts their size unpacked."""
+        if self.parts:
+            return sum(part.stop - part.start for part in self.parts)
         return files.status(self.path).st_size
 
     def opening(self, size: int = 64) -> bytes:
@@ -113,10 +126,8 @@ class Log:
 
     def bare_lines(self) -> Iterator[tuple[int, str]]:
         """As `lines`, with the prefixes still on."""
-        number = 1
-        for block in self.blocks():
+        for number, block in self.numbered_blocks():
             yield from lines_of(number, block)
-            number += files.count_line_ends(block)
 
     def blocks(self) -> Iterator[bytes]:
         """Stretches of whole lines in UTF-8 with everything still on, for readers in a hurry."""
@@ -124,7 +135,17 @@ class Log:
             raise InputError("is a folder, not a log", path=self.name, remedy="name a file in it")
         if self.is_binary:
             raise InputError("is a binary file, not a log", path=self.name)
-        return files.blocks(self.path)
+        if not self.parts:
+            return files.blocks(self.path)
+        return (block for part in self.parts for block in files.blocks_between(self.path, part.start, part.stop))
+
+    def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
+        """As `blocks`, each with the number of its first line. size: of a block, about."""
+        if not self.parts:
+            self.blocks()  # refuses what is no text
+            yield from _numbered(1, files.blocks(self.path, size))
+        for part in self.parts:
+            yield from _numbered(part.first_line, files.blocks_between(self.path, part.start, part.stop, size))
 
     def head(self) -> Iterator[tuple[int, str]]:
         """The lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary file."""
@@ -136,10 +157,8 @@ class Log:
         """All lines, HEAD_BYTES at a time; none for a folder or a binary file."""
         if self.is_folder or self.is_binary:
             return
-        number = 1
-        for block in files.blocks(self.path, HEAD_BYTES):
+        for number, block in self.numbered_blocks(HEAD_BYTES):
             yield window_of(number, block)
-            number += files.count_line_ends(block)
 
     def text(self) -> str:
         """The whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
@@ -156,10 +175,19 @@ class Log:
 
         The last is the empty string if the log ends with a line end.
         """
-        return without_colours(files.tail(self.path, size).decode("utf-8", "replace")).split("\n")
+        if self.parts:
+            last = self.parts[-1]
+            end = b"".join(files.blocks_between(self.path, max(last.start, last.stop - size), last.stop))
+        else:
+            end = files.tail(self.path, size)
+        return without_colours(end.decode("utf-8", "replace")).split("\n")
 
     def count_lines(self) -> int:
-        """Line ends in the whole log."""
+        """Line ends up to the end of the log, or of its last part."""
+        if self.parts:
+            last = self.parts[-1]
+            within = files.blocks_between(self.path, last.start, last.stop)
+            return last.first_line - 1 + sum(map(files.count_line_ends, within))
         return files.count_lines(self.path)
 
 
@@ -184,6 +212,12 @@ def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
         else:
             yield number, without_colours(line)
         number += 1
+
+
+def _numbered(number: int, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    for block in blocks:
+        yield number, block
+        number += files.count_line_ends(block)
 
 
 def _first(windows: Iterator[list[tuple[int, str]]]) -> Iterator[list[tuple[int, str]]]:

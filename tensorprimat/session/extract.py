@@ -17,6 +17,8 @@ from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.logs.format import Given
 from tensorprimat.logs.text import Log
 
+EACH = 0  # no training has this number
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
@@ -35,19 +37,29 @@ class _Benchmark:
 
 
 def read_each(
-    paths: Sequence[str], *, given: Given, format: str | None, refuse: Callable[[TensorPrimatError], None]
+    paths: Sequence[str],
+    *,
+    given: Given,
+    format: str | None,
+    refuse: Callable[[TensorPrimatError], None],
+    segment: int | None = None,
 ) -> list[Extracted]:
     """Read each log; its path may name the model, precision and platform that it does not state itself.
 
     refuse: receives the error of a log that cannot be read; the others are still read.
+    segment: number of the training to read, of logs that hold several; EACH reads every one of them.
     """
-    read = []
+    read: list[Extracted] = []
     for path in paths:
         try:
-            result = logs.read(path, given=given, format=format)
+            if segment == EACH:
+                results = logs.read_each(path, given=given, format=format)
+            else:
+                results = [logs.read(path, given=given, format=format, segment=segment)]
             if path != logs.STDIN:
-                result = paths_of_logs.with_facts(result, paths_of_logs.parts_of(path))
-            read.append(Extracted(logs=(path,), result=result))
+                parts = paths_of_logs.parts_of(path)
+                results = [paths_of_logs.with_facts(result, parts) for result in results]
+            read += [Extracted(logs=(path,), result=result) for result in results]
         except TensorPrimatError as error:
             refuse(error)
     return read

@@ -1,0 +1,158 @@
+"""A file that holds several trainings: every figure comes from one of them, with the facts of that one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_logs import JOBS, Job
+
+from tensorprimat import logs
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import Result
+
+LONG = Job()
+OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)
+"""A shorter job of other work at another speed: read with its facts, LONG would be eight times as fast."""
+
+each_format = pytest.mark.parametrize("name", JOBS)
+Reader = Callable[..., Result]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Lines of jobs, one after the other in one file, as `tee -a` leaves them."""
+
+    def read(*parts: Sequence[str], segment: int | None = None) -> Result:
+        path = tmp_path / "run.log"
+        path.write_text("\n".join(line for part in parts for line in part) + "\n")
+        return logs.read(path, segment=segment)
+
+    return read
+
+
+def assert_figures_of(result: Result, job: Job) -> None:
+    """Every figure that the log can tell is that of one job."""
+    performance, config = result.performance_metrics, result.training_config
+    told = [
+        (performance.avg_step_time_seconds, job.seconds),
+        (performance.steps_per_second, 1 / job.seconds),
+        (performance.tokens_per_second_per_gpu, job.tokens_per_gpu),
+        (performance.tokens_per_second, job.tokens_per_gpu * job.gpus),
+        (performance.samples_per_second, job.batch / job.seconds),
+        (config.global_batch_size, job.batch),
+        (config.sequence_length, job.length),
+        (config.num_gpus, job.gpus),
+    ]
+    assert any(value is not None for value, _ in told)
+    for value, truth in told:
+        assert value is None or value == pytest.approx(truth, rel=0.004), (value, truth)
+
+
+@each_format
+@pytest.mark.parametrize("other_first", [True, False])
+def test_the_longest_of_two_jobs_is_measured_with_its_own_facts(name: str, other_first: bool, read: Reader) -> None:
+    jobs = [OTHER, LONG] if other_first else [LONG, OTHER]
+    result = read(*map(JOBS[name], jobs))
+    assert_figures_of(result, LONG)
+    assert len(result.provenance.segments) == 2
+    assert result.performance_metrics.max_step_time_seconds in (None, pytest.approx(LONG.seconds, rel=0.004))
+
+
+@each_format
+def test_of_three_jobs_every_one_can_be_read_alone(name: str, read: Reader) -> None:
+    jobs = [OTHER, LONG, Job(seconds=1.0, batch=32, last=25)]
+    for number, job in enumerate(jobs, start=1):
+        result = read(*map(JOBS[name], jobs), segment=number)
+        assert_figures_of(result, job)
+        assert len(result.steps) == job.last
+        assert result.provenance.segment == number
+
+
+@each_format
+def test_a_resume_is_one_benchmark_whose_restart_is_no_step(name: str, read: Reader) -> None:
+    result = read(*map(JOBS[name], (LONG, LONG.resume())))
+    assert_figures_of(result, LONG)
+    assert result.performance_metrics.total_steps == 80
+    assert (result.performance_metrics.measured_steps or 0) >= 76
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning", "mlperf")])
+def test_an_elastic_restart_with_fewer_gpus_is_another_benchmark(name: str, read: Reader) -> None:
+    smaller = LONG.resume(gpus=4, seconds=4.0, last=90)
+    result = read(JOBS[name](LONG), ["Traceback (most recent call last):", "RuntimeError"], JOBS[name](smaller))
+    assert_figures_of(result, smaller)
+    assert [segment.same_benchmark for segment in result.provenance.segments] == [False, True]
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning")])
+def test_segments_that_are_not_measured_are_named_with_their_facts_and_the_flag(name: str, read: Reader) -> None:
+    (told,) = (w for w in read(*map(JOBS[name], (OTHER, LONG))).warnings if w.startswith("segments: the log holds 2"))
+    assert "instead of" in told
+    assert "--segment 1 reads" in told
+
+
+@pytest.mark.parametrize("name", ["megatron", "primus", "torchtitan", "nanochat", "olmo", "litgpt"])
+def test_a_resume_that_states_no_settings_has_those_of_the_training_before(name: str, read: Reader) -> None:
+    silent = LONG.resume(banner=False, last=120)
+    result = read(*map(JOBS[name], (LONG, silent)))
+    assert_figures_of(result, LONG)
+    assert result.training_config.sequence_length == LONG.length
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(LONG.tokens_per_gpu, rel=0.004)
+    assert any("those of the training before it" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "maxtext", "nemo", "nanochat"])
+def test_a_job_that_died_before_its_first_step_says_nothing_about_the_next(name: str, read: Reader) -> None:
+    dead = [*JOBS[name](replace(OTHER, last=0)), "Traceback (most recent call last):", "torch.OutOfMemoryError"]
+    assert_figures_of(read(dead, JOBS[name](LONG)), LONG)
+    assert_figures_of(read(JOBS[name](LONG), dead), LONG)
+
+
+@each_format
+def test_a_clean_log_of_one_job_has_no_segments(name: str, read: Reader) -> None:
+    result = read(JOBS[name](LONG))
+    assert_figures_of(result, LONG)
+    assert result.provenance.segments == ()
+    assert not any("segment" in warning for warning in result.warnings)
+
+
+def test_a_number_that_no_segment_has_is_refused_with_those_that_there_are(read: Reader) -> None:
+    with pytest.raises(InputError, match=r"holds 2 trainings, none with number 3; --segment takes 1 to 2, or all"):
+        read(*map(JOBS["megatron"], (LONG, OTHER)), segment=3)
+
+
+def test_equal_jobs_at_another_speed_are_not_averaged(read: Reader) -> None:
+    slower = LONG.resume(seconds=3.0, last=60)
+    result = read(*map(JOBS["megatron"], (LONG, slower)))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.004)
+    assert any("because its step times are others" in warning for warning in result.warnings)
+
+
+def test_packed_logs_have_the_same_segments(tmp_path: Path) -> None:
+    import gzip
+
+    text = "\n".join([*JOBS["torchtitan"](OTHER), *JOBS["torchtitan"](LONG)]) + "\n"
+    (tmp_path / "run.log.gz").write_bytes(gzip.compress(text.encode()))
+    assert_figures_of(logs.read(tmp_path / "run.log.gz"), LONG)
+    (tmp_path / "windows.log").write_text(text, encoding="utf-16")
+    assert_figures_of(logs.read(tmp_path / "windows.log"), LONG)
+
+
+def test_every_training_of_a_log_becomes_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("\n".join([*JOBS["torchtitan"](OTHER), *JOBS["torchtitan"](LONG)]) + "\n")
+    assert main(["extract", str(path), "--segments", "all", "--output", str(tmp_path / "out")]) == 0
+    files = sorted((tmp_path / "out").glob("*.json"))
+    assert capsys.readouterr().out.split() == [str(file) for file in files]
+    for file, job in zip(files, (OTHER, LONG), strict=True):
+        assert_figures_of(store.load(file), job)
+
+
+def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", str(tmp_path), "--segment", "last"]) == 2
+    assert "--segment last: must be the number of a training" in capsys.readouterr().err
