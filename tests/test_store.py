@@ -78,9 +78,9 @@ def test_another_engine_and_another_preset_than_the_default_are_in_the_name():
 def test_a_very_long_series_moves_to_a_sidecar_and_comes_back(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "INLINE_STEPS", 3)
     path = store.save(result(rows=5), tmp_path, stamp="s1")
-    assert json.loads(path.read_text())["series_file"] == "benchmark_cpu_llama.npz"
+    named = json.loads(path.read_text())["series_file"]
     assert store.load(path).steps == result(rows=5).steps
-    path.with_suffix(".npz").unlink()
+    (tmp_path / named).unlink()
     with pytest.raises(InputError, match=r"its step series .* is missing"):
         store.load(path)
 

@@ -361,6 +361,8 @@ class Result(Record):
     """One sentence each, led by what it is about: "memory_metrics: …"."""
     series_file: str | None = None
     """Sidecar (npz, beside this file) that holds the series of a result with very many steps."""
+    series_sha256: str | None = None
+    """SHA-256 of that file; None in results of older versions."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
 
     _from_json = model_validator(mode="before")(_read_steps)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
 import re
 import shutil
@@ -22,21 +23,24 @@ from typing import IO, Any
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import legacy, processes
+from tensorprimat.core import legacy, processes, regular, series
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.identity import continues, differing, short_hash
 from tensorprimat.core.records import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
-from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS
 from tensorprimat.core.summary import summarise
 
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # what is asked for at first: asking for all that may come costs time, come or not
-LARGEST_RESULT_BYTES = 2**28  # 50,000 rows of thirty columns make 20 MB
+LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
+MOST_BRACKETS = 10**6  # lists and objects of a result: a run or a source has one, a series has one
+ROUNDING = 5e-4  # of figures in a file: 3 decimals, or 4 significant digits
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
+_SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
 DEFAULT_METHODOLOGY = "max"
 
@@ -185,21 +189,43 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     for known in history.glob(f"{latest.stem}_*.json"):
         if known.stat().st_size == len(content) and known.read_bytes() == content:
             return
-    series = latest.with_suffix(".npz")
-    if series.is_file():
-        shutil.copy2(series, history / series.name)  # under its own name: the JSON refers to it by that
-    write_atomically(history / f"{latest.stem}_before_{stamp}.json", content)
+    kept = history / f"{latest.stem}_before_{stamp}.json"
+    name = _series_named(latest)
+    if name is not None and (latest.parent / name).is_file():
+        if series.is_own_name(name):
+            _copy_once(latest.parent / name, history / name)
+        else:  # of an older version: its name may be another result's in history
+            shutil.copy2(latest.parent / name, kept.with_suffix(".npz"))
+            content = content.replace(json.dumps(name).encode(), json.dumps(kept.with_suffix(".npz").name).encode())
+    write_atomically(kept, content)
+
+
+def _copy_once(source: Path, target: Path) -> None:
+    if not target.exists():
+        write_atomically(target, lambda file: shutil.copyfileobj(regular.opened(source), file))
+
+
+def _series_named(path: Path) -> str | None:
+    """Return the name of the series file that a result names, without reading all of it."""
+    with contextlib.suppress(InputError, OSError), regular.opened(path) as file:
+        if match := _SERIES_FILE.search(file.read(USUAL_RESULT_BYTES)):
+            return match[1].decode(errors="replace")
+    return None
 
 
 def write(result: Result, path: Path) -> Path:
     """Write a result under a name of its own; the series of a very long one beside it. Raises OSError."""
+    before = _series_named(path)
     if len(result.steps) > INLINE_STEPS:
-        series = path.with_suffix(".npz")
-        columns = {name: result.steps.column(name) for name in result.steps.seen}
-        masks = {f"nan:{name}": mask for name in result.steps.seen if (mask := result.steps.logged_nan(name)).any()}
-        write_atomically(series, lambda file: np.savez(file, allow_pickle=False, **columns, **masks))
-        result = result.model_copy(update={"series_file": series.name})
+        content = series.to_bytes(result.steps)
+        sha256 = series.sha256_of(content)
+        beside = path.parent / series.file_name(sha256)
+        if not series.is_whole(beside, sha256):
+            write_atomically(beside, content)
+        result = result.model_copy(update={"series_file": beside.name, "series_sha256": sha256})
     write_atomically(path, to_json(result))
+    if before not in (None, result.series_file):
+        series.remove_unnamed(path.parent, before)
     return path
 
 
@@ -216,7 +242,7 @@ def to_json(result: Result) -> str:
     )
 
 
-def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
     """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
 
     content: what the file holds, or a function that writes it where it is too large to be held. A device or a pipe
@@ -244,7 +270,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
         raise
 
 
-def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -> None:
+def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
     if callable(content):
         content(file)
     else:
@@ -293,11 +319,16 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
         raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
+    in_file = result.series_file is not None
     if result.series_file is not None:
-        result = result.model_copy(update={"steps": _read_series(path, result.series_file), "series_file": None})
+        steps = series.read(path, result.series_file, sha256=result.series_sha256)
+        result = result.model_copy(update={"steps": steps, "series_file": None})
     _check_series(result, path)
     if len(result.steps):
-        return summarise(result)
+        computed = summarise(result)
+        if in_file and result.series_sha256 is None:
+            _check_agreement(result, computed, path)
+        return computed.model_copy(update={"series_sha256": None})
     figures = result.performance_metrics
     if all(
         value is None
@@ -309,19 +340,11 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
 
 
 def _read_json(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            content = file.read(USUAL_RESULT_BYTES)
-            if len(content) == USUAL_RESULT_BYTES:
-                content += file.read(LARGEST_RESULT_BYTES)
-    except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
-    except IsADirectoryError:
-        raise InputError("a folder, not a file", path=path) from None
+    content = regular.content(path, most_bytes=LARGEST_RESULT_BYTES)
     if not content.strip():
         raise InputError("the file is empty", path=path)
-    if len(content) > LARGEST_RESULT_BYTES:
-        raise InputError(f"more than {LARGEST_RESULT_BYTES // 2**20} MiB, which no result has", path=path)
+    if content.count(b"[") + content.count(b"{") > MOST_BRACKETS:
+        raise InputError("more lists and objects than any result has", path=path)
     try:
         return json.loads(content)
     except UnicodeDecodeError:
@@ -341,20 +364,19 @@ def is_result(document: Any) -> bool:
     )
 
 
-def _read_series(path: Path, name: str) -> Steps:
-    if Path(name).name != name:
-        raise InputError(f"series_file {name!r} is not a plain file name", path=path)
-    try:
-        with np.load(path.parent / name, allow_pickle=False) as archive:
-            arrays = dict(archive)
-        return Steps(
-            {key: values for key, values in arrays.items() if not key.startswith("nan:")},
-            logged_nan={key[4:]: mask.astype(np.bool_) for key, mask in arrays.items() if key.startswith("nan:")},
-        )
-    except FileNotFoundError:
-        raise InputError(f"its step series {name} is missing", path=path, remedy="copy it beside the JSON") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"its step series {name} cannot be read: {error}", path=path) from error
+def _check_agreement(stated: Result, computed: Result, path: Path) -> None:
+    """Raises InputError unless the steps of an unhashed series file give the totals that the JSON states."""
+    known, found = stated.performance_metrics, computed.performance_metrics
+    totals = ("total_steps", "total_time_seconds", "tokens_per_second", "samples_per_second")
+    pairs = [(getattr(known, name), getattr(found, name)) for name in totals]
+    agree = [
+        b is not None and math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING) for a, b in pairs if a is not None
+    ]
+    if known.total_steps is None or len(agree) < 2 or not all(agree[:2]):
+        raise InputError(
+            "its step series is of another result: its steps and seconds are not those of this file", path=path,
+            remedy=series.REMEDY,
+        )  # fmt: skip
 
 
 def _check_series(result: Result, path: Path) -> None:
@@ -403,17 +425,23 @@ def _outcome(file: Path, model_name: str | None) -> Outcome:
 def load_all(
     paths: Iterable[Path], *, model_name: str | None = None, read: Read = read_each
 ) -> tuple[list[Loaded], list[str]]:
-    """Results of files and folders, in the order given, files of a folder by name.
+    """Load the results of files and folders, in this order, files of a folder by name.
 
-    A named file must be a result: InputError otherwise. In a folder (not searched deeper), other JSON files are passed
-    over and broken ones come back as sentences in the second list. InputError where a folder holds no result at all.
+    Broken files come back as sentences in the second list; in a folder (not searched deeper), other JSON files are
+    passed over. Raises InputError where a folder holds no result at all, and for a broken file that was named if fewer
+    than two results are left to look at.
     read: reads the files of a folder, for a caller who has several processes.
     """
     loaded: list[Loaded] = []
     problems: list[str] = []
+    broken: list[InputError] = []
     for path in paths:
         if not path.is_dir():
-            loaded.append(Loaded(path=path, result=load(path, model_name=model_name)))
+            try:
+                loaded.append(Loaded(path=path, result=load(path, model_name=model_name)))
+            except InputError as error:
+                broken.append(error)
+                problems.append(f"left out: {error}")
             continue
         files = sorted(path.glob("*.json"))
         outcomes = list(zip(files, read(files, model_name), strict=True))
@@ -425,4 +453,6 @@ def load_all(
                 "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,
                 remedy="run ./benchmark.py or extract_primus_metrics.py first",
             )  # fmt: skip
+    if broken and len(loaded) < 2:
+        raise broken[0]
     return loaded, problems

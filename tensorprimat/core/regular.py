@@ -1,0 +1,68 @@
+"""Input files opened safely: regular files only, so that no pipe hangs a command and no device fills memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from tensorprimat.core.errors import InputError
+
+_NEVER_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe waits for a writer, which may never come
+_CHUNK_BYTES = 2**20
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a regular file for reading. Raises InputError for everything else, without waiting."""
+    try:
+        handle = os.open(path, os.O_RDONLY | _NEVER_WAIT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except IsADirectoryError:
+        raise InputError("a folder, not a file", path=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"cannot be read: {reason}", path=path) from error
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise InputError("a folder, not a file", path=path)
+    raise InputError("is a pipe or a device, not a file", path=path, remedy="name a regular file")
+
+
+def content(path: Path, *, most_bytes: int) -> bytes:
+    """Return all bytes of a regular file. Raises InputError for one that is larger than `most_bytes` or unreadable."""
+    with opened(path) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            if size <= most_bytes:
+                found = file.read(most_bytes + 1)
+                if len(found) <= most_bytes:
+                    return found
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+    raise InputError(f"more than {most_bytes // 2**20} MiB, which no file of this kind has", path=path)
+
+
+def text(path: Path, *, most_bytes: int) -> str:
+    """Return a regular file's UTF-8 text. Raises InputError as `content` does, and for what is no text."""
+    try:
+        return content(path, most_bytes=most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("not UTF-8 text", path=path) from None
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file. Raises InputError where it cannot be read."""
+    digest = hashlib.sha256()
+    with opened(path) as file:
+        try:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+    return digest.hexdigest()
