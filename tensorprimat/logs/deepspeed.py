@@ -53,6 +53,10 @@ _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
 _WORLD = re.compile(r"\bdist_world_size=(\d{1,7})\b")
 _COMMAND = re.compile(r"\bcmd = (.*--.*)")
+_LENGTH = re.compile(
+    r"(?:^|[\s(,'\"])(?:seq_length|max_seq_len(?:gth)?|sequence_length|model_max_length)['\"]?(?:=| ?\.{2,} ?|: ?)"
+    r"(\d{1,9})(?=[\s,)}]|$)"
+)
 LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
 
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -64,6 +68,8 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "optimizer_name": ("optimizer", lambda name: None if name == "None" else name),
     "bfloat16_enabled": ("precision", lambda on: "bf16" if on == "True" else None),
     "fp16_enabled": ("precision", lambda on: "fp16" if on == "True" else None),
+    "bfloat16_config": ("precision", lambda first: "bf16" if first == "enabled=True" else None),
+    "float16_config": ("precision", lambda first: "fp16" if first == "enabled=True" else None),
 }
 """Configuration that the engine prints when it starts → field of TrainingConfig and how its text reads."""
 
@@ -89,6 +95,8 @@ class _Content:
     """steps_per_print."""
     settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
+    from_command: bool = False
+    """The sequence length is an argument of the launcher's command."""
     model: str | None = None
     began: float | None = None
 
@@ -120,7 +128,7 @@ def _read(log: Log) -> Reading:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
         reading.warnings.append(f"steps: the optimizer skipped {content.skipped} steps (overflow of the loss scale)")
-    if "sequence_length" in content.arguments:
+    if content.from_command and config.get("sequence_length") == content.arguments.get("sequence_length"):
         reading.warnings.append(
             "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
         )
@@ -225,8 +233,11 @@ def _configure(content: _Content, text: str) -> None:
         for word, value in pairwise(words):
             if word in ARGUMENTS:
                 _keep(content.arguments, ARGUMENTS[word], value)
+                content.from_command = content.from_command or ARGUMENTS[word][0] == "sequence_length"
             elif word == "--model_name_or_path" and not content.model:
                 content.model = model_name(value)
+    elif match := _LENGTH.search(text):  # dumps of arguments: Megatron-DeepSpeed's dots, argparse's Namespace
+        content.settings.setdefault("sequence_length", int(match[1]))
 
 
 def _keep(config: dict[str, Any], meaning: tuple[str, Callable[[str], Any]], text: str) -> None:

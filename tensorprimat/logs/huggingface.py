@@ -1,14 +1,16 @@
 """Hugging Face Trainer and what builds on it (TRL, LLaMA-Factory, axolotl, ms-swift): `{'loss': 1.25, …}`.
 
-Four shapes of one thing: dictionaries in a console log (numbers, or since transformers 5 quoted ones), with a tqdm bar
-redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.json`; ms-swift's `logging.jsonl`.
+Five shapes of one thing: dictionaries in a console log (numbers, or since transformers 5 quoted ones), with a tqdm bar
+redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.json`; ms-swift's `logging.jsonl`;
+LLaMA-Factory's `trainer_log.jsonl`.
 
 What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swift/trainers/patcher.py):
 - A row has a loss, and no time of its own. What some rows have is a clock that started with the training:
   `train_runtime` (where num_input_tokens_seen is counted), ms-swift's `train_speed` times the step (a running mean of
-  the whole run: elapsed time / steps), tqdm's elapsed time. A step's time is the growth of that clock, as a mean over
-  the steps between two rows, where the clock is printed finely enough for it: to CLOCK_RESOLUTION of the time found.
-  Otherwise the row has no time. Rates that are means since the start are never averaged again.
+  the whole run: elapsed time / steps), LLaMA-Factory's `total_tokens` over `throughput`,
+  tqdm's elapsed time. A step's time is the growth of that clock, as a mean over the steps between two rows, where the
+  clock is printed finely enough for it: to CLOCK_RESOLUTION of the time found. Otherwise the row has no time. Rates
+  that are means since the start are never averaged again.
 - An evaluation printed between two rows lies inside the later one's time.
 - The summary at the end, `train_samples_per_second`, is all samples over the whole run time, first step, evaluations
   and checkpoints included: reported, without any variance. Every rank may print one, by its own clock: the middle one
@@ -21,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -54,16 +56,27 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?([\d,]+)"), "micro_batch_size"),
     (re.compile(r"print\]\s+gradient_accumulation_steps \.+ ([\d,]+)"), "gradient_accumulation_steps"),
     (re.compile(r"print\]\s+world_size \.+ ([\d,]+)"), "num_gpus"),
+    (re.compile(r"\bper_device_train_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),
+    (re.compile(r"\bgradient_accumulation_steps['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "gradient_accumulation_steps"),
+    (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
 )
 """Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
-_NOTABLE = re.compile(r"batch size|Accumulation steps|optimization steps|print\]|NVIDIA|AMD|\bMI\d{3}")
+_NOTABLE = re.compile(
+    r"batch size|_train_batch_size|accumulation_steps|world_size|Accumulation steps|optimization steps|print\]"
+    r"|NVIDIA|AMD|\bMI\d{3}"
+)
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """What stands beside the loss in a row of a Trainer, so that any other dictionary with a loss is none."""
-POSITIONS = ("global_step/max_steps", "iteration", "step")
+POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
+TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens")
+AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
+ALLOCATED_PEAKS = ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)")
+RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)")
+"""Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions."""
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
     "train_tokens_per_second": "tokens_per_second",
@@ -106,7 +119,7 @@ def _detect(log: Log) -> int:
 
 def _read(log: Log) -> Reading:
     content = (_document(log) if _opens_as_document(log) else None) or _text(log)
-    config, reported = content.config, _reported(content)
+    config, reported = _configuration(content.config), _reported(content)
     reading = Reading(
         steps=Steps.of(_steps(content.rows)),
         training_config={"framework": "transformers", **config},
@@ -116,6 +129,10 @@ def _read(log: Log) -> Reading:
         source="Hugging Face Trainer",
         timestamp=rows.iso(content.timestamp),
     )
+    if any(AXOLOTL_RATE in row.values for row in content.rows):
+        reading.warnings.append(
+            "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
+        )
     if reported and not any(step.seconds for step in reading.steps):
         reading.warnings.append(
             "steps: the log has no step times, only means over the whole run, start, evaluations and checkpoints "
@@ -126,12 +143,25 @@ def _read(log: Log) -> Reading:
 
 FORMAT = Format(
     name="huggingface",
-    reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; ms-swift's jsonl",
+    reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; jsonl of ms-swift and "
+    "LLaMA-Factory",
     looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",
     needles=(f"'{LOSS}'".encode(), f'"{LOSS}"'.encode(), RUNTIME.encode()),
     detect=_detect,
     read=_read,
 )
+
+
+def _configuration(said: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the global batch that follows from them (ms-swift prints its parts alone)."""
+    config = dict(said)
+    processes = config.pop("world_size", None)
+    if processes and processes > 1:  # a single process may drive several GPUs
+        config.setdefault("num_gpus", processes)
+    parts = [config.get("micro_batch_size"), config.get("gradient_accumulation_steps"), processes]
+    if all(parts):
+        config.setdefault("global_batch_size", math.prod(part for part in parts if part))
+    return config
 
 
 def _is_row(said: Mapping[str, str]) -> bool:
@@ -250,6 +280,8 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
     """Seconds since training began by what the row states, and half the last digit that it was printed with."""
     if runtime := rows.seconds(said.get(RUNTIME)):
         return runtime, _half_digit(said[RUNTIME])
+    if by_tokens := _clock_of_tokens(said):
+        return by_tokens
     step, elapsed = _position(said), _duration(said.get("elapsed_time"))
     if step is None or elapsed is None:
         return None
@@ -260,6 +292,14 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
             # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
             return (clock, resolution) if abs(clock - elapsed) <= 1 + resolution else None
     return None
+
+
+def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
+    """LLaMA-Factory's clock: all tokens so far over the rate since the start, which it rounds to two decimals."""
+    tokens, rate = rows.positive(said.get("total_tokens")), rows.positive(said.get("throughput"))
+    if not (tokens and rate):
+        return None
+    return tokens / rate, tokens / rate * min(_half_digit(said["throughput"]), 0.005) / rate
 
 
 def _half_digit(text: str) -> float:
@@ -329,13 +369,17 @@ def _interval(pair: tuple[tuple[_Row, int], tuple[_Row, int]]) -> tuple[float | 
     distance = last - first
     if distance < 1:
         return None, None, 1
-    seen = [rows.number(r.values.get("num_input_tokens_seen")) for r in (before, row)]
+    seen = [rows.number(_first_of(r.values, TOKENS_SEEN)) for r in (before, row)]
     tokens = (seen[1] - seen[0]) / distance if seen[0] is not None and seen[1] is not None else None
     tokens = tokens if tokens is not None and 0 < tokens < math.inf else None
     if before.clock is None or row.clock is None:
         return None, tokens, distance
     grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
     return (grown / distance if grown > 0 and resolution <= CLOCK_RESOLUTION * grown else None), tokens, distance
+
+
+def _first_of(said: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((said[name] for name in names if name in said), None)
 
 
 def _step(row: _Row, index: int, seconds: float | None, tokens: float | None, covers: int) -> Step:
@@ -346,10 +390,11 @@ def _step(row: _Row, index: int, seconds: float | None, tokens: float | None, co
         covers=covers,
         tokens=tokens,
         loss=rows.number(said.get(LOSS)),
-        learning_rate=rows.positive(said.get("learning_rate")),
+        learning_rate=rows.positive(_first_of(said, ("learning_rate", "lr"))),
         gradient_norm=rows.number(said.get("grad_norm")),
-        memory_reserved_peak_bytes=rows.positive(said.get("memory(GiB)"), GIB),
-        reported_tokens_per_second_per_gpu=rows.positive(said.get("tokens_per_gpu_per_sec")),
+        memory_allocated_peak_bytes=rows.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
+        memory_reserved_peak_bytes=rows.positive(_first_of(said, RESERVED_PEAKS), GIB),
+        reported_tokens_per_second_per_gpu=rows.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
         interrupted_by=row.interrupted_by,
         line=row.line,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tensorprimat.core import models
 from tensorprimat.core.records import ModelShape
 from tensorprimat.core.units import GB
 from tensorprimat.logs import devices, names
@@ -18,6 +19,7 @@ from tensorprimat.logs.text import without_colours
 
 CONFIGURATION = {
     "seq_length": "sequence_length",
+    "sequence_length": "sequence_length",
     "global_batch_size": "global_batch_size",
     "micro_batch_size": "micro_batch_size",
     "train_iters": "max_steps",
@@ -49,8 +51,10 @@ SHAPE = (
     "padded_vocab_size",
     "vocab_size",
     "swiglu",
+    "gated_linear_unit",
     "add_qkv_bias",
     "untie_embeddings_and_output_weights",
+    "share_embeddings_and_output_weights",
     "num_experts",
 )
 OTHERS = (
@@ -67,10 +71,12 @@ OTHERS = (
 )
 KEYS = frozenset((*CONFIGURATION, *WORDS, *SHAPE, *OTHERS))
 
+BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
+
 _HINTS = tuple(
     hint.encode()
     for hint in (
-        *(" ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
+        *(BRIDGE_SUMMARY, " ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
         *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
         *("PyTorch", "torch=", "torch:", "torch version"),
         *sorted({key.replace("_", "-") for key in KEYS if "_" in key}),
@@ -87,6 +93,7 @@ _MAX_LINE_BYTES = 4096  # a fact stands in a short line
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
+_DEFAULT = re.compile(r"\s+\(Mcore default: .*\)$")
 _PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
 _SIZES = re.compile(
     r"using world size: (\d+), data[- ]parallel[- ]size: (\d+),.*?tensor-model-parallel size: (\d+), "
@@ -109,6 +116,20 @@ _VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*
 MEGABYTE = 2**20  # what Megatron divides by under the label MB
 
 
+DEFAULTS = {
+    **dict.fromkeys(
+        (
+            *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
+            *("context_parallel_size", "expert_model_parallel_size"),
+        ),
+        "1",
+    ),
+    **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
+}
+"""What a Megatron-Bridge model has where the summary of its differences does not name it (megatron.core's
+TransformerConfig and ModelParallelConfig)."""
+
+
 class Facts:
     """Collects what the text says, block by block; the first word of the surest source counts."""
 
@@ -116,6 +137,8 @@ class Facts:
         self._dumped: dict[str, str] = {}
         self._yaml: dict[str, str] = {}
         self._flags: dict[str, str] = {}
+        self._omits_defaults = False
+        """A summary of Megatron-Bridge lists only what differs from Megatron-Core's defaults."""
         self._experiment: str | None = None
         self._vocabulary: tuple[int, int] | None = None
         self.device: str | None = None
@@ -132,7 +155,8 @@ class Facts:
             if key in KEYS:
                 self._dumped.setdefault(key, value.strip())
         for key, value in _YAML.findall(text):
-            self._yaml[key] = value.strip().strip("'\"")
+            self._yaml[key] = _DEFAULT.sub("", value.strip()).strip("'\"")
+        self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
         for key, value in _FLAG.findall(text):
             if (name := key.replace("-", "_")) in KEYS:
                 self._flags.setdefault(name, value.strip("'\""))
@@ -202,7 +226,7 @@ class Facts:
                 if note not in self.warnings:
                     self.warnings.append(note)
             return value
-        return None
+        return DEFAULTS.get(key) if self._omits_defaults else None
 
     def _whole(self, key: str) -> int | None:
         value = self._value(key)
@@ -222,12 +246,13 @@ class Facts:
         layers, hidden, heads = (self._whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
         width, grouped = self._whole("ffn_hidden_size"), self._value("group_query_attention")
         vocabulary = self._vocabulary[0] if self._vocabulary else self._whole("vocab_size")
-        groups = self._whole("num_query_groups") if (grouped or "").lower() == "true" else heads
+        named = self._whole("num_query_groups")
+        groups = named if (grouped or "").lower() == "true" or (self._omits_defaults and named) else heads
         if not (layers and hidden and heads and width and groups and vocabulary and grouped is not None):
             return None
         if self._whole("num_experts"):  # a mixture of experts has another cost
             return None
-        return ModelShape(
+        shape = ModelShape(
             num_layers=layers,
             hidden_size=hidden,
             ffn_hidden_size=width,
@@ -235,10 +260,16 @@ class Facts:
             num_key_value_heads=groups,
             head_dim=self._whole("kv_channels") or hidden // heads,
             vocab_size=vocabulary,
-            gated_mlp=self._is_set("swiglu"),
+            gated_mlp=self._is_set("swiglu") or self._is_set("gated_linear_unit"),
             attention_bias=self._is_set("add_qkv_bias"),
             tied_embeddings=not self._is_set("untie_embeddings_and_output_weights"),
         )
+        if not self._omits_defaults:
+            return shape
+        if (shared := self._value("share_embeddings_and_output_weights")) is not None:
+            return shape.model_copy(update={"tied_embeddings": shared.lower() == "true"})
+        either = [shape.model_copy(update={"tied_embeddings": tied}) for tied in (False, True)]
+        return next((one for one in either if models.identify(one)), either[0])  # the summary never names it
 
 
 def _hinted_lines(block: bytes) -> list[str]:

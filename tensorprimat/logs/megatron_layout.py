@@ -73,10 +73,13 @@ _USED = re.compile(
     rb"(?:hip|rocm) mem usage/free/total/usage_ratio:\s*" + _NUMBER + rb"\s*Gi?B/[\d.]+\s*Gi?B/" + _NUMBER
 )
 _USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
-_DATE = re.compile(rb"\[(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?\]")
+# Loguru colours what stands in brackets, and lines are read with their colours: `[\x1b[36mrank-7/8\x1b[0m]`.
+_DATE = re.compile(
+    rb"(?:\[|(?<=[\d;\[])m)(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?(?=\]|\x1b|\[|\\)"
+)
 DAY = ("year", "month", "day")
 DATE_PARTS = (*DAY, "hour", "minute", "second")
-_PRIMUS_RANK = re.compile(rb"\brank-(\d+)/(\d+)")
+_PRIMUS_RANK = re.compile(rb"(?:\b|(?<=[\d;\[]m))rank-(\d+)/(\d+)")
 _LAUNCHER_RANK = re.compile(rb"^\[(?:default|rank|trainer|worker)(\d+)\]:|^\s{0,5}(\d+):\s")
 
 Rows = NDArray[np.uint8]

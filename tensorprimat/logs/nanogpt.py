@@ -18,6 +18,7 @@ number where a row has one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,11 @@ class _Seen:
     model: dict[str, Any] = field(default_factory=dict)
     gpus: set[str] = field(default_factory=set)
     """Numbers of the devices that nvidia-smi listed."""
+    gpus_in_use: set[str] = field(default_factory=set)
+    """Numbers of the devices on which nvidia-smi listed a process."""
     tokens_per_step: int | None = None
+    batch_grows: bool = False
+    """Whether the batch follows a schedule, so that no step's tokens are known."""
     peaks: dict[str, float] = field(default_factory=dict)
     timestamp: float | None = None
 
@@ -128,12 +133,20 @@ CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"Distributed world size: (\d+)"), "num_gpus"),
     (re.compile(r"^\| num_processes +\| (\d+)"), "num_gpus"),
     (re.compile(r"^\| num_parameters +\| (\d+)"), "parameters"),
+    (re.compile(r"^Number of parameters: ([\d,]+)"), "parameters"),
+    (re.compile(r"^Tokens / micro-batch / rank: \d+ x \d+ = ([\d,]+)"), "tokens_of_rank"),
+    (re.compile(r"^Tokens / micro-batch: ([\d,]+)"), "tokens_of_ranks"),
 )
 """Lines before the rows that state one whole number."""
 PRECISIONS = (
     (re.compile(r"^COMPUTE_DTYPE: torch\.(\w+)"), {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}),
     (re.compile(r"^\| precision +\| (\w+)"), {"BF16": "bf16", "TF32": "tf32", "FP32": "fp32", "FP16": "fp16"}),
 )
+_BATCH_OF_SOURCE = re.compile(r"^\s{1,8}train_batch_size\s?: int = (\d{1,9}(?: ?\* ?\d{1,9}){0,4})\s*(?:#.*)?$")
+"""modded-nanogpt's records hold the program that wrote them; its hyperparameter counts tokens over all devices."""
+_BATCH_SCHEDULE = re.compile(r"^\s{1,8}train_bs_schedule\b")
+_SMI_PROCESS = re.compile(r"^\|\s+(\d{1,2})\s+N/A\s+N/A\s+\d{1,9}\s+C\s")
+_FP8 = re.compile(r"FP8 training enabled")
 _DEVICE = re.compile(
     r"^GPU: (.{1,80}?) \| Peak FLOPS|^\| device +\| (.{1,80}?) +\|$"
     r"|^\|\s+(\d{1,2})  (NVIDIA \S.{0,60}?)  +(?:On|Off)  \|"
@@ -146,8 +159,9 @@ _SMI_DATE = re.compile(
 )  # nvidia-smi's first line
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NOTABLE = re.compile(
-    r"^(?:tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:|COMPUTE_DTYPE"
-    r"|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)|world size"
+    r"FP8 training enabled|world size"
+    r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
+    r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
 )
 """How lines begin that state something: most lines are done after this one look."""
 
@@ -175,6 +189,8 @@ def _read(log: Log) -> Reading:
     if seen.peaks and steps:
         peaks: dict[str, Any] = dict(seen.peaks)
         steps[-1] = replace(steps[-1], **peaks)  # said once, at the end, about the whole run
+    if seen.batch_grows:
+        seen.tokens_per_step = None
     if seen.tokens_per_step:
         steps = [replace(step, tokens=float(seen.tokens_per_step)) for step in steps]
     config, length = seen.config, seen.config.get("sequence_length")
@@ -182,6 +198,11 @@ def _read(log: Log) -> Reading:
         config["global_batch_size"] = seen.tokens_per_step // length
     if seen.gpus:
         seen.gpu_info["device_count"] = len(seen.gpus)
+        if seen.gpus_in_use == seen.gpus:
+            config.setdefault("num_gpus", len(seen.gpus))
+    of_rank, of_ranks = config.pop("tokens_of_rank", None), config.pop("tokens_of_ranks", None)
+    if of_rank and of_ranks and of_ranks % of_rank == 0:
+        config.setdefault("num_gpus", of_ranks // of_rank)
     project = max(set(projects), key=projects.count) if projects else None
     return Reading(
         steps=Steps.of(steps),
@@ -305,9 +326,18 @@ def _notice(text: str, seen: _Seen) -> None:
     for pattern, name in CONFIGURATION:
         if (match := pattern.search(text)) and (value := rows.whole(match[1])):
             _set(name, value, seen)
+    if match := _BATCH_OF_SOURCE.match(text):
+        seen.tokens_per_step = math.prod(int(factor) for factor in match[1].split("*"))
+        return
+    seen.batch_grows = seen.batch_grows or _BATCH_SCHEDULE.match(text) is not None
+    if match := _SMI_PROCESS.match(text):
+        seen.gpus_in_use.add(match[1])
+        return
     for pattern, names in PRECISIONS:
         if (match := pattern.search(text)) and match[1] in names:
             seen.config["precision"] = names[match[1]]
+    if _FP8.search(text):
+        seen.config["precision"] = "fp8"
     if match := _DEVICE.search(text):
         seen.gpu_info["device_name"] = match[1] or match[2] or match[4]
         seen.gpus |= {match[3]} - {None}

@@ -50,11 +50,18 @@ OLD_RESERVED_PEAK = "peak_memory_usage"
 
 _NOTABLE = re.compile(
     r"All distributed processes registered|group ranks: \[\[|max_steps|[Vv]ocab_size|NVIDIA|AMD|MI\d{3}"
+    r"|seq(?:uence)?_length|_batch_size|_parallel_size"
 )
 _PROCESSES = re.compile(r"Starting with (\d{1,7}) processes")
 _GROUPS = re.compile(r"All (tensor model|pipeline model|context|expert model) parallel group ranks: \[\[([\d, ]*)\]")
 _MAX_STEPS = re.compile(r"Trainer's 'max_steps' \((\d{1,15})\)|Trainer\.fit.*max_steps=(\d{1,15})")
+_ARGUMENT = re.compile(  # Hydra's YAML, dataclasses, NeMo-Run's tables of a recipe
+    r"(?<![A-Za-z_])(?:encoder_)?(?P<name>seq_length|sequence_length|micro_batch_size|global_batch_size|"
+    r"(?:tensor_model|pipeline_model|context|expert_model)_parallel_size)['\"]?\s{0,40}(?:=|:|│|\||\.{2,})\s{0,40}"
+    r"(?P<value>\d{1,9})(?=[\s,)}│|]|$)"
+)
 _VOCABULARY = re.compile(r"Padded vocab_size: (\d{1,9})\b")
+LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass has some ten thousand
 SIZES = {
     "tensor model": "tensor_model_parallel_size",
     "pipeline model": "pipeline_model_parallel_size",
@@ -168,5 +175,10 @@ def _notice(text: str, config: dict[str, Any], gpu_info: dict[str, Any]) -> None
         config["max_steps"] = int(match[1] or match[2])
     elif match := _VOCABULARY.search(text):
         config["padded_vocabulary_size"] = int(match[1])
+    elif found := list(_ARGUMENT.finditer(text[:LONGEST_NOTE])):
+        for argument in found:
+            target = "sequence_length" if argument["name"] == "seq_length" else argument["name"]
+            if value := rows.whole(argument["value"]):
+                config.setdefault(target, value)
     elif (name := devices.find_name(text)) and "device_name" not in gpu_info:
         gpu_info["device_name"] = name

@@ -4,7 +4,7 @@ What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/sp
 - OLMo's `throughput/device/tokens_per_second` is a mean over a sliding window of up to `speed_monitor.window_size`
   steps, per GPU. Windows overlap, so the spread of these rates says little about single steps. OLMo-core's
   `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
-- No step time is printed: the rates are measured as such.
+- OLMo prints no step time: the rates are measured as such. OLMo-core's `throughput/device/BPS` is one over the step's.
 - The monitor begins after the first batch, and again after every checkpoint and evaluation, so neither is in a rate;
   a block without a rate (the first) is no row.
 - `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
@@ -24,14 +24,29 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices, rows
 from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.rows import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
 _METRIC = re.compile(rf"\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{rows.NUMBER})\s*$")
-_NOTABLE = re.compile(r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d")
+_NOTABLE = re.compile(
+    r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d"
+    r"|\"(?:global_batch_size|rank_microbatch_size|sequence_length)\":|world[ _]size"
+)
 _PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)")
 _HOST = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}\s+(?P<host>[\w.-]{1,255}):\d{1,7}\s")
 _ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)")
+
+_CORE_ARGUMENT = re.compile(
+    r"\b(?P<name>global_batch_size|rank_microbatch_size|sequence_length|world[ _]size)\"?(?:=|: ?)"
+    r"(?P<value>\d{1,18}(?:,\d{3})*)(?=[\s,)}]|$)"
+)
+CORE_SETTINGS = {
+    "global_batch_size": "batch_tokens",
+    "rank_microbatch_size": "micro_batch_tokens",
+    "world size": "num_gpus",
+    "world_size": "num_gpus",
+}
 
 RATES = ("throughput/device/tokens_per_second", "throughput/device/TPS")
 METRICS: dict[str, tuple[str, float]] = {
@@ -43,10 +58,13 @@ METRICS: dict[str, tuple[str, float]] = {
     "optim/LR (group 0)": ("learning_rate", 1.0),
     **dict.fromkeys(RATES, ("reported_tokens_per_second_per_gpu", 1.0)),
     "throughput/device/MFU": ("reported_mfu", 0.01),
+    "throughput/device/flopsPS": ("reported_tflops_per_gpu", 1e-12),
     "System/Peak GPU Memory (MB)": ("memory_allocated_peak_bytes", 1e6),
     "gpu_memory/GPU reserved mem (GiB)": ("memory_reserved_peak_bytes", float(GIB)),
 }
 """Printed name → field of Step and unit."""
+BATCHES_PER_SECOND = "throughput/device/BPS"
+"""Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
 TOTALS = ("throughput/total_tokens", "throughput/total tokens")
 
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -82,6 +100,8 @@ def _read(log: Log) -> Reading:
     steps = Steps.of(rows.merged((None, step) for step in _rows(log, reading, totals)))
     reading.steps = _with_tokens(rows.with_intervals(steps), totals)
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
+    for name in ("batch_tokens", "micro_batch_tokens"):
+        reading.training_config.pop(name, None)
     if reading.training_config.pop("window", None) and len(steps) > 1:
         reading.warnings.append(
             "tokens_per_second_per_gpu: OLMo prints means over a sliding window of steps; "
@@ -108,7 +128,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
             _take(metric, block, totals)
             continue
         if "reported_tokens_per_second_per_gpu" in block:
-            yield Step(seconds=None, **block)
+            yield Step(**{"seconds": None, **block})
         block = {}
         if "[step=" in text and (head := _BLOCK.search(text)):
             block = {"index": int(head["step"]), "line": line, "ended_at": rows.moment(text[: head.start()])}
@@ -118,12 +138,15 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
         if log.tail(1)[-1]:  # its last value may have lost digits
             reading.warnings.append(f"steps: the block of line {block['line']}, the last, has no end and is left out")
         else:
-            yield Step(seconds=None, **block)
+            yield Step(**{"seconds": None, **block})
 
 
 def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
     if metric["name"] in TOTALS:
         totals[block["line"]] = rows.positive(metric["value"]) or np.nan
+    elif metric["name"] == BATCHES_PER_SECOND:
+        if (rate := rows.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
+            block["seconds"] = 1 / rate
     elif metric["name"] in METRICS:
         name, unit = METRICS[metric["name"]]
         value = rows.number(metric["value"]) if unit == 1.0 and name == "loss" else rows.positive(metric["value"], unit)
@@ -151,6 +174,20 @@ def _notice(text: str, reading: Reading) -> None:
         reading.gpu_info["device_name"] = name
     elif "TrainConfig(" in text:
         _notice_configuration(text, reading)
+    else:
+        _notice_core(text, reading)
+
+
+def _notice_core(text: str, reading: Reading) -> None:
+    """Settings of OLMo-core, printed as dataclasses or as JSON; it counts batches in tokens."""
+    config = reading.training_config
+    for match in _CORE_ARGUMENT.finditer(text):
+        if value := rows.whole(match["value"]):
+            config.setdefault(CORE_SETTINGS.get(match["name"], match["name"]), value)
+    length = config.get("sequence_length")
+    for name, target in (("batch_tokens", "global_batch_size"), ("micro_batch_tokens", "micro_batch_size")):
+        if length and (tokens := config.get(name)) and tokens % length == 0:
+            config[target] = tokens // length
 
 
 def _notice_configuration(text: str, reading: Reading) -> None:

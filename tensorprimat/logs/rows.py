@@ -19,6 +19,9 @@ NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|NaN\b|inf
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
 
+CLOCK_RESOLUTION = 0.005
+"""A printed time or clock measures nothing if it is rounded to more than 0.5 % of what is to be known."""
+
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 _CONTENT = tuple(f.name for f in fields(Step) if f.name not in ("line", "segment"))
 _content_of = attrgetter(*_CONTENT)
@@ -59,6 +62,19 @@ def whole(text: str | None) -> int | None:
     """
     value = positive(text)
     return int(value) if value is not None and value.is_integer() and value < 10**LARGEST_INDEX_DIGITS else None
+
+
+def half_digit(text: str) -> float:
+    """Return half a unit of the last digit of a printed number.
+
+    >>> half_digit("836.3940"), half_digit("2.534e+04"), half_digit("nan")
+    (5e-05, 5.0, inf)
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    if not mantissa[-1:].isdigit():
+        return math.inf
+    decimals = len(mantissa.partition(".")[2])
+    return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
 
 
 def moment(text: str) -> float | None:
