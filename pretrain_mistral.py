@@ -15,7 +15,7 @@ DEFAULTS = {
     "model": "mistral",
     "steps": 20,
     "warmup_steps": 5,
-    "methodology": None,  # max where the catalogue knows the GPU
+    "methodology": None,  # agreed where the catalogue knows the GPU
     "tensor_parallel_size": None,
     "pipeline_parallel_size": None,
     "context_parallel_size": None,

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Train with Primus under both methodologies: each platform's best configuration (max), and the same one on both
-# platforms (identical). The results carry the methodology's name and are never mixed.
+# Train with Primus under both methodologies: the same batch and sequence on both platforms with each vendor's tuning
+# (agreed), and the same configuration to the letter (identical). The results carry the methodology's name and are never
+# mixed.
 #
 #   ./run_amd_dual_comparison.sh [MODEL] [FLAG...]
 #   ./run_amd_dual_comparison.sh
 #   FAIR_CONFIG=1 TRAIN_ITERS=50 ./run_amd_dual_comparison.sh llama
 #
-# MODEL is llama, qwen or all (default); further flags go to benchmark.py. Then run the NVIDIA side, there:
-#   ./benchmark.py --methodology max   and   ./benchmark.py --methodology identical
+# MODEL is llama, qwen or all (default); further flags go to benchmark.py. The command of the NVIDIA side that matches is
+# printed at the end: ./benchmark.py --methodology agreed, and the same with identical. For each vendor's own batch and
+# sequence too, run ./benchmark.py --engine primus --methodology max by itself.
 #
 # FAIR_CONFIG=1     only the identical configuration
 # PRIMUS_PATH, PRIMUS_GPU_MODEL, TRAIN_ITERS, HF_TOKEN as in run_primus_llama.sh
@@ -29,12 +31,16 @@ if [[ $# -gt 0 && $1 != -* ]]; then
   model=$1
   shift
 fi
-methodologies=(max identical)
+methodologies=(agreed identical)
 [[ ${FAIR_CONFIG:-0} == 1 ]] && methodologies=(identical)
 worst=0
 for methodology in "${methodologies[@]}"; do
   echo "=== methodology: $methodology ==="
   primus_train "$here" "$model" --methodology "$methodology" "$@" || worst=$?
 done
-echo "Next, on the NVIDIA machine: ./benchmark.py --methodology ${methodologies[0]}; then compare_results.py on both"
+echo "Next, on the NVIDIA machine:"
+for methodology in "${methodologies[@]}"; do
+  echo "  ./benchmark.py --model $model --methodology $methodology"
+done
+echo "Then, with the results of both machines in one folder: python3 compare_results.py"
 exit "$worst"

@@ -37,16 +37,44 @@ def configuration(made):
     )  # fmt: skip
 
 
-def test_nemo_starts_from_the_vendors_best_configuration():
+MI355X = machine("AMD Instinct MI355X", "amd", memory_gb=309.0)
+
+
+def test_nemo_starts_from_the_work_that_both_vendors_agree_on():
     made = spec(H100)
     assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192)
-    assert made.methodology == "max"
+    assert made.methodology == "agreed"
+    assert spec(H100, methodology="max").methodology == "max"
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@pytest.mark.parametrize("on", [H100, MI300X, MI355X], ids=["H100", "MI300X", "MI355X"])
+def test_agreed_is_the_same_work_on_every_gpu_and_the_micro_batch_divides_it(on, model):
+    made = spec(on, model, methodology="agreed")
+    assert (made.global_batch_size, made.sequence_length) == (128, 8192)
+    assert made.global_batch_size % (made.micro_batch_size * made.data_parallel_size) == 0
+    assert made.precision == ("fp8" if model == "llama" else "bf16")
+
+
+@pytest.mark.parametrize(
+    ("on", "model", "precision", "micro"),
+    [
+        (MI300X, "llama", "fp8", 2), (MI355X, "llama", "fp8", 4), (MI355X, "llama", "bf16", 4),
+        (MI300X, "qwen", "bf16", 2), (MI355X, "qwen", "fp8", 4),
+    ],
+)  # fmt: skip
+def test_agreed_keeps_the_vendors_micro_batch_as_far_as_it_divides(on, model, precision, micro):
+    assert spec(on, model, methodology="agreed", precision=precision).micro_batch_size == micro
+
+
+def test_agreed_keeps_the_rest_of_the_vendors_row():
+    assert configuration(spec(H100, methodology="agreed", precision="bf16"))[:3] == ("bf16", 1, 2)
 
 
 def test_asking_for_a_precision_takes_the_row_of_that_precision():
     made = spec(H100, precision="bf16")
     assert configuration(made) == ("bf16", 1, 2, 1, 128, 8192)
-    assert made.methodology == "max"
+    assert made.methodology == "agreed"
 
 
 @pytest.mark.parametrize("on", [H100, MI300X], ids=["nvd", "amd"])
@@ -66,7 +94,7 @@ def test_a_flag_that_says_otherwise_makes_the_run_the_users_own():
     made = spec(H100, global_batch_size=256)
     assert configuration(made) == ("fp8", 1, 1, 1, 256, 8192)
     assert made.methodology is None
-    assert spec(H100, global_batch_size=128).methodology == "max"
+    assert spec(H100, global_batch_size=128).methodology == "agreed"
 
 
 def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
@@ -79,7 +107,7 @@ def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
 @pytest.mark.parametrize(
     ("on", "said", "complaint"),
     [
-        (H100, {"methodology": "best"}, "--methodology best: no such methodology; choose max, identical, classic"),
+        (H100, {"methodology": "best"}, "--methodology best: no such methodology; choose agreed, max, identical"),
         (
             A100, {"methodology": "classic"},
             r"--precision fp8 \(--methodology classic\): A100 .*has no such matrix units; use --precision bf16",
@@ -127,6 +155,17 @@ def test_sides_of_different_methodologies_never_meet():
     (pair,) = compare(files).pairs
     assert pair.baseline.result.methodology == "identical"
     assert "methodology identical" in pair.baseline.label
+
+
+def test_two_vendors_best_of_other_batches_name_the_methodology_that_compares():
+    def with_work(machine, batch, length):
+        item = side(machine, "max")
+        config = item.result.training_config.model_copy(update={"global_batch_size": batch, "sequence_length": length})
+        return Loaded(path=item.path, result=item.result.model_copy(update={"training_config": config}))
+
+    (pair,) = compare([with_work("h100", 128, 8192), with_work("mi300x", 640, 2048)]).pairs
+    assert pair.fairness.verdict == "not_comparable"
+    assert "./benchmark.py --methodology agreed" in pair.fairness.sentence
 
 
 def test_two_methodologies_alone_are_not_comparable():

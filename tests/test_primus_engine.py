@@ -320,8 +320,10 @@ def test_the_dual_comparison_labels_each_result_with_its_methodology(tmp_path, c
     done = script(clone, place, "run_amd_dual_comparison.sh", "llama", "--output", str(out), **variables)
     assert done.returncode == 0, done.stderr
     made = {path.name: json.loads(path.read_text())["methodology"] for path in out.glob("*.json")}
-    both = {"benchmark_rocm_llama.json": "max", "benchmark_rocm_llama_identical.json": "identical"}
+    both = {"benchmark_rocm_llama.json": "agreed", "benchmark_rocm_llama_identical.json": "identical"}
     assert made == ({"benchmark_rocm_llama_identical.json": "identical"} if fair else both)
+    assert ("./benchmark.py --model llama --methodology agreed" in done.stdout) is not fair
+    assert "./benchmark.py --model llama --methodology identical" in done.stdout
 
 
 def test_the_configuration_check_shows_what_differs_from_the_nvidia_side(clone, place):

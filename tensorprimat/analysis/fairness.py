@@ -85,12 +85,20 @@ _OPENINGS: dict[FairnessVerdict, str] = {
 def _sentence(verdict: FairnessVerdict, differences: Sequence[Difference], unknown: Sequence[str]) -> str:
     """The verdict in words; values stand in the order baseline against candidate."""
     if verdict == "not_comparable":
-        return f"{_OPENINGS[verdict]} ({_spell([d for d in differences if _is_other_work(d)])})."
+        return f"{_OPENINGS[verdict]} ({_spell([d for d in differences if _is_other_work(d)])}).{_remedy(differences)}"
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
     opening = _OPENINGS[verdict]
     if unknown:
         opening = f"Same work only if what is not stated on both sides agrees: {', '.join(unknown)}"
     return opening + (f"; own configuration: {_spell(configured)}" if configured else "") + "."
+
+
+def _remedy(differences: Sequence[Difference]) -> str:
+    """Return how to make the work equal where only its size differs, as between vendors' own configurations."""
+    other = {difference.field for difference in differences if _is_other_work(difference)}
+    if not other or not other <= {"sequence_length", "global_batch_size", "methodology"}:
+        return ""
+    return " Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
 
 
 def _spell(differences: Sequence[Difference]) -> str:

@@ -26,7 +26,7 @@ def command(
     methodology: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="TPRIMAT_METHODOLOGY", help=METHODOLOGY, show_default="max where it knows the GPU"
+            metavar="NAME", envvar="TPRIMAT_METHODOLOGY", help=METHODOLOGY, show_default="agreed where it knows the GPU"
         ),
     ] = None,
     tensor_parallel_size: Annotated[

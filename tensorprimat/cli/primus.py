@@ -27,7 +27,7 @@ def command(
     ] = None,
     methodology: Annotated[
         str, typer.Option(metavar="NAME", help="The NVIDIA side's: max, identical or classic.")
-    ] = "max",
+    ] = "agreed",
     gpu: Annotated[str, typer.Option(metavar="GPU", help="The NVIDIA side's GPU.")] = "H100 SXM",
 ) -> int:
     """Show what a Primus configuration really sets, and how it differs from the NVIDIA side's configuration.

@@ -11,7 +11,7 @@ MODEL = "Which model: llama, qwen, mistral or all."
 ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = "Folder for results."
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
-METHODOLOGY = "Configuration to compare with: max (the vendor's best), identical on both, or classic."
+METHODOLOGY = "Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic."
 CONFIGURED = "the methodology's or the preset's"
 PARALLEL = "the methodology's, or 1"
 EXECUTOR = "Who starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
@@ -54,7 +54,7 @@ def command(
     ] = None,
     methodology: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=METHODOLOGY, show_default="max with NeMo, else none"),
+        typer.Option(metavar="NAME", help=METHODOLOGY, show_default="agreed with NeMo, else none"),
     ] = None,
     num_gpus: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs, or processes on a CPU.", show_default="all, or 1 on a CPU")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from functools import cache
 from importlib.resources import files
@@ -24,6 +24,7 @@ else:
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
+METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
 PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 """Which peak a precision runs against, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
@@ -272,10 +273,43 @@ def prices() -> tuple[Price, ...]:
 
 @cache
 def methodologies() -> tuple[Configuration, ...]:
-    """Every configuration of every methodology, in the file's order: the first that fits is the headline."""
-    return tuple(
-        Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in _read("methodologies")["configuration"]
+    """Return every configuration of every methodology, the default first: the first that fits is the headline."""
+    document = _read("methodologies")
+    rows = tuple(Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in document["configuration"])
+    return (*_agreed(rows, document["agreed"]), *rows)
+
+
+def _agreed(rows: tuple[Configuration, ...], rule: Mapping[str, Any]) -> Iterator[Configuration]:
+    """Yield the rows of a methodology with one batch and one sequence length on every platform.
+
+    FP8 is the headline where every platform has a source for it, else BF16, so that the precisions agree too.
+    """
+    tuned = [row for row in rows if row.methodology == rule["tuning_of"]]
+    for model in dict.fromkeys(row.model for row in tuned):
+        of_model = [row for row in tuned if row.model == model]
+        with_fp8 = {row.platform for row in of_model if row.precision == "fp8"}
+        headline = "fp8" if with_fp8 == {row.platform for row in of_model} else "bf16"
+        for row in sorted(of_model, key=lambda row: row.precision != headline):
+            yield _with_work(row, rule["global_batch_size"], rule["sequence_length"])
+
+
+def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
+    """Return a row with another batch and sequence length.
+
+    The micro batch becomes the largest that divides the batch of a replica and holds no more tokens than the vendor's.
+    """
+    replicas = METHODOLOGY_GPUS // (
+        row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
     )
+    most = max(1, row.micro_batch_size * row.sequence_length // length)
+    micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
+    source = f"{row.source}; batch {batch} x {length} on both platforms"
+    if micro != row.micro_batch_size:
+        source += f", micro batch {row.micro_batch_size} x {row.sequence_length} made {micro} x {length} to divide it"
+    return replace(
+        row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
+        source=source,
+    )  # fmt: skip
 
 
 def find_configuration(

@@ -42,7 +42,7 @@ LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and i
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 _SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
-DEFAULT_METHODOLOGY = "max"
+DEFAULT_METHODOLOGY = "agreed"
 
 
 @dataclass(frozen=True, kw_only=True)
