@@ -88,7 +88,7 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
     [
         ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
         ({"gpu_info": device("NVIDIA H100")}, "NVIDIA H100 may be H100 SXM, H100 PCIe or H100 NVL, which differ"),
-        ({"gpu_info": device(None)}, "the device is not known"),
+        ({"gpu_info": device(None)}, "the GPU is not known; give --gpu"),
         ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "a CPU has no entry in the catalogue of GPUs"),
         ({"config": {"precision": None}}, "the precision that ran is not stated"),
         ({"config": {"precision": "fp4"}}, "H100 SXM has no matrix units for fp4"),
@@ -99,11 +99,12 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
         ),
         (
             {"model": Model(name="llama", preset="full")},
-            "neither run nor log confirms the model's shape (the name 'llama' is a label)",
+            "MFU needs the model's dimensions, which neither run nor log states; give --shape, or --preset full if "
+            "'llama' is the published model",
         ),
         (
             {"config": {"sequence_length": None}},
-            "the sequence length is not stated; give --sequence-length when reading the log",
+            "the sequence length is not stated; give --sequence-length",
         ),
         ({"performance": {"tokens_per_second_per_gpu": None}}, "no token rate per GPU is known"),
     ],

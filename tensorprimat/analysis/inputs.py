@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tensorprimat.analysis.derived import Input
-from tensorprimat.core import catalogue, models
+from tensorprimat.core import catalogue, models, shapes
 from tensorprimat.core.catalogue import Fact, Gpu
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
@@ -25,7 +25,7 @@ def why_no_gpu(result: Result) -> str:
     if result.platform == "cpu":
         return PROCESSOR
     if not name:
-        return "the device is not known"
+        return "the GPU is not known; give --gpu"
     variants = [gpu.name for gpu in catalogue.variants(name)]
     if variants:
         return f"{name} may be {', '.join(variants[:-1])} or {variants[-1]}, which differ"
@@ -40,7 +40,7 @@ def rate_per_gpu(result: Result) -> Input:
         value=value if value and value > 0 else None,
         unit="tokens/s",
         source=_basis(result),
-        because=_reason(result, "tokens_per_second_per_gpu", "tokens_per_second") or "no token rate per GPU is known",
+        because=_reason(result, "tokens_per_second_per_gpu", "tokens_per_second") or _unknown_rate(result, "per GPU"),
     )
 
 
@@ -52,7 +52,7 @@ def rate(result: Result) -> Input:
         value=value if value and value > 0 else None,
         unit="tokens/s",
         source=_basis(result),
-        because=_reason(result, "tokens_per_second") or "no token rate is known",
+        because=_reason(result, "tokens_per_second") or _unknown_rate(result, "over all GPUs"),
     )
 
 
@@ -72,10 +72,26 @@ def _reason(result: Result, *subjects: str) -> str | None:
     return next((warning for warning in result.warnings if warning.startswith(openings)), None)
 
 
+def _unknown_rate(result: Result, of_what: str) -> str:
+    """Return why there is no token rate, with the flags of what is not stated."""
+    config = result.training_config
+    missing = [
+        flag
+        for flag, value in (
+            ("--num-gpus", config.num_gpus),
+            ("--global-batch-size", config.global_batch_size),
+            ("--sequence-length", config.sequence_length),
+        )
+        if value is None
+    ]
+    return f"no token rate {of_what} is known" + (f"; give {', '.join(missing)}" if missing else "")
+
+
 def shape(result: Result) -> Input:
-    """The model's shape, only where run or log confirms it."""
+    """The model's shape, where run or log confirms it or the user states it."""
     known, name = result.model.shape, result.model.name
-    label = f" (the name {name!r} is a label)" if name else ""
+    origin = result.provenance.assumed.get("model.shape")
+    advice = f", or --preset full if {name!r} is the published model" if name and shapes.known(name) else ""
     said = None
     if known is not None:
         preset = models.identify(known)
@@ -83,8 +99,8 @@ def shape(result: Result) -> Input:
     return Input(
         name="model shape",
         value=said,
-        source="confirmed by run or log",
-        because=f"neither run nor log confirms the model's shape{label}",
+        source=f"stated by {origin}" if origin else "confirmed by run or log",
+        because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice}",
     )
 
 
@@ -95,7 +111,7 @@ def sequence_length(result: Result) -> Input:
         value=result.training_config.sequence_length,
         unit="tokens",
         source=_config_source(result, "sequence_length"),
-        because="the sequence length is not stated; give --sequence-length when reading the log",
+        because="the sequence length is not stated; give --sequence-length",
     )
 
 
@@ -105,7 +121,7 @@ def precision(result: Result) -> Input:
         name="precision",
         value=result.training_config.precision,
         source=_config_source(result, "precision"),
-        because="the precision that ran is not stated",
+        because="the precision that ran is not stated; give --precision",
     )
 
 
@@ -118,7 +134,7 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
     ran = result.training_config.precision
     name = f"dense {ran} peak" if ran else "dense peak"
     if ran is None:
-        because = "the precision that ran is not stated"
+        because = "the precision that ran is not stated; give --precision"
     elif gpu is None:
         because = why_no_gpu(result)
     elif ran in gpu.lacks:
@@ -145,7 +161,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
         source = f"preflight of {own.host}, {own.timestamp}"
         return Input(name=name, value=measured / TERA, unit="TFLOP/s", source=source)
     if ran is None or gpu is None:
-        because = why_no_gpu(result) if gpu is None else "the precision that ran is not stated"
+        because = why_no_gpu(result) if gpu is None else "the precision that ran is not stated; give --precision"
         return Input(name=name, value=None, unit="TFLOP/s", because=because)
     return cell(
         name,
@@ -248,20 +264,31 @@ def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
                 unchecked = "" if known.checked else " (unchecked)"
                 said = f"{known.provider}, {known.date.isoformat()}{unchecked}"
                 return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=said)
-    named = gpu.name if gpu else device or "this device"
-    example = "cpu" if result.platform == "cpu" else named
+    named = "cpu" if result.platform == "cpu" else gpu.name if gpu else device or UNKNOWN_GPU
     return Input(
-        name="price", value=None, unit="USD/h", because=f'no price of {named} is known; give --price "{example}=USD"'
+        name="price", value=None, unit="USD/h", because=f'no price of {named} is known; give --price "{named}=USD"'
     )
 
 
+UNKNOWN_GPU = "unknown GPU"
+UNKNOWN_GPU_WORDS = (UNKNOWN_GPU.casefold(), "unknown", "unknown device", "this device")
+"""Names by which --price means a device that neither run nor log names."""
+
+
 def _means(written: str, result: Result, gpu: Gpu | None) -> bool:
-    """Whether a name that the user wrote stands for this device."""
+    """Return True if a name that the user wrote stands for this device."""
     if not written:
         return False
     if result.platform == "cpu":
         return written.lower() == "cpu"
-    if gpu is not None and any(gpu.name == variant.name for variant in catalogue.variants(written)):
-        return True
     name = result.gpu_info.device_name
-    return bool(name) and catalogue.plain_name(written) == catalogue.plain_name(name or "")
+    if not name:
+        return written.casefold() in UNKNOWN_GPU_WORDS
+    plain = catalogue.plain_name(written)
+    if gpu is not None and (plain == catalogue.plain_name(gpu.name) or gpu.name in _names_of(written)):
+        return True
+    return plain == catalogue.plain_name(name) or written.casefold() == name.casefold()
+
+
+def _names_of(written: str) -> tuple[str, ...]:
+    return tuple(variant.name for variant in catalogue.variants(written))

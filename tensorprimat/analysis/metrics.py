@@ -65,6 +65,8 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         said = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
         if mfu.value > 1:
             said += "; above the peak: look for a wrong sequence length, batch size, GPU count or precision"
+        if stated := _stated(result):
+            said += f"; {STATED}: {stated}"
         mfu = _with_remark(mfu, said)
     return [
         derive("tokens_per_second_per_gpu", (rate,), lambda value: value),
@@ -75,6 +77,25 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best),
         restated_tflops(result, convention),
     ]
+
+
+def _stated(result: Result) -> str:
+    """Return the facts under an MFU that do not come from the run or its log, with their origin."""
+    assumed = result.provenance.assumed
+    return ", ".join(f"{label} ({assumed[key]})" for key, label in UNDER_MFU.items() if key in assumed)
+
+
+STATED = "stated, not read"
+"""How the remark of an MFU introduces facts that the user stated."""
+UNDER_MFU = {
+    "model.shape": "model shape",
+    "device_name": "GPU",
+    "precision": "precision",
+    "num_gpus": "number of GPUs",
+    "global_batch_size": "global batch size",
+    "sequence_length": "sequence length",
+}
+"""Facts that an MFU rests on, as keys of provenance.assumed."""
 
 
 def flops_per_token(result: Result, convention: str) -> Metric:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
+
 
 def command(
     folders: Annotated[
@@ -15,6 +17,14 @@ def command(
             metavar="FOLDER", help="Folders or files.", show_default="amd-logs nvi-logs benchmark_results output"
         ),
     ] = None,
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
@@ -40,4 +50,14 @@ def command(
     """
     from tensorprimat.cli import surveying
 
-    return surveying.survey_folders(folders or [], as_json=json, as_csv=csv, save_to=output if save else None)
+    stated = facts.statements(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        preset=preset,
+        shape=shape,
+        precision=precision,
+        sequence_length=sequence_length,
+        global_batch_size=global_batch_size,
+        model_name=model_name,
+    )
+    return surveying.survey_folders(folders or [], stated, as_json=json, as_csv=csv, save_to=output if save else None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import fraction, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.reports.safe_text import one_line
@@ -18,6 +19,7 @@ from tensorprimat.reports.safe_text import one_line
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
     from tensorprimat.cli.aside import Aside
+    from tensorprimat.core.statements import Statement
     from tensorprimat.core.store import Loaded, Outcome
 
 DEFAULT_FOLDER = Path("output")
@@ -39,9 +41,14 @@ def command(
     warmup: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
     ] = None,
-    model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
-    ] = None,
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
     published: Annotated[
         bool, typer.Option("--published", help="Set what others published beside it, marked as such.")
     ] = False,
@@ -72,13 +79,23 @@ def command(
     """
     from tensorprimat.cli.aside import second_process
 
+    stated = facts.statements(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        preset=preset,
+        shape=shape,
+        precision=precision,
+        sequence_length=sequence_length,
+        global_batch_size=global_batch_size,
+        model_name=model_name,
+    )
     with second_process() as aside:
         if not no_plot:
             aside(_load_matplotlib)  # while results are read here
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(
-            _loaded(results, aside, model_name=model_name, warmup_steps=warmup),
+            _loaded(results, aside, stated, warmup_steps=warmup),
             by=by,
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             confidence=fraction("--confidence", confidence),
@@ -107,9 +124,10 @@ def _load_matplotlib() -> None:
 
 
 def _loaded(
-    results: list[Path] | None, aside: Aside, *, model_name: str | None, warmup_steps: int | None
+    results: list[Path] | None, aside: Aside, stated: Sequence[Statement], *, warmup_steps: int | None
 ) -> list[Loaded]:
     """Every result of the files and folders; what a folder holds besides is said on stderr."""
+    from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all, read_each
     from tensorprimat.core.summary import summarise
 
@@ -123,9 +141,10 @@ def _loaded(
         second = aside(read_each, files[half:], model_name)
         return [*read_each(files[:half], model_name), *second()]
 
-    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name, read=read_in_halves)
+    loaded, problems = load_all(results or [DEFAULT_FOLDER], read=read_in_halves)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
+    loaded = laid_over(loaded, stated)
     if warmup_steps is None:
         return loaded
     redeclared = []

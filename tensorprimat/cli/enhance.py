@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 from tensorprimat.reports.safe_text import one_line
@@ -35,9 +36,14 @@ def command(
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
     output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where enhanced_* is written.")] = DEFAULT_FOLDER,
-    model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
-    ] = None,
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
@@ -62,16 +68,27 @@ def command(
       2  a flag is wrong, or there is no result to look at
     """
     from tensorprimat.analysis.returns import economics
+    from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all, write_atomically
     from tensorprimat.reports import enhanced, enhanced_json
 
+    stated = facts.statements(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        preset=preset,
+        shape=shape,
+        precision=precision,
+        sequence_length=sequence_length,
+        global_batch_size=global_batch_size,
+        model_name=model_name,
+    )
     assumptions = assumed(price, flops, budget_tokens, near=results or [DEFAULT_FOLDER])
     if not results and not DEFAULT_FOLDER.is_dir():
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
-    loaded, problems = load_all(results or [DEFAULT_FOLDER], model_name=model_name)
+    loaded, problems = load_all(results or [DEFAULT_FOLDER])
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
-    content = economics(loaded, assumptions)
+    content = economics(laid_over(loaded, stated), assumptions)
     folder = writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {} if no_plot else _pictures(content)
     document = enhanced_json.render(content)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
+
 
 def command(
     logs: Annotated[
@@ -15,15 +17,17 @@ def command(
     log_file: Annotated[
         list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as a flag; may be repeated.")
     ] = None,
-    model_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="llama, qwen, mistral …; names the result file.")
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
+    micro_batch_size: Annotated[
+        list[str] | None, typer.Option(metavar="[SIDE=]N", help="Sequences of one forward pass.")
     ] = None,
-    num_gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs of the run.")] = None,
-    global_batch_size: Annotated[int | None, typer.Option(metavar="N", help="Sequences of one optimizer step.")] = None,
-    micro_batch_size: Annotated[int | None, typer.Option(metavar="N", help="Sequences of one forward pass.")] = None,
-    sequence_length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a sequence.")] = None,
-    precision: Annotated[str | None, typer.Option(metavar="P", help="fp32, tf32, bf16, fp16, fp8 or fp4.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Device, e.g. MI300X or 'NVIDIA H100'.")] = None,
     warmup: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
     ] = None,
@@ -66,20 +70,21 @@ def command(
       2  a flag is wrong, or a log cannot be read or holds no step timing; the others are still written
     """
     from tensorprimat.cli import extraction
-    from tensorprimat.logs.format import Given
 
     if formats:
         return extraction.show_formats()
     return extraction.extract(
         [*(logs or []), *(log_file or [])],
-        given=Given(
-            model_name=model_name,
-            num_gpus=num_gpus,
-            global_batch_size=global_batch_size,
-            micro_batch_size=micro_batch_size,
-            sequence_length=sequence_length,
-            precision=precision.lower() if precision else None,
+        stated=facts.statements(
             gpu=gpu,
+            num_gpus=num_gpus,
+            preset=preset,
+            shape=shape,
+            precision=precision,
+            sequence_length=sequence_length,
+            global_batch_size=global_batch_size,
+            model_name=model_name,
+            micro_batch_size=micro_batch_size,
             warmup_steps=warmup,
         ),
         output=output,

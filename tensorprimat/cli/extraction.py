@@ -13,8 +13,8 @@ from tensorprimat import logs
 from tensorprimat.cli import explaining
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
-from tensorprimat.core.records import LARGEST_COUNT, Result
-from tensorprimat.logs.format import Given
+from tensorprimat.core.records import Result
+from tensorprimat.core.statements import Statement, check_sides, given_for, words_of_file
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
@@ -34,7 +34,7 @@ def show_formats() -> int:
 def extract(
     named: Sequence[str],
     *,
-    given: Given,
+    stated: Sequence[Statement],
     output: Path,
     format: str | None,
     segment: str | None,
@@ -43,11 +43,13 @@ def extract(
     follow: bool,
 ) -> int:
     """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
-    _check(given, format)
+    if format is not None:
+        logs.named(format)
     wanted = _segment(segment)
     paths = expand(named)
+    check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
-        _follow(paths, given, format)
+        _follow(paths, stated, format)
     refused: list[TensorPrimatError] = []
 
     def refuse(error: TensorPrimatError) -> None:
@@ -56,7 +58,7 @@ def extract(
         _say(str(error))
         refused.append(error)
 
-    read = read_each(paths, given=given, format=format, segment=wanted, refuse=refuse)
+    read = read_each(paths, stated, format=format, segment=wanted, refuse=refuse)
     results, notes = (read, []) if wanted == EACH else joined(read)
     failed = bool(refused)
     for note in notes:
@@ -90,22 +92,6 @@ def expand(named: Sequence[str]) -> list[str]:
             raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
         paths += found
     return list(dict.fromkeys(paths))
-
-
-def _check(given: Given, format: str | None) -> None:
-    if format is not None:
-        logs.named(format)
-    for field, flag in logs.FLAGS.items():
-        value = getattr(given, field)
-        if isinstance(value, int) and value < (0 if field == "warmup_steps" else 1):
-            raise UsageError(f"{flag} {value}: must be {0 if field == 'warmup_steps' else 1} or more")
-        if isinstance(value, int) and value > LARGEST_COUNT:
-            raise UsageError(f"{flag} {value}: is more than there can be")
-    known = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
-    if given.precision is not None and given.precision not in known:
-        raise UsageError(f"--precision {given.precision}: must be one of {', '.join(known)}")
-    if given.model_name is not None and not given.model_name.strip():
-        raise UsageError("--model-name is empty")
 
 
 def _segment(text: str | None) -> int | None:
@@ -157,7 +143,7 @@ def _say_summary(extracted: Extracted) -> None:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)
 
 
-def _follow(paths: Sequence[str], given: Given, format: str | None) -> None:
+def _follow(paths: Sequence[str], stated: Sequence[Statement], format: str | None) -> None:
     """One line per growth of the log, until Ctrl-C."""
     if len(paths) != 1 or paths[0] == logs.STDIN:
         raise UsageError("--follow watches one file")
@@ -169,7 +155,7 @@ def _follow(paths: Sequence[str], given: Given, format: str | None) -> None:
             started = time.monotonic()
             if (state := _state(path)) != seen:
                 seen = state
-                _say(_progress(path, given, format))
+                _say(_progress(path, stated, format))
             time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
     except KeyboardInterrupt:
         print(file=sys.stderr)
@@ -184,12 +170,12 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _progress(path: Path, given: Given, format: str | None) -> str:
+def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
     """What a growing log says by now; a launcher creates it empty, and rotating takes it away for a moment."""
     try:
         if path.stat().st_size == 0:
             return "no measured step yet: the log is empty"
-        return explaining.one_liner(logs.read(path, given=given, format=format))
+        return explaining.one_liner(logs.read(path, given=given_for(stated, path), format=format))
     except FileNotFoundError:
         return f"{path} is gone; waiting for it"
     except NotALogError:

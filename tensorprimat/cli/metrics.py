@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.enhance import FLOPS, PRICE, assumed
 
 
@@ -17,9 +18,14 @@ def command(
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
-    model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model of an old file that does not say which.")
-    ] = None,
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Show every derived figure of one result: MFU, memory, energy, cost, time to train, and what each rests on.
@@ -38,11 +44,22 @@ def command(
       2  a flag is wrong, or the file is no result
     """
     from tensorprimat.analysis.returns import economics
+    from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import Loaded, load
     from tensorprimat.reports import enhanced, enhanced_json
 
-    loaded = Loaded(path=result, result=load(result, model_name=model_name))
-    content = economics([loaded], assumed(price, flops, budget_tokens, near=[result]))
+    stated = facts.statements(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        preset=preset,
+        shape=shape,
+        precision=precision,
+        sequence_length=sequence_length,
+        global_batch_size=global_batch_size,
+        model_name=model_name,
+    )
+    loaded = laid_over([Loaded(path=result, result=load(result))], stated)
+    content = economics(loaded, assumed(price, flops, budget_tokens, near=[result]))
     if json:
         print(enhanced_json.render(content), end="")
         return 0

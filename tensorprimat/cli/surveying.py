@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tensorprimat.core import identity, processes, store
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.records import Result
+from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
 from tensorprimat.logs.paths import named_by_path
@@ -71,8 +73,10 @@ COLUMNS: Mapping[str, Callable[[Finding], Value]] = {
 """Columns of --csv, in their order."""
 
 
-def survey_folders(folders: Sequence[Path], *, as_json: bool, as_csv: bool, save_to: Path | None) -> int:
-    """Read everything, print it in one of three forms, save results. Returns the exit code.
+def survey_folders(
+    folders: Sequence[Path], stated: Sequence[Statement], *, as_json: bool, as_csv: bool, save_to: Path | None
+) -> int:
+    """Read everything, lay stated facts over it, print it in one of three forms, save results. Returns the exit code.
 
     Raises UsageError and InputError for what was asked wrongly; whatever is wrong with a file is in the output.
     """
@@ -81,8 +85,13 @@ def survey_folders(folders: Sequence[Path], *, as_json: bool, as_csv: bool, save
     places = _places(folders)
     if save_to is not None:
         options.writable_folder("--output", save_to)
-    found, foreign = _read(list(survey.items(places)))
-    saved = _save(found, save_to) if save_to is not None else []
+    items = list(survey.items(places))
+    found, foreign = _read(items, stated)
+    if stated and found:
+        check_sides(stated, [_words(finding) for finding in found])
+    saved = (
+        _save(found, save_to, partial(survey.look, stated=stated, alone=len(items) == 1)) if save_to is not None else []
+    )
     if as_json:
         print(json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False))
     elif as_csv:
@@ -110,10 +119,15 @@ def _places(folders: Sequence[Path]) -> list[Path]:
     return known
 
 
-def _read(items: Sequence[survey.Item]) -> tuple[list[Finding], int]:
+def _words(finding: Finding) -> set[str]:
+    """Names by which --gpu SIDE=… can mean a finding."""
+    return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
+
+
+def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[list[Finding], int]:
     """What the items hold, and how many hold nothing; with a progress bar where a person is waiting."""
     found, foreign = [], 0
-    for finding in _with_progress(_looked_at(items), len(items)):
+    for finding in _with_progress(_looked_at(items, stated), len(items)):
         if finding.is_foreign:
             foreign += 1
         else:
@@ -121,26 +135,27 @@ def _read(items: Sequence[survey.Item]) -> tuple[list[Finding], int]:
     return found, foreign
 
 
-def _looked_at(items: Sequence[survey.Item]) -> Iterator[Finding]:
+def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[Finding]:
     """The findings in the order of the items, by several processes where there are many.
 
     Raises RunError where the system ends one of them.
     """
+    look = partial(_look, stated=stated, alone=len(items) == 1)
     workers = min(usable_cores(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
     if workers < 2:
-        yield from map(_look, items)
+        yield from map(look, items)
         return
     # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=(os.getpid(),)) as pool:
         try:
-            yield from pool.map(_look, items, chunksize=ITEMS_AT_ONCE)
+            yield from pool.map(look, items, chunksize=ITEMS_AT_ONCE)
         except BrokenProcessPool as error:
             raise RunError("a process that read files was killed, perhaps for want of memory") from error
 
 
-def _look(item: survey.Item) -> Finding:
-    return survey.look(item).without_steps()
+def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> Finding:
+    return survey.look(item, stated, alone=alone).without_steps()
 
 
 def _begin(parent: int) -> None:
@@ -168,7 +183,7 @@ def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]
             yield finding
 
 
-def _save(found: Sequence[Finding], folder: Path) -> list[Path]:
+def _save(found: Sequence[Finding], folder: Path, look: Callable[[survey.Item], Finding]) -> list[Path]:
     """Save results of logs and event files, those of one benchmark as its runs; return the files.
 
     Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
@@ -183,7 +198,7 @@ def _save(found: Sequence[Finding], folder: Path) -> list[Path]:
         read = [
             Extracted(logs=(str(finding.path),), result=result)
             for finding in ordered
-            if (result := survey.look(finding.item).result) is not None
+            if (result := look(finding.item).result) is not None
         ]
         whole, notes = joined([one for one in read if one.result.complete])
         for note in notes:

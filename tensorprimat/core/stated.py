@@ -225,21 +225,22 @@ def _model(model: Model, given: Given, notes: _Notes) -> Model:
         same=model.name is not None and names.key(model.name) == names.key(given.model_name),
     ):
         model = model.model_copy(update={"name": names.resolve(given.model_name)})
-    named, flag = _stated_shape(model, given)
+    named, flag = _stated_shape(model, given, notes)
     if named is None:
         return model
+    typed = named.text if given.shape is not None else given.preset
     known = None if model.shape is None else _described(model.shape)
-    if not notes.settle("model shape", known, named.text, flag, key="model.shape", same=model.shape == named.shape):
+    if not notes.settle("model shape", known, typed, flag, key="model.shape", same=model.shape == named.shape):
         return model
     counted = models.parameters(named.shape)
     if model.shape == named.shape:
         return model
     if model.parameters and known is None and abs(counted / model.parameters - 1) > SAME_SIZE:
         notes.warnings.append(
-            f"model shape: {flag} {named.text} has {counted:,} parameters, but the log says {model.parameters:,}; MFU "
+            f"model shape: {flag} {typed} has {counted:,} parameters, but the log says {model.parameters:,}; MFU "
             "rests on the stated shape"
         )
-    notes.assumed["model.shape"] = f"{flag} {named.text}" + (f" ({named.assumption})" if named.assumption else "")
+    notes.assumed["model.shape"] = f"{flag} {typed}" + (f" ({named.assumption})" if named.assumption else "")
     preset = named.preset
     return model.model_copy(
         update={
@@ -251,16 +252,22 @@ def _model(model: Model, given: Given, notes: _Notes) -> Model:
     )
 
 
-def _stated_shape(model: Model, given: Given) -> tuple[NamedShape | None, str]:
-    """Return the stated shape with its flag. Raises UsageError for a preset of a model that has none."""
+def _stated_shape(model: Model, given: Given, notes: _Notes) -> tuple[NamedShape | None, str]:
+    """Return the stated shape with its flag.
+
+    A preset that the model does not have raises UsageError, or is a warning where it is stated for several models.
+    """
     if given.shape is not None:
         return given.shape, "--shape"
     if given.preset is None:
         return None, "--preset"
     named = shapes.of_preset(given.preset, model.name)
-    if named is None:
+    if named is None and model.shape is None:
         called = f"the model {model.name!r}" if model.name else "a model without a name (--model-name)"
-        raise UsageError(f"--preset {given.preset}: no preset of {called} is known; state its dimensions with --shape")
+        refusal = f"no preset of {called} is known; state its dimensions with --shape"
+        if given.overrules:
+            raise UsageError(f"--preset {given.preset}: {refusal}")
+        notes.warnings.append(f"model shape: --preset {given.preset} is left out, because {refusal}")
     return named, "--preset"
 
 

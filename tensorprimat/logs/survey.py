@@ -16,6 +16,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
 from tensorprimat.core.records import Result
+from tensorprimat.core.statements import Statement, amended, words_of, words_of_file
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import excel, paths, tensorboard
 from tensorprimat.logs.profile import Profile
@@ -84,14 +85,19 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
             yield from _of_files([path], path.parent)
 
 
-def look(item: Item) -> Finding:
-    """Read one item; every reason why that fails is in the finding. Raises MissingPackageError only."""
+def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> Finding:
+    """Read one item; every reason why that fails is in the finding.
+
+    stated: facts that the user states; alone: the item is all there is. Raises UsageError for a preset that the model
+    does not have.
+    """
     if item.problem is not None:
         return Finding(item=item, problem=item.problem)
     try:
         if item.ranks:
             return Finding(item=item, profile=excel.read_profile(item.ranks))
-        return Finding(item=item, result=paths.with_facts(logs.read(item.path), _parts(item)))
+        result = _with_stated(logs.read(item.path), item, stated, alone)
+        return Finding(item=item, result=paths.with_facts(result, _parts(item)))
     except NoFormatError:
         return Finding(item=item)
     except InputError as error:
@@ -159,6 +165,12 @@ def _is_other_data(path: Path) -> bool:
         return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)
     except TensorPrimatError:
         return False
+
+
+def _with_stated(result: Result, item: Item, stated: Sequence[Statement], alone: bool) -> Result:
+    if not stated:
+        return result
+    return amended(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
 
 
 def _parts(item: Item) -> tuple[str, ...]:

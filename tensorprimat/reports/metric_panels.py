@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.analysis.derived import Metric
+from tensorprimat.analysis.metrics import STATED
 from tensorprimat.analysis.returns import Economics
 from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import canvas, words
@@ -91,6 +92,8 @@ def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Loo
 def _said(drawn: Drawn, metrics: Metrics) -> str:
     """The figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
+    if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
+        return f"{figure} (rests on stated facts)"
     if drawn.beside is None:
         return figure
     beside = metrics[drawn.beside]

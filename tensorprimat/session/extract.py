@@ -12,9 +12,9 @@ from tensorprimat import logs
 from tensorprimat.core import identity
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.records import Result
+from tensorprimat.core.statements import Statement, given_for
 from tensorprimat.core.summary import pool
 from tensorprimat.logs import paths as paths_of_logs
-from tensorprimat.logs.format import Given
 from tensorprimat.logs.text import Log
 
 EACH = 0  # no training has this number
@@ -38,8 +38,8 @@ class _Benchmark:
 
 def read_each(
     paths: Sequence[str],
+    stated: Sequence[Statement],
     *,
-    given: Given,
     format: str | None,
     refuse: Callable[[TensorPrimatError], None],
     segment: int | None = None,
@@ -52,6 +52,7 @@ def read_each(
     read: list[Extracted] = []
     for path in paths:
         try:
+            given = given_for(stated, path)
             if segment == EACH:
                 results = logs.read_each(path, given=given, format=format)
             else:

@@ -1,0 +1,60 @@
+"""Options by which a user states facts that a log or result lacks: the same flags for every command that reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tensorprimat.core.statements import Statement
+
+GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100', where a log or result names none."
+NUM_GPUS = "GPUs of the run."
+PRESET = "Preset of the model that the log or result names: full confirms that it is the published one."
+SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
+PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
+SEQUENCE_LENGTH = "Tokens of a sequence."
+GLOBAL_BATCH_SIZE = "Sequences of one optimizer step."
+MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
+
+Gpu = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=GPU)]
+NumGpus = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=NUM_GPUS)]
+Preset = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=PRESET)]
+Shape = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]SHAPE", help=SHAPE)]
+Precision = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]P", help=PRECISION)]
+SequenceLength = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=SEQUENCE_LENGTH)]
+GlobalBatchSize = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=GLOBAL_BATCH_SIZE)]
+ModelName = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]MODEL", help=MODEL_NAME)]
+
+
+def statements(
+    *,
+    gpu: list[str] | None,
+    num_gpus: list[str] | None,
+    preset: list[str] | None,
+    shape: list[str] | None,
+    precision: list[str] | None,
+    sequence_length: list[str] | None,
+    global_batch_size: list[str] | None,
+    model_name: list[str] | None,
+    micro_batch_size: list[str] | None = None,
+    warmup_steps: int | None = None,
+) -> tuple[Statement, ...]:
+    """Return the stated facts, checked. Raises UsageError that names the flag."""
+    from tensorprimat.core.statements import read
+
+    return read(
+        {
+            "model_name": model_name,
+            "gpu": gpu,
+            "num_gpus": num_gpus,
+            "preset": preset,
+            "shape": shape,
+            "precision": precision,
+            "sequence_length": sequence_length,
+            "global_batch_size": global_batch_size,
+            "micro_batch_size": micro_batch_size,
+            "warmup_steps": warmup_steps,
+        }
+    )

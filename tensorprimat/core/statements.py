@@ -1,0 +1,163 @@
+"""Stated facts as a command line has them: `VALUE` for everything that is read, `SIDE=VALUE` for one log or result.
+
+A side is named by its file (name, stem or folder), platform, device, model, engine or precision, whatever tells it from
+the others. `core/stated` lays the facts over a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import catalogue, shapes, stated
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import LARGEST_COUNT, Result
+from tensorprimat.core.stated import ALL_FLAGS, Given
+from tensorprimat.core.store import Loaded
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
+PLATFORM_WORDS = {
+    "nvd": ("nvd", "nvidia", "cuda"),
+    "amd": ("amd", "rocm"),
+    "cpu": ("cpu",),
+    None: ("unknown",),
+}
+"""Words for a platform on a command line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """One fact as it was typed."""
+
+    field: str
+    """Of `stated.Given`."""
+    value: Any
+    side: str | None
+    """None: for everything that is read."""
+    typed: str
+
+    @property
+    def flag(self) -> str:
+        """Return the flag with what was typed."""
+        return f"{ALL_FLAGS[self.field]} {self.typed}"
+
+
+def read(typed: Mapping[str, Sequence[str] | str | int | None]) -> tuple[Statement, ...]:
+    """Return the facts of a command line, checked. typed: field of Given → values as typed, None where not stated.
+
+    Raises UsageError that names the flag for a value that cannot be, and for a fact that is stated twice.
+
+    >>> [(one.value, one.side) for one in read({"gpu": ["H100", "amd=MI300X"], "num_gpus": ["8"]})]
+    [('H100', None), ('MI300X', 'amd'), (8, None)]
+    """
+    found: list[Statement] = []
+    for field, values in typed.items():
+        for text in [] if values is None else [values] if isinstance(values, (str, int)) else values:
+            side, value = _parted(field, str(text))
+            one = Statement(field=field, value=_value(field, value, str(text)), side=side, typed=str(text))
+            if any((one.field, one.side) == (other.field, other.side) for other in found):
+                raise UsageError(f"{one.flag}: stated twice; name a side: {ALL_FLAGS[field]} SIDE={value}")
+            found.append(one)
+    return tuple(found)
+
+
+def _parted(field: str, text: str) -> tuple[str | None, str]:
+    """Return side and value of "SIDE=VALUE"; a shape by its numbers has a sign of equality of its own."""
+    side, equals, value = text.partition("=")
+    if not equals or (field == "shape" and (shapes.NUMBERS.fullmatch(text) or Path(text).exists())):
+        return None, text
+    return side.strip(), value
+
+
+def _value(field: str, text: str, typed: str) -> Any:
+    flag = ALL_FLAGS[field]
+    if not text.strip():
+        raise UsageError(f"{flag} is empty" if not typed.strip() else f"{flag} {typed}: has no value")
+    if field in ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "warmup_steps"):
+        return _count(flag, text, least=0 if field == "warmup_steps" else 1)
+    if field == "precision":
+        if text.lower() not in PRECISIONS:
+            raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
+        return text.lower()
+    return shapes.parse(text) if field == "shape" else text.strip()
+
+
+def _count(flag: str, text: str, *, least: int) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        raise UsageError(f"{flag} {text}: must be a whole number") from None
+    if count < least:
+        raise UsageError(f"{flag} {count}: must be {least} or more")
+    if count > LARGEST_COUNT:
+        raise UsageError(f"{flag} {count}: is more than there can be")
+    return count
+
+
+def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:
+    """Return the results with the stated facts laid over them (see `stated.amended`).
+
+    A fact for everything only fills where there are several results. Raises UsageError for a side that none of the
+    results has.
+    """
+    if not statements:
+        return list(loaded)
+    words = [words_of_file(item.path) | words_of(item.result) for item in loaded]
+    check_sides(statements, words)
+    alone = len(loaded) == 1
+    return [
+        replace(item, result=amended(item.result, statements, own, alone=alone))
+        for item, own in zip(loaded, words, strict=True)
+    ]
+
+
+def amended(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:
+    """Return a result with the facts that are meant for it. words: names of it; alone: it is the only one."""
+    own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
+    for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}
+    if alone:
+        return stated.amended(result, Given(**for_all, **own))
+    return stated.amended(stated.amended(result, Given(**for_all, overrules=False)), Given(**own))
+
+
+def given_for(statements: Sequence[Statement], path: str | Path) -> Given:
+    """Return the facts stated for a log that the user named."""
+    words = words_of_file(Path(path))
+    own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
+    return Given(**{**{one.field: one.value for one in statements if one.side is None}, **own})
+
+
+def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]]) -> None:
+    """Raise UsageError for a fact about a side that nothing here is called by. words: names of each that was read."""
+    known = set().union(*words)
+    for one in statements:
+        if one.side is not None and one.side.casefold() not in known:
+            telling = sorted(
+                word for word in known if sum(word in names for names in words) < len(words) or len(words) == 1
+            )
+            names = ", ".join(telling or sorted(known))
+            raise UsageError(f"{one.flag}: nothing that was read is called {one.side!r}; there are {names}")
+
+
+def words_of_file(path: Path) -> set[str]:
+    """Return the names by which a file can be meant, in lower case."""
+    return {name.casefold() for name in (str(path), path.name, path.stem, path.parent.name) if name not in ("", "-")}
+
+
+def words_of(result: Result) -> set[str]:
+    """Return the names by which a result can be meant, in lower case."""
+    device = result.gpu_info.device_name
+    gpu = catalogue.find_gpu(device, result.gpu_info.total_memory_gb)
+    facts = (
+        *PLATFORM_WORDS[result.platform],
+        device,
+        catalogue.plain_name(device or ""),
+        gpu.name if gpu else None,
+        result.model.name,
+        result.model.preset,
+        result.provenance.engine,
+        result.training_config.precision,
+    )
+    return {fact.casefold() for fact in facts if fact}

@@ -1,0 +1,187 @@
+"""The same flags state the same facts in every command that reads logs or results."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from importlib import import_module
+
+import numpy as np
+import pytest
+from test_run_command import write_log
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.statements import laid_over, read
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import summarise
+
+FACTS = (*("gpu", "num_gpus", "preset", "shape", "precision", "sequence_length", "global_batch_size", "model_name"),)
+READERS = ("extract", "compare", "enhance", "metrics", "analyze")
+STATED = [
+    *("--gpu", "MI300X", "--num-gpus", "8", "--shape", "llama3.1-8b", "--precision", "bf16"),
+    *("--sequence-length", "8192", "--global-batch-size", "128"),
+]
+
+
+def bare(path, *, seconds=10.0, platform="amd", name="llama", **config):
+    """A result file that states nothing but its step times."""
+    result = Result(
+        platform=platform,
+        gpu_info=GpuInfo(),
+        model=Model(name=name),
+        training_config=TrainingConfig(**config),
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps({"index": np.arange(1, 23), "seconds": np.full(22, seconds)}),
+    )
+    path.parent.mkdir(exist_ok=True)
+    store.write(summarise(result), path)
+    return path
+
+
+def run(*arguments):
+    return main(list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_every_command_that_reads_takes_every_fact_with_one_help_text(command):
+    parameters = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
+    assert set(FACTS) - set(parameters) == set()
+    reference = inspect.signature(import_module("tensorprimat.cli.compare").command, eval_str=True).parameters
+    for fact in ("gpu", "shape", "model_name"):
+        assert reference[fact].annotation.__metadata__[0].help in parameters[fact].annotation.__metadata__[0].help
+
+
+def mfu_of(document):
+    return document["results"][0]["metrics"]["mfu"]
+
+
+def test_metrics_shows_an_mfu_that_rests_on_stated_facts_and_says_so(tmp_path, capsys):
+    path = bare(tmp_path / "old.json")
+    assert run("metrics", path, "--json") == 0
+    assert mfu_of(json.loads(capsys.readouterr().out))["value"] is None
+    assert run("metrics", path, "--json", *STATED) == 0
+    mfu = mfu_of(json.loads(capsys.readouterr().out))
+    assert mfu["value"] == pytest.approx(0.516, abs=0.01)
+    assert "stated, not read: model shape (--shape llama3.1-8b), GPU (--gpu)" in mfu["remark"]
+
+
+def test_enhance_and_compare_show_the_same_mfu(tmp_path):
+    path = bare(tmp_path / "old.json")
+    assert run("enhance", path, "--output-dir", tmp_path / "out", "--no-plot", *STATED) == 0
+    document = json.loads((tmp_path / "out" / "enhanced_metrics.json").read_text())
+    assert mfu_of(document)["value"] == pytest.approx(0.516, abs=0.01)
+    assert run("compare", path, "--output-dir", tmp_path / "out", "--no-plot", *STATED) == 0
+    report = (tmp_path / "out" / "comparison_report.md").read_text()
+    assert "51.6 %" in report
+    assert "stated, not read: model shape (--shape llama3.1-8b)" in report
+    assert "tokens_per_second: unknown" not in report
+
+
+def test_analyze_fills_results_and_names_none_of_what_was_answered(tmp_path, capsys):
+    bare(tmp_path / "old" / "one.json")
+    assert run("analyze", tmp_path / "old", "--json", *STATED) == 0
+    (row,) = json.loads(capsys.readouterr().out)["files"]
+    assert (row["gpu"], row["num_gpus"]) == ("MI300X", 8)
+    assert row["tokens_per_second_per_gpu"] == pytest.approx(128 * 8192 / 10 / 8)
+    assert not [warning for warning in row["warnings"] if "--" in warning]
+
+
+def test_extract_reads_a_log_with_its_shape_stated(tmp_path):
+    log = tmp_path / "train.log"
+    write_log(log)
+    assert (
+        run("extract", log, "--output", tmp_path / "out", "--model-name", "llama", "--preset", "full", *STATED[:2]) == 0
+    )
+    result = store.load(next((tmp_path / "out").glob("*.json")))
+    assert result.model.parameters == 8_030_261_248
+    assert result.provenance.assumed["model.shape"] == "--preset full"
+    assert result.gpu_info.total_memory_gb == pytest.approx(191.98 * 2**30 / 1e9)
+
+
+# Several sides
+
+
+def two(tmp_path):
+    return [
+        Loaded(path=path, result=store.load(path))
+        for path in (
+            bare(tmp_path / "base" / "benchmark_cuda_llama.json", platform="nvd", num_gpus=4),
+            bare(tmp_path / "new" / "benchmark_rocm_llama.json"),
+        )
+    ]
+
+
+def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_path):
+    first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["8"]})))
+    assert (first.training_config.num_gpus, second.training_config.num_gpus) == (4, 8)
+    assert any("--num-gpus SIDE=8 overrules it" in warning for warning in first.warnings)
+
+
+@pytest.mark.parametrize("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
+def test_a_fact_for_one_side_reaches_that_side_alone(tmp_path, side):
+    first, second = (item.result for item in laid_over(two(tmp_path), read({"gpu": [f"{side}=H100"]})))
+    assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100", None)
+
+
+def test_a_fact_for_one_side_overrules_what_its_file_says(tmp_path):
+    first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["base=8", "16"]})))
+    assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)
+    assert any(w == "num_gpus: --num-gpus 8 is used, though the log says 4" for w in first.warnings)
+
+
+def test_a_side_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    with pytest.raises(UsageError, match=r"--gpu tpu=v5: nothing that was read is called 'tpu'; there are .*base.*new"):
+        laid_over(two(tmp_path), read({"gpu": ["tpu=v5"]}))
+
+
+def test_a_shape_by_numbers_is_for_all_and_one_with_a_side_for_that_side():
+    numbers, for_side, known = read({"shape": ["mine=384/1536/6/6", "base=own=384/1536/6/6", "amd=llama"]})
+    assert (numbers.side, numbers.value.name) == (None, "mine")
+    assert (for_side.side, for_side.value.name) == ("base", "own")
+    assert (known.side, known.value.name) == ("amd", "Llama-3.1-8B")
+
+
+@pytest.mark.parametrize("command", ["compare", "enhance", "metrics", "analyze", "extract"])
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--num-gpus", "0"], "--num-gpus 0: must be 1 or more"),
+        (["--num-gpus", "many"], "--num-gpus many: must be a whole number"),
+        (["--sequence-length", "9" * 30], "is more than there can be"),
+        (["--precision", "fp7"], "--precision fp7: must be one of"),
+        (["--shape", "gpt"], "--shape gpt: "),
+        (["--model-name", " "], "--model-name is empty"),
+        (["--gpu", "A100", "--gpu", "H100"], "--gpu H100: stated twice"),
+        (["--gpu", "tpu=v5"], "nothing that was read is called 'tpu'"),
+    ],
+)
+def test_a_wrong_fact_is_one_line_that_names_the_flag(tmp_path, capsys, command, flags, says):
+    path = bare(tmp_path / "old.json")
+    output = {"compare": ["--output-dir", tmp_path / "o"], "enhance": ["--output-dir", tmp_path / "o"]}
+    assert run(command, path, *output.get(command, []), *flags) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "o").exists()
+
+
+# Prices
+
+
+@pytest.mark.parametrize("device", [None, "Unit 7", "H100", "A100"])
+def test_the_price_key_that_a_remedy_names_is_accepted(tmp_path, capsys, device):
+    path = bare(tmp_path / "old.json", sequence_length=128, global_batch_size=4, num_gpus=8)
+    result = store.load(path)
+    store.write(result.model_copy(update={"gpu_info": GpuInfo(device_name=device)}), path)
+    assert run("metrics", path, "--json") == 0
+    price = json.loads(capsys.readouterr().out)["results"][0]["metrics"]["price_usd_per_gpu_hour"]
+    if price["value"] is None:
+        key = price["reason"].partition('--price "')[2].partition("=USD")[0]
+        assert run("metrics", path, "--json", "--price", f"{key}=2.5") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["results"][0]["metrics"]["price_usd_per_gpu_hour"]["value"] == 2.5
+        assert not any("--price" in warning for warning in document.get("warnings", []))
