@@ -35,6 +35,7 @@ COMMANDS = {
     "aggregate": "tables and plots of a folder of cells",
     "preflight": "what this machine can do at best",
     "primus": "what a Primus configuration trains, beside the NVIDIA side's",
+    "verify": "check hashes and figures of a folder of results",
     "processes": "who uses GPU memory; end leftover training processes",
 }
 """Command → what the overview says of it; each is the function `command` in the module of its name in this room."""

@@ -300,7 +300,7 @@ def load(path: Path, *, model_name: str | None = None) -> Result:
 
     model_name: for files of version 1, which do not say it. Raises InputError with the reason for anything else.
     """
-    return _from_document(_read_json(path), path, model_name=model_name)
+    return _from_document(read_json(path), path, model_name=model_name)
 
 
 def _from_document(document: Any, path: Path, *, model_name: str | None) -> Result:
@@ -339,7 +339,8 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
     return result
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return the document of a JSON file. Raises InputError for what is none, or too large to be a result."""
     content = regular.content(path, most_bytes=LARGEST_RESULT_BYTES)
     if not content.strip():
         raise InputError("the file is empty", path=path)
@@ -416,7 +417,7 @@ def read_each(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
 
 def _outcome(file: Path, model_name: str | None) -> Outcome:
     try:
-        document = _read_json(file)
+        document = read_json(file)
         return _from_document(document, file, model_name=model_name) if is_result(document) else None
     except InputError as error:
         return error

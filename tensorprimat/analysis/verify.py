@@ -1,0 +1,230 @@
+"""Verification of a folder of results: hashes of logs and series, and every figure computed again from its steps.
+
+A finding names the file, its state and the reason. States that count as wrong: `differs` (what is there is not what was
+written), `missing` (what a result needs is gone) and `foreign` (nothing here wrote or names it). `unchecked` says what
+could not be verified, such as a log that is not on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tensorprimat.core import cells, preflight, processes, regular, series, store
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import SCHEMA_VERSION, Result
+
+State = Literal["ok", "differs", "missing", "foreign", "unchecked"]
+WRONG: tuple[State, ...] = ("differs", "missing", "foreign")
+REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
+"""Kinds of JSON that are written from results and hold no measurement of their own."""
+ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
+SPREAD = 5e-5  # of the mean: a deviation of series with 6 digits
+MOST_FIGURES = 5  # named in one sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One statement about one file."""
+
+    path: Path
+    state: State
+    says: str
+
+
+def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
+    """Verify every result, cell and series file of a folder and the folders in it.
+
+    logs: further folders in which the logs of the results may be. Raises InputError where the folder is none.
+    """
+    if not folder.is_dir():
+        raise InputError("no such folder" if not folder.exists() else "a file, not a folder", path=folder)
+    files = _files(folder)
+    places = _by_name([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))])
+    findings: list[Finding] = []
+    named: set[Path] = set()
+    for path in files:
+        if path.suffix == ".json":
+            findings += _document(path, places, named)
+    for path in files:
+        findings += _beside(path, named)
+    return [*findings, *_latest(folder, files)]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return all files below a folder in the order of their names; links to folders are not followed."""
+    return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
+
+
+def _flat(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
+    except OSError:
+        return []
+
+
+def _by_name(paths: Iterable[Path]) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        if path.suffix != ".json":
+            found.setdefault(path.name, []).append(path)
+    return found
+
+
+def _document(path: Path, places: Mapping[str, Sequence[Path]], named: set[Path]) -> Iterator[Finding]:
+    """Verify one JSON file; enters the series files that it names."""
+    try:
+        document = store.read_json(path)
+    except InputError as error:
+        yield Finding(path=path, state="differs", says=f"cannot be read: {error.what}")
+        return
+    if store.is_result(document):
+        name = document.get("series_file")
+        if isinstance(name, str):
+            named.add(path.parent / name)
+        yield from _result(path, document, places)
+    elif isinstance(document, dict) and document.get("kind") == "cell":
+        yield _cell(path, document)
+    elif isinstance(document, dict) and document.get("kind") == "preflight":
+        yield _preflight(path)
+    elif not (isinstance(document, dict) and document.get("kind") in REPORTS):
+        yield Finding(path=path, state="foreign", says="JSON that is no result, cell, preflight or report")
+
+
+def _result(path: Path, document: dict[str, Any], places: Mapping[str, Sequence[Path]]) -> Iterator[Finding]:
+    try:
+        result = store.load(path)
+    except InputError as error:
+        state: State = "missing" if "is missing" in error.what else "differs"
+        yield Finding(path=path, state=state, says=error.what)
+        return
+    if document.get("schema_version") != SCHEMA_VERSION:
+        yield Finding(path=path, state="unchecked", says="written by an older version; its figures are not comparable")
+    elif not len(result.steps):
+        yield Finding(path=path, state="unchecked", says="holds no steps; its figures are as they were reported")
+    else:
+        yield _figures(path, document, result)
+    yield from _sources(path, result, places)
+
+
+def _figures(path: Path, document: Mapping[str, Any], result: Result) -> Finding:
+    """Compare every stated figure with the one that the steps give."""
+    computed = json.loads(store.to_json(result.model_copy(update={"steps": result.steps.take(slice(0))})))
+    mean = result.performance_metrics.avg_step_time_seconds or 0.0
+    wrong = []
+    count = 0
+    for section in ("performance_metrics", "memory_metrics", "power_metrics", "runs"):
+        for name, stated, found in _pairs(section, document.get(section), computed.get(section)):
+            count += 1
+            if not _same(name, stated, found, mean):
+                wrong.append(f"{name} is {_shown(stated)}, the steps give {_shown(found)}")
+    if wrong:
+        more = f" … and {len(wrong) - MOST_FIGURES} more" if len(wrong) > MOST_FIGURES else ""
+        return Finding(path=path, state="differs", says="; ".join(wrong[:MOST_FIGURES]) + more)
+    return Finding(path=path, state="ok", says=f"{count} figures agree with {len(result.steps):,} rows of steps")
+
+
+def _pairs(name: str, stated: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (place, stated, found) of every value that either side has; a field of a newer version is left out."""
+    if isinstance(found, dict) and isinstance(stated, dict):
+        for key in found:
+            if key in stated:
+                yield from _pairs(f"{name}.{key}", stated[key], found[key])
+    elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
+        for number, (one, other) in enumerate(zip(stated, found, strict=True)):
+            yield from _pairs(f"{name}[{number}]", one, other)
+    else:
+        yield name, stated, found
+
+
+def _same(name: str, stated: Any, found: Any, mean: float) -> bool:
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, found)]
+    if not all(numbers):
+        return bool(stated == found)
+    field = name.rpartition(".")[2]
+    spread = SPREAD * (mean if field.startswith("std_") else 1.0) if field.startswith(("std_", "cv_")) else 0.0
+    return math.isclose(stated, found, rel_tol=ROUNDING, abs_tol=max(spread, 1e-12))
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, int | float) else json.dumps(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _sources(path: Path, result: Result, places: Mapping[str, Sequence[Path]]) -> Iterator[Finding]:
+    """Compare the logs that a result was read from with its hashes, where files of their names are."""
+    for source in result.provenance.sources:
+        if source.sha256 is None:
+            continue
+        name = Path(source.file).name
+        files = [Path(source.file)] if Path(source.file).is_absolute() else []
+        files = [file for file in [*files, *places.get(name, ())] if file.is_file()]
+        if not files:
+            yield Finding(path=path, state="unchecked", says=f"its log {name} is not here")
+        elif any(series.is_whole(file, source.sha256) for file in files):
+            yield Finding(path=path, state="ok", says=f"its log {name} is the one that was read")
+        else:
+            where = ", ".join(str(file) for file in files[:MOST_FIGURES])
+            yield Finding(
+                path=path, state="differs", says=f"its log was changed since it was read, or is another: {where}"
+            )
+
+
+def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
+    try:
+        cell = cells.load(path)
+    except InputError as error:
+        return Finding(path=path, state="differs", says=error.what)
+    computed = json.loads(cells.to_json(cells.with_figures(cell)))
+    names = ("mean_time_ms", "std_time_ms", "cv_percent", "median_time_ms", "min_time_ms", "max_time_ms")
+    rates = ("tokens_per_second", "flops_per_second", "num_parameters")
+    wrong = [
+        f"{name} is {_shown(document.get(name))}, the trials give {_shown(computed.get(name))}"
+        for name in (*names, *rates)
+        if not _same(name, document.get(name), computed.get(name), cell.mean_time_ms or 0.0)
+    ]
+    if wrong:
+        return Finding(path=path, state="differs", says="; ".join(wrong))
+    return Finding(path=path, state="ok", says=f"its figures agree with {len(cell.trial_times_ms)} trials")
+
+
+def _preflight(path: Path) -> Finding:
+    try:
+        preflight.load(path)
+    except InputError as error:
+        return Finding(path=path, state="differs", says=error.what)
+    return Finding(path=path, state="unchecked", says="a preflight keeps no single times to compute it from")
+
+
+def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
+    """Verify a series file, and find what a killed write left behind."""
+    if path.suffix == ".npz" and path not in named:
+        yield Finding(path=path, state="foreign", says="a series file that no result names")
+    elif path.suffix == ".npz" and series.is_own_name(path.name):
+        digest = regular.sha256(path) if path.is_file() else ""
+        if series.file_name(digest) != path.name:
+            yield Finding(path=path, state="differs", says="its content is not that of its name")
+    elif path.suffix == ".tmp" and processes.is_abandoned(path.name):
+        yield Finding(path=path, state="foreign", says="left behind by a write that was killed; it can be removed")
+
+
+def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
+    """Look for the copy in history that every latest result of this folder has."""
+    history = folder / "history"
+    if not history.is_dir():
+        return
+    copies = [path for path in files if path.parent == history and path.suffix == ".json"]
+    for path in files:
+        if path.parent != folder or not path.name.startswith("benchmark_") or path.suffix != ".json":
+            continue
+        size = path.stat().st_size
+        same = (copy for copy in copies if copy.stat().st_size == size and copy.read_bytes() == path.read_bytes())
+        if next(same, None) is None:
+            yield Finding(
+                path=path, state="foreign", says="history/ holds no copy of it: changed, or not written by this program"
+            )

@@ -1,0 +1,64 @@
+"""`tprimat verify`: check the hashes of a folder of results and compute every figure again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results, with the folders in it.")],
+    logs: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Look for the logs of the results here too (repeatable).")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show what agrees and what could not be checked too.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Verify a folder of results: what differs from what was written, what is missing, what is foreign.
+
+    Hashes logs and series files again and compares them with the results that name them; computes every figure of a
+    result from its steps, and of a cell from its trials. Logs are looked for by name in DIR, beside it, in the current
+    folder, and where --logs says. Nothing is changed.
+
+    \b
+    Examples:
+      tprimat verify output
+      tprimat verify output --logs /data/logs --json
+
+    \b
+    Exit codes:
+      0  nothing differs, is missing or is foreign
+      1  something does; each file is listed with the reason
+      2  a flag is wrong, or DIR is no folder
+    """
+    import json as json_module
+    from collections import Counter
+
+    from tensorprimat.analysis.verify import WRONG, verify
+    from tensorprimat.reports.safe_text import one_line
+
+    findings = verify(folder, logs=logs or [])
+    wrong = [finding for finding in findings if finding.state in WRONG]
+    counts = Counter(finding.state for finding in findings)
+    if json:
+        document = {
+            "kind": "verification",
+            "folder": one_line(folder),
+            "verified": not wrong,
+            "counts": dict(sorted(counts.items())),
+            "findings": [
+                {"file": one_line(finding.path), "state": finding.state, "says": one_line(finding.says)}
+                for finding in findings
+            ],
+        }
+        print(json_module.dumps(document, indent=2))
+        return 1 if wrong else 0
+    for finding in findings if everything else wrong:
+        print(one_line(f"{finding.state:<9} {finding.path}: {finding.says}"))
+    summary = ", ".join(f"{counts[state]} {state}" for state in ("ok", *WRONG, "unchecked") if counts[state])
+    print(f"{summary or 'nothing to verify'}{'' if everything or not counts['unchecked'] else ' (--all shows them)'}")
+    return 1 if wrong else 0

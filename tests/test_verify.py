@@ -1,0 +1,121 @@
+"""`tprimat verify` finds what was changed, lost or put there, and nothing else."""
+
+import json
+
+import pytest
+from test_store import result
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+
+ROW = (
+    "[2026-01-05 10:00:{second:02d}] iteration {index:8d}/      40 | consumed samples: {samples:12d} | "
+    "elapsed time per iteration (ms): {ms:.1f} | learning rate: 1.0E-05 | global batch size:    64 | loss: 9.0E+00 |\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, capsys):
+    """Results of a live run and of a log, one with a series file."""
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "output"
+    log = tmp_path / "train.log"
+    rows = [ROW.format(second=i, index=i, samples=64 * i, ms=1000 + 7.3 * (i % 5)) for i in range(1, 41)]
+    log.write_text("".join(rows))
+    assert main(["extract", "--log-file", str(log), "--model-name", "llama", "--output", str(out) + "/"]) == 0
+    monkeypatch.setattr(store, "INLINE_STEPS", 30)
+    store.save(result(rows=60, seconds=0.123456789), out, stamp="s1")
+    capsys.readouterr()
+    return out
+
+
+def verified(folder, capsys, *flags):
+    code = main(["verify", str(folder), "--json", *flags])
+    document = json.loads(capsys.readouterr().out)
+    assert document["verified"] == (code == 0)
+    return code, {(one["state"], one["file"].rpartition("/")[2]) for one in document["findings"]}, document["findings"]
+
+
+def wrong(found):
+    return {pair for pair in found if pair[0] not in ("ok", "unchecked")}
+
+
+def of_log(folder):
+    return next(path for path in folder.glob("benchmark_*.json") if "train.log" in path.read_text())
+
+
+def with_series(folder):
+    return next(path for path in folder.glob("benchmark_*.json") if '"series_file": "' in path.read_text())
+
+
+def test_an_untouched_folder_is_verified_with_its_log(folder, capsys):
+    code, found, findings = verified(folder, capsys)
+    assert (code, wrong(found)) == (0, set())
+    assert any("its log train.log is the one that was read" in one["says"] for one in findings)
+    assert main(["verify", str(folder)]) == 0
+
+
+def test_a_changed_figure_is_named_with_what_the_steps_give(folder, capsys):
+    path = of_log(folder)
+    document = json.loads(path.read_text())
+    document["performance_metrics"]["avg_step_time_seconds"] = 0.9
+    path.write_text(json.dumps(document))
+    code, found, findings = verified(folder, capsys)
+    assert code == 1
+    assert ("differs", path.name) in found
+    assert any("avg_step_time_seconds is 0.9, the steps give 1.01" in one["says"] for one in findings)
+    assert main(["verify", str(folder)]) == 1
+    assert "differs" in capsys.readouterr().out
+
+
+def test_a_changed_step_shows_in_every_figure_that_rests_on_it(folder, capsys):
+    path = of_log(folder)
+    document = json.loads(path.read_text())
+    document["raw_step_times"][20] *= 1.5
+    path.write_text(json.dumps(document))
+    assert ("differs", path.name) in verified(folder, capsys)[1]
+
+
+def test_a_result_that_history_does_not_hold_is_foreign(folder, capsys):
+    path = of_log(folder)
+    document = json.loads(path.read_text())
+    document["gpu_info"]["device_name"] = "NVIDIA H100"
+    path.write_text(json.dumps(document))
+    assert wrong(verified(folder, capsys)[1]) == {("foreign", path.name)}
+
+
+def test_a_log_that_was_changed_differs_and_one_that_is_gone_is_unchecked(folder, capsys):
+    log = folder.parent / "train.log"
+    log.write_text(log.read_text() + "one more line\n")
+    assert ("differs", of_log(folder).name) in verified(folder, capsys)[1]
+    log.unlink()
+    code, found, _ = verified(folder, capsys)
+    assert (code, wrong(found)) == (0, set())
+    elsewhere = folder.parent / "logs"
+    elsewhere.mkdir()
+    (elsewhere / "train.log").write_text("another")
+    assert verified(folder, capsys, "--logs", str(elsewhere))[0] == 1
+
+
+def test_a_series_file_that_is_damaged_lost_or_named_by_nobody_is_found(folder, capsys):
+    path = with_series(folder)
+    file = folder / json.loads(path.read_text())["series_file"]
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    assert {("differs", path.name), ("differs", file.name)} <= verified(folder, capsys)[1]
+    file.unlink()
+    assert ("missing", path.name) in verified(folder, capsys)[1]
+    file.write_bytes(content)
+    (folder / "series_0123456789abcdef.npz").write_bytes(content)
+    assert wrong(verified(folder, capsys)[1]) == {("foreign", "series_0123456789abcdef.npz")}
+
+
+def test_what_is_no_result_and_what_cannot_be_read_is_named(folder, capsys):
+    (folder / "notes.json").write_text("{}")
+    (folder / "half.json").write_text('{"performance_metrics": {')
+    assert wrong(verified(folder, capsys)[1]) == {("foreign", "notes.json"), ("differs", "half.json")}
+
+
+def test_a_folder_that_is_none_is_a_usage_error(tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
