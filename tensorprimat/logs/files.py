@@ -1,4 +1,4 @@
-"""Bytes of a log, whatever it is packed in: plain, compressed (`packed`), UTF-16, stdin; bounded in memory and time.
+"""Bytes of a log, whatever it is packed in: plain, compressed, in JSON, UTF-16, stdin; bounded in memory and time.
 
 Readers never open files themselves: `blocks` hands out whole lines in UTF-8, and everything that cannot be read as text
 (missing, folder, pipe, device, loop of links, more than compressed logs ever expand to) becomes one InputError.
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import packed
+from tensorprimat.logs import envelopes, packed
 
 BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
@@ -91,9 +91,13 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Whole lines in UTF-8, one block after the other.
 
     The very last line may lack its line end. What lies beyond MAX_LINE_BYTES of a line is dropped.
+    Lines inside JSON of a log service are taken out of it (`envelopes`).
     Raises InputError for packed data that is broken or expands without bound.
     """
-    return _whole_lines(_text_chunks(path, size))
+    chunks = _text_chunks(path, size)
+    first = next(chunks, b"")
+    whole = _whole_lines(chain((first,), chunks))
+    return envelopes.unwrapped(whole) if envelopes.is_enveloped(first[:SNIFF_BYTES]) else whole
 
 
 def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
@@ -188,14 +192,14 @@ def tail(path: Path, size: int) -> bytes:
             file.seek(max(0, path.stat().st_size - size))
             return file.read()
     kept = b""
-    for chunk in _text_chunks(path, BLOCK_BYTES):
+    for chunk in blocks(path):
         kept = (kept + chunk)[-size:]
     return kept
 
 
 def count_lines(path: Path) -> int:
     """Line ends in the text: the number of its last line, if that is ended."""
-    return sum(map(count_line_ends, _text_chunks(path, BLOCK_BYTES)))
+    return sum(map(count_line_ends, blocks(path)))
 
 
 def line_ends(block: bytes) -> NDArray[np.bool_]:
@@ -238,6 +242,7 @@ def _is_transformed(head: bytes) -> bool:
         or head[:2] in _UTF16_MARKS
         or _unmarked_utf16(head) is not None
         or _ends_lines_with_cr(head)
+        or envelopes.is_enveloped(head)
     )
 
 

@@ -150,7 +150,7 @@ class Facts:
 
     def add(self, block: bytes) -> None:
         """Take in a block of whole lines."""
-        text = without_colours("\n".join(_hinted_lines(block)))
+        text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")
         for key, value in _DUMPED.findall(text):
             if key in KEYS:
                 self._dumped.setdefault(key, value.strip())
