@@ -37,15 +37,29 @@ def test_the_torch_engine_trains_everywhere_when_asked(platform):
     assert set(chosen("torch", platform, ["llama"]).values()) == {"torch"}
 
 
-def test_cuda_trains_with_nemo_where_it_is_usable_and_says_so_where_not(monkeypatch):
-    monkeypatch.setattr(engines, "importable", lambda _: True)
-    assert set(chosen("auto", "nvd").values()) == {"nemo"}
-    monkeypatch.setattr(engines, "importable", lambda name: not name.startswith("nemo"))
+@pytest.mark.parametrize(
+    ("absent", "engine", "because"),
+    [
+        ((), "nemo", "the NeMo engine trains on this GPU"),
+        (
+            ("nemo",),
+            "bridge",
+            "the Megatron-Bridge engine trains on this GPU; not installed here: the NeMo engine (no "
+            "nemo.collections.llm, nemo_run)",
+        ),
+        (
+            ("nemo", "megatron"),
+            "torch",
+            "the torch engine (Lightning) trains on this GPU; not installed here: the NeMo engine (no "
+            "nemo.collections.llm, nemo_run), the Megatron-Bridge engine (no megatron.bridge)",
+        ),
+    ],
+)
+def test_cuda_trains_with_nemo_then_bridge_then_torch_and_says_why(monkeypatch, absent, engine, because):
+    monkeypatch.setattr(engines, "importable", lambda name: not name.startswith(absent) if absent else True)
     plan = choose("auto", platform="nvd", models=MODELS, with_log=())
-    assert {engine.name for engine in plan.engines.values()} == {"torch"}
-    assert plan.because == (
-        "the torch engine (Lightning) trains on this GPU; NeMo is not usable here (no nemo.collections.llm, nemo_run)"
-    )
+    assert {chosen.name for chosen in plan.engines.values()} == {engine}
+    assert plan.because == because
 
 
 def test_logs_are_looked_for_only_where_they_can_matter():

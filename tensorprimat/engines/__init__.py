@@ -78,11 +78,25 @@ class Plan:
     """One sentence for the start of the benchmark."""
 
 
+NVIDIA_ORDER = ("nemo", "bridge", "torch")
+"""Engines that `auto` tries on an NVIDIA GPU: NVIDIA's own first; its newer images carry Megatron-Bridge only."""
+
+
 def default_engine(platform: Platform) -> str:
-    """What a machine trains or reads with when nothing is said: another engine's results say so in their file name."""
+    """Return the engine that `auto` chooses; results of another engine say so in their file name."""
     if platform == "nvd":
-        return "torch" if ENGINES["nemo"].missing_packages() else "nemo"
+        return next(name for name in NVIDIA_ORDER if name == "torch" or not ENGINES[name].missing_packages())
     return "primus" if platform == "amd" else "torch"
+
+
+def _because_on_nvidia(chosen: Engine) -> str:
+    """Return one sentence: which engine trains on an NVIDIA GPU, and which ones cannot, with the packages they lack."""
+    lacking = [
+        f"{engine.title} (no {', '.join(missing)})"
+        for name in NVIDIA_ORDER[: NVIDIA_ORDER.index(chosen.name)]
+        if (missing := (engine := ENGINES[name]).missing_packages())
+    ]
+    return f"{chosen.title} trains on this GPU" + (f"; not installed here: {', '.join(lacking)}" if lacking else "")
 
 
 def looks_for_logs(requested: str, platform: str) -> bool:
@@ -116,11 +130,7 @@ def choose(
         return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as asked")
     if platform == "nvd":
         engine = ENGINES[default_engine(platform)]
-        missing = ", ".join(ENGINES["nemo"].missing_packages())
-        because = f"{engine.title} trains on this GPU" + (
-            f"; NeMo is not usable here (no {missing})" if missing else ""
-        )
-        return _plan(engine, models, models, because)
+        return _plan(engine, models, models, _because_on_nvidia(engine))
     if platform == "amd":
         because = "on ROCm the logs that Primus wrote are read; --engine torch trains here instead"
         return _plan(ENGINES["primus"], models, with_log, because)
