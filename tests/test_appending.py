@@ -29,7 +29,7 @@ def planned(**said):
         ({"pipeline_model_parallel_size": 2}, "pipeline parallel (1 there, 2 here)"),
         ({"context_parallel_size": 2}, "context parallel (1 there, 2 here)"),
         ({"num_gpus": 4, "num_nodes": 2}, "nodes (1 there, 2 here)"),
-        ({"recompute": True}, "recompute (none there, full here)"),
+        ({"recompute": "full"}, "recompute (none there, full here)"),
     ],
 )
 def test_a_run_laid_out_differently_is_refused_before_it_starts(said, difference):

@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 import torch
 from torch.nn import functional
 
-from tensorprimat.core import models, store
+from tensorprimat.core import models, store, training_memory
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -200,10 +200,10 @@ def test_what_cannot_work_is_refused_by_its_flag(changes, machine, message):
 
 def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():
     eight = {"platform": "nvd", "num_gpus": 8, "global_batch_size": 16}
-    assert torch_engine.strategy_of(spec_of()) == "single"
-    assert torch_engine.strategy_of(spec_of(**eight)) == "ddp"
-    assert torch_engine.strategy_of(spec_of(**eight, preset="full")) == "fsdp"
-    assert torch_engine.strategy_of(spec_of(**eight, preset="full", strategy="ddp")) == "ddp"
+    assert training_memory.strategy_of(spec_of()) == "single"
+    assert training_memory.strategy_of(spec_of(**eight)) == "ddp"
+    assert training_memory.strategy_of(spec_of(**eight, preset="full")) == "fsdp"
+    assert training_memory.strategy_of(spec_of(**eight, preset="full", strategy="ddp")) == "ddp"
 
 
 def test_remedies_for_memory_never_touch_the_global_batch():
@@ -254,14 +254,14 @@ def test_without_frequencies_there_is_nothing_to_learn(tmp_path, monkeypatch):
     [
         ({"precision": "bf16", "model": "qwen"}, ("bfloat16", "bfloat16", "bfloat16")),
         ({"precision": "bf16", "master_weights": "fp32"}, ("bfloat16", "float32", "float32")),
-        ({"recompute": True, "model": "mistral", "attention_backend": "eager"}, ("float32", "float32", "float32")),
+        ({"recompute": "full", "model": "mistral", "attention_backend": "eager"}, ("float32", "float32", "float32")),
     ],
 )
 def test_precision_and_recompute_are_done_and_recorded(tmp_path, changes, recorded):
     torch_engine.train(spec_of(**changes), tmp_path / "result.json")
     config = store.load(tmp_path / "result.json").training_config
     assert (config.compute_dtype, config.parameter_dtype, config.optimizer_dtype) == recorded
-    assert config.recompute == ("full" if changes.get("recompute") else "none")
+    assert config.recompute == changes.get("recompute", "none")
     assert config.attention_backend == changes.get("attention_backend", "sdpa")
 
 

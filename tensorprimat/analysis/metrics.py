@@ -120,6 +120,7 @@ RECOMPUTE_NAMES = {
     "no": "none",
     "selective": "selective",
     "full": "full",
+    "every second layer": "every second layer",
     "true": "full",
     "yes": "full",
 }
@@ -143,6 +144,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         "none": 0.0,
         "selective": flops.convention_named(convention).attention(shape, length) / 3,
         "full": model / 3,
+        "every second layer": model / 6,
     }[kind]
     return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
 

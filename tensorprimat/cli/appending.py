@@ -59,7 +59,7 @@ def planned_result(spec: RunSpec, machine: Machine) -> Result:
             tensor_model_parallel_size=spec.tensor_model_parallel_size,
             pipeline_model_parallel_size=spec.pipeline_model_parallel_size,
             context_parallel_size=spec.context_parallel_size,
-            recompute="full" if spec.recompute else "none",
+            recompute=spec.recompute,
         ),
         performance_metrics=PerformanceMetrics(),
         provenance=Provenance(engine=spec.engine),

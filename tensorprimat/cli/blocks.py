@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import models
+from tensorprimat.core import models, training_memory
 from tensorprimat.core.records import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import GB
+from tensorprimat.engines import prepare
 from tensorprimat.machine.platform import LABELS, Machine
 
 MEMORY_KINDS = (("allocated", "allocated"), ("reserved", "reserved"), ("device_used", "used on the device"))
+RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
 UNMEASURED = "not measured"
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 
@@ -31,8 +34,16 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
+        *([("Memory", memory(spec))] if spec.engine == "torch" and spec.platform != "cpu" else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]
+
+
+def memory(spec: RunSpec) -> str:
+    """Return what one GPU is estimated to need, with what makes up the sum."""
+    parts = prepare.describe_memory(spec)
+    recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
+    return f"about {training_memory.estimate(spec).total / GB:,.0f} GB on each GPU: {parts}{recomputed}"
 
 
 def _steps(spec: RunSpec) -> str:

@@ -150,7 +150,7 @@ def command(
         precision=precision,
         num_gpus=num_gpus,
         num_nodes=num_nodes,
-        recompute=recompute,
+        recompute="full" if recompute else None,
     )
     spec = prepare.spec_of(model, wanted, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(output)})

@@ -69,8 +69,16 @@ def command(
         str, typer.Option(metavar="HOW", help="How GPUs share the model: auto, ddp or fsdp (torch engine).")
     ] = "auto",
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Compute activations again in the backward pass: less memory, slower.")
+        bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
     ] = False,
+    activation_checkpointing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Keep fewer activations and compute them again: none, selective (every second layer) or full.",
+            show_default="what fits (torch engine); none",
+        ),
+    ] = None,
     compile: Annotated[
         bool | None,
         typer.Option(
@@ -186,7 +194,7 @@ def command(
                 num_gpus=num_gpus,
                 num_nodes=nodes,
                 strategy=strategy,
-                recompute=recompute,
+                recompute="full" if recompute else activation_checkpointing,
                 compile=compile,
                 attention=attention,
                 master_weights=master_weights,

@@ -47,7 +47,8 @@ class RunSpec(Record):
     master_weights: Literal["fp32"] | None = None
     """fp32 keeps weights and optimizer state in float32 under bf16 compute, as Megatron does; None keeps them in bf16
     throughout (torch engine)."""
-    recompute: bool = False
+    recompute: Literal["none", "every second layer", "full"] = "none"
+    """Of which layers only the input is kept, and the rest computed again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = "output"
     options: dict[str, str] = Field(default_factory=dict)

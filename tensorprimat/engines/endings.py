@@ -63,7 +63,7 @@ def memory_remedies(spec: RunSpec) -> str:
     if spec.micro_batch_size > 1:
         remedies.append(f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}")
     remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
-    if not spec.recompute:
+    if spec.recompute != "full":
         remedies.append("--recompute")
     if spec.engine in ("nemo", "bridge", "primus"):
         remedies.append(f"--tensor-parallel-size {2 * spec.tensor_model_parallel_size}")

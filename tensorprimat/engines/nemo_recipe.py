@@ -38,7 +38,7 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
     _set_parallelism(recipe, spec)
     _set_data(recipe, spec)
     _set_trainer(recipe, spec)
-    if spec.recompute:
+    if spec.recompute == "full":
         recipe.model.config.recompute_granularity = "full"
         recipe.model.config.recompute_method = "uniform"
         recipe.model.config.recompute_num_layers = 1
@@ -60,7 +60,7 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
-    said: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": "full" if spec.recompute else "none"}
+    said: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
     if spec.precision == "fp8":  # to Lightning it is bf16
         said |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
     return run.Config(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models
+from tensorprimat.core import catalogue, models, training_memory
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
@@ -20,6 +20,9 @@ from tensorprimat.engines import Engine, methodology, primus_spec
 if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
 
+GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
+CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "full"}
+"""--activation-checkpointing → RunSpec.recompute."""
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
@@ -42,7 +45,8 @@ class Wanted:
     num_gpus: int | None = None
     num_nodes: int = 1
     strategy: str = "auto"
-    recompute: bool = False
+    recompute: str | None = None
+    """none, selective or full; None leaves it to the memory there is (torch engine), or to none."""
     compile: bool | None = None
     attention: str | None = None
     master_weights: str | None = None
@@ -72,7 +76,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
     )
     fields = {
         "micro_batch_size": preset.micro_batch_size,
-        "global_batch_size": preset.global_batch_size,
+        "global_batch_size": _default_batch(preset, engine, num_gpus * wanted.num_nodes),
         "sequence_length": preset.sequence_length,
         "precision": "fp32" if platform == "cpu" else "bf16",
         **configured,
@@ -84,7 +88,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         "num_gpus": num_gpus,
         "num_nodes": wanted.num_nodes,
         "strategy": wanted.strategy,
-        "recompute": wanted.recompute,
+        "recompute": _recompute(wanted.recompute, engine),
         "compile": (engine.name == "torch" and platform != "cpu") if wanted.compile is None else wanted.compile,
         "attention_backend": wanted.attention,
         "master_weights": wanted.master_weights,
@@ -101,7 +105,33 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         raise UsageError(
             f"--sequence-length {spec.sequence_length}: {preset.title} reaches {preset.max_position_embeddings} tokens"
         )
-    return spec.check()
+    spec = spec.check()
+    memory = machine.gpu_info.total_memory_gb
+    if engine.name != "torch" or wanted.recompute is not None or platform == "cpu" or memory is None:
+        return spec
+    return training_memory.smallest_that_fits(spec, memory * GB) or spec
+
+
+def _default_batch(preset: models.Preset, engine: Engine, devices: int) -> int:
+    """Return the global batch where neither flag nor methodology sets it.
+
+    The real models get as many sequences a GPU as the methodologies have on eight of them, so that one GPU is not given
+    the work of a node.
+    """
+    if engine.name != "torch" or preset.name == "tiny":
+        return preset.global_batch_size
+    return max(1, preset.global_batch_size // GPUS_OF_A_NODE) * devices
+
+
+def _recompute(wanted: str | None, engine: Engine) -> str:
+    """Return the spec's word for --activation-checkpointing. Raises UsageError for another word, or another engine."""
+    if wanted not in (None, *CHECKPOINTING):
+        raise UsageError(f"--activation-checkpointing {wanted}: must be {', '.join(CHECKPOINTING)}")
+    if wanted == "selective" and engine.name != "torch":
+        raise UsageError(
+            f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"
+        )
+    return CHECKPOINTING[wanted or "none"]
 
 
 def _check_torch_flags(wanted: Wanted, engine: Engine) -> None:
@@ -159,13 +189,41 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     if spec.platform != machine.platform:  # a dry run for another machine
         return
     memory = machine.gpu_info.total_memory_gb
+    if memory is None:
+        return
+    if spec.engine == "torch" and spec.platform != "cpu":
+        _check_estimate(spec, memory * GB)
     needed = least_memory_bytes(spec) / GB
-    if memory is not None and needed > memory:
+    if needed > memory:
         raise UsageError(
             f"--preset {spec.preset}: {models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on "
             f"each of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
             f"{memory:,.0f} GB; use --preset tiny or more --num-gpus"
         )
+
+
+def _check_estimate(spec: RunSpec, memory_bytes: float) -> None:
+    """Raise UsageError naming the flags that make the spec fit, where it needs more than the device has."""
+    needed = training_memory.estimate(spec)
+    if needed.total <= memory_bytes:
+        return
+    fitting = training_memory.remedies(spec, memory_bytes)
+    raise UsageError(
+        f"{models.find(spec.model, spec.preset).title} at --micro-batch-size {spec.micro_batch_size} and "
+        f"--sequence-length {spec.sequence_length} needs about {needed.total / GB:,.0f} GB on each device "
+        f"({describe_memory(spec)}), and one has {memory_bytes / GB:,.0f} GB"
+        + (f"; what makes it fit: {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")
+    )
+
+
+def describe_memory(spec: RunSpec) -> str:
+    """Return the parts of the estimate in GB, for people."""
+    needed = training_memory.estimate(spec)
+    state = needed.weights + needed.gradients + needed.optimizer
+    return (
+        f"weights, gradients and optimizer {state / GB:,.1f} GB, activations {needed.activations / GB:,.1f} GB, "
+        f"workspace {needed.workspace / GB:,.1f} GB"
+    )
 
 
 def check_folder(folder: Path) -> None:

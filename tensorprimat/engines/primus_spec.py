@@ -89,7 +89,7 @@ def spec_of(
         warmup_steps=wanted.warmup_steps,
         precision=_precision(precision or sets.precision, config),
         num_gpus=wanted.num_gpus or machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE,
-        recompute=wanted.recompute,
+        recompute="full" if wanted.recompute == "full" else "none",
         seed=wanted.seed,
         platform="amd",
         options={ROOT: str(root), CONFIG: str(config), GPU: gpu, GPU_SOURCE: gpu_source},
@@ -118,7 +118,7 @@ def changes(spec: RunSpec) -> dict[str, Any]:
         changed["max_position_embeddings"] = spec.sequence_length
     if sets.precision != spec.precision:
         changed |= PRECISION_SETTINGS[spec.precision]
-    if spec.recompute:
+    if spec.recompute == "full":
         changed |= RECOMPUTE_SETTINGS
     return changed
 

@@ -27,13 +27,10 @@ from tensorprimat.core import models
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.training_memory import strategy_of
 from tensorprimat.engines import endings, profiling, rendezvous
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
-
-LARGEST_REPLICATED = 1_000_000_000
-"""Parameters up to which `auto` gives every rank a whole replica (DDP); beyond it the state is split (FSDP). The rule
-looks at the model alone, so that two machines with different memory run the same thing."""
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 
@@ -78,16 +75,6 @@ def check(spec: RunSpec, machine: Machine) -> None:
     visible = machine.gpu_info.device_count or 0
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
-
-
-def strategy_of(spec: RunSpec) -> str:
-    """auto made concrete: single, ddp or fsdp."""
-    if spec.num_gpus * spec.num_nodes == 1:
-        return "single"
-    if spec.strategy != "auto":
-        return spec.strategy
-    large = models.parameters(models.find(spec.model, spec.preset).shape) > LARGEST_REPLICATED
-    return "fsdp" if large else "ddp"
 
 
 def lightning_precision(spec: RunSpec) -> str:
@@ -226,7 +213,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         "precision": spec.precision,
         "attention_backend": spec.attention_backend or "sdpa",
         "compile": spec.compile,
-        "recompute": "full" if spec.recompute else "none",
+        "recompute": spec.recompute,
         "data": "synthetic",
         "seed": spec.seed,
         "framework": "transformers on Lightning",

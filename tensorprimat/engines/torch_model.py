@@ -100,10 +100,12 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for part, frequencies in self._rotary:
             part.inv_freq = frequencies.to(part.inv_freq.device)
 
-    def recompute_activations(self) -> None:
-        """Keep only each layer's input and compute the rest again in backward."""
+    def recompute_activations(self, *, every: int = 1) -> None:
+        """Keep only the input of every layer, or of every second, and compute the rest again in backward."""
         newer = getattr(self.causal, "activation_checkpointing_enable", None)  # the older name goes with transformers 6
         (newer or self.causal.gradient_checkpointing_enable)({"use_reentrant": False})
+        for position, layer in enumerate(self.decoder.layers):
+            layer.gradient_checkpointing = position % every == 0
 
     def compile_layers(self) -> None:
         """Compile each decoder layer in place; the names of parameters stay.

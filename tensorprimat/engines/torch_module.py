@@ -62,8 +62,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             self.network = LanguageModel(
                 self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
             )
-        if spec.recompute:
-            self.network.recompute_activations()
+        if spec.recompute != "none":
+            self.network.recompute_activations(every=1 if spec.recompute == "full" else 2)
         if spec.compile:
             self.network.compile_layers()
         if self.device_mesh is not None:

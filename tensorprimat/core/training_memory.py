@@ -1,0 +1,152 @@
+"""Device memory that training needs, estimated from the model's shape and the configuration before anything runs.
+
+What autograd keeps of a layer was counted in graphs of the torch engine's own layers (tests/test_training_memory.py
+counts again, with fake tensors and with the graphs that torch.compile partitions). The rest is arithmetic: bytes per
+parameter of weights, gradients and optimizer state, the loss, and a fixed allowance for the driver and its libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from tensorprimat.core import models
+from tensorprimat.core.records import ModelShape
+from tensorprimat.core.spec import RunSpec
+
+RECOMPUTE_STEPS = ("none", "every second layer", "full")
+"""Ways to keep fewer activations, from fastest to smallest."""
+CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on the cards that people report
+LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits: float32 likelihoods, and two copies in the compute type
+_COMPUTE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes on one device, by what holds them."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """What autograd keeps of one micro-batch when backward begins."""
+    workspace: float
+    """The loss in pieces, one layer's gradients, unsharded parameters, the driver's own."""
+
+    @property
+    def total(self) -> float:
+        """Sum of all parts, in bytes."""
+        return float(sum(getattr(self, part.name) for part in fields(self)))
+
+
+def kept_bytes_per_token(
+    shape: ModelShape, *, width: int, compiled: bool, fused_norm: bool, whole_scores: int
+) -> float:
+    """Return the bytes that autograd keeps of one token in one decoder layer.
+
+    width: bytes of a number in the compute type. Kept in that type: input and output of both norms (4 hidden sizes),
+    rotated queries, keys, values and the attention's output, gate, up, their product and, uncompiled, the activated
+    gate. In float32: the norms' inverse deviations and the attention's log-sums. Without a fused norm autograd keeps
+    the norm's input and its quotient in float32. whole_scores: tokens whose scores are kept whole (eager attention).
+    """
+    hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
+    queries = shape.num_attention_heads * shape.head_dim
+    pairs = 2 * shape.num_key_value_heads * shape.head_dim
+    mlp_copies = (3 if compiled else 4) if shape.gated_mlp else 2
+    numbers = 4 * hidden + 2 * queries + pairs + mlp_copies * feed_forward
+    in_float32 = 2 + shape.num_attention_heads
+    if not (fused_norm or compiled):
+        numbers -= 2 * hidden
+        in_float32 += 4 * hidden
+    scores = shape.num_attention_heads * whole_scores * (2 * width + 4)
+    return float(numbers * width + in_float32 * 4 + scores)
+
+
+def estimate(spec: RunSpec, *, fused_norm: bool = True) -> MemoryEstimate:
+    """Estimate what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
+    shape = models.find(spec.model, spec.preset).shape
+    parameters = models.parameters(shape)
+    width = _COMPUTE_BYTES[spec.precision]
+    stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
+    is_cast = stored != width  # autocast keeps a copy of every layer's weights for backward
+    shards = spec.data_parallel_size if is_sharded(spec) else 1
+    tokens = spec.micro_batch_size * spec.sequence_length
+    layer = tokens * kept_bytes_per_token(
+        shape,
+        width=width,
+        compiled=spec.compile,
+        fused_norm=fused_norm,
+        whole_scores=spec.sequence_length if spec.attention_backend == "eager" else 0,
+    )
+    layer_input = tokens * shape.hidden_size * width
+    kept_whole = {"none": 1.0, "every second layer": 0.5, "full": 0.0}[spec.recompute]
+    activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
+    layer_weights = models.matrix_parameters(shape) - models.embedding_parameters(shape)
+    casts = width * layer_weights * kept_whole if is_cast else 0.0
+    recomputed = layer if spec.recompute != "none" else 0.0
+    head = models.embedding_parameters(shape) * width
+    loss = head + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
+    gathered = 2 * head + 2 * layer_weights / shape.num_layers * width if shards > 1 else 0.0
+    return MemoryEstimate(
+        weights=parameters * stored / shards,
+        gradients=parameters * stored / shards,
+        optimizer=2 * parameters * stored / shards,
+        activations=activations + casts,
+        workspace=max(loss, recomputed) + gathered + CONTEXT_BYTES,
+    )
+
+
+def is_sharded(spec: RunSpec) -> bool:
+    """Return True if the torch engine splits weights and optimizer state over its devices (FSDP)."""
+    return strategy_of(spec) == "fsdp"
+
+
+LARGEST_REPLICATED = 1_000_000_000
+"""Parameters up to which `auto` gives every rank a whole replica (DDP); beyond it the state is split (FSDP). The rule
+looks at the model alone, so that two machines with different memory run the same thing."""
+
+
+def strategy_of(spec: RunSpec) -> str:
+    """Return the strategy that runs: the spec's own, or for "auto" one chosen by the model's size."""
+    if spec.num_gpus * spec.num_nodes == 1:
+        return "single"
+    if spec.strategy != "auto":
+        return spec.strategy
+    large = models.parameters(models.find(spec.model, spec.preset).shape) > LARGEST_REPLICATED
+    return "fsdp" if large else "ddp"
+
+
+def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
+    """Return the spec with the least recomputation that fits into the device's memory; None where none does."""
+    for recompute in RECOMPUTE_STEPS:
+        candidate = spec.model_copy(update={"recompute": recompute})
+        if estimate(candidate).total <= memory_bytes:
+            return candidate
+    return None
+
+
+def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
+    """Return the flags that make the spec fit into the device's memory, each alone, the mildest first."""
+    devices = spec.num_gpus * spec.num_nodes
+    smaller_micro = {"micro_batch_size": max(1, spec.micro_batch_size // 2)}
+    candidates: list[tuple[str, Mapping[str, object]]] = [
+        ("--activation-checkpointing selective", {"recompute": "every second layer"}),
+        ("--activation-checkpointing full", {"recompute": "full"}),
+        (f"--micro-batch-size {smaller_micro['micro_batch_size']}", {**smaller_micro, "recompute": "full"}),
+        ("--strategy fsdp", {"strategy": "fsdp", "recompute": "full"}),
+    ]
+    for length in (spec.sequence_length // 2, spec.sequence_length // 4):
+        if length >= 2:
+            change = {"sequence_length": length, "recompute": "full"}
+            candidates.append((f"--sequence-length {length} (other work)", change))
+    for count in (2, 4, 8):
+        if count > devices:
+            candidates.append((f"--num-gpus {count}", {"num_gpus": count, "strategy": "fsdp", "recompute": "full"}))
+    candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none"}))
+    fitting = [
+        flag
+        for flag, changes in candidates
+        if any(getattr(spec, name) != value for name, value in changes.items())
+        and estimate(spec.model_copy(update=changes)).total <= memory_bytes
+    ]
+    return fitting[:2]

@@ -1,0 +1,182 @@
+"""Memory of training by arithmetic, against what autograd really keeps."""
+
+import dataclasses
+
+import pytest
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensorprimat.core import models, training_memory
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import GB
+from tensorprimat.engines import ENGINES, prepare, torch_attention
+from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.machine.platform import Machine
+
+H100 = Machine(
+    platform="nvd",
+    gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=1, total_memory_gb=85.0),
+    host="here",
+)
+LENGTH = 512
+
+
+def spec(**changes):
+    return RunSpec(
+        **{
+            "model": "llama", "preset": "full", "engine": "torch", "steps": 5, "warmup_steps": 1, "micro_batch_size": 1,
+            "global_batch_size": 16, "sequence_length": 8192, "precision": "bf16", "num_gpus": 1, "platform": "nvd",
+            **changes,
+        }
+    )  # fmt: skip
+
+
+class _NormOfOneKernel(torch.autograd.Function):
+    """Keeps what torch's fused kernel keeps on a GPU: the input and one inverse deviation for each token."""
+
+    @staticmethod
+    def forward(context, hidden, weight):
+        context.save_for_backward(hidden, weight, hidden.new_empty((*hidden.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(hidden)
+
+
+class _FusedNorm(torch.nn.Module):
+    def __init__(self, shape, eps):  # noqa: ARG002  # as torch calls its own
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(shape))
+
+    def forward(self, hidden):
+        return _NormOfOneKernel.apply(hidden, self.weight)
+
+
+def kept_by_autograd(monkeypatch, model, *, recompute="none", fused_norm=True):
+    """Bytes of every tensor but the weights that autograd holds after the forward pass of the real model."""
+    if fused_norm:
+        monkeypatch.setattr(torch.nn, "RMSNorm", _FusedNorm)
+    monkeypatch.setattr(torch_attention, "mask_of", lambda *_: None)  # on a GPU the window's blocks are small
+    preset = models.find(model, "full")
+    preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None}))
+    with FakeTensorMode():
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            network = LanguageModel(preset, sequence_length=LENGTH)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        if recompute != "none":
+            network.recompute_activations(every=1 if recompute == "full" else 2)
+        network.train()
+        weights = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
+        kept = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            kept[storage._cdata] = (storage.nbytes(), storage)  # held, so that no other gets its address
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            network.hidden(torch.zeros((1, LENGTH), dtype=torch.long))
+    return sum(size for storage, (size, _) in kept.items() if storage not in weights)
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+def test_activations_are_what_autograd_keeps(monkeypatch, model, recompute):
+    counted = kept_by_autograd(monkeypatch, model, recompute=recompute)
+    estimated = training_memory.estimate(spec(model=model, sequence_length=LENGTH, recompute=recompute))
+    assert estimated.activations == pytest.approx(counted, rel=0.1)
+
+
+def test_a_norm_of_several_kernels_keeps_more(monkeypatch):
+    counted = kept_by_autograd(monkeypatch, "llama", fused_norm=False)
+    estimated = training_memory.estimate(spec(sequence_length=LENGTH), fused_norm=False)
+    assert estimated.activations == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
+def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward():
+    kept = []
+
+    def forward(graph, _inputs):
+        (results,) = next(node.args for node in graph.graph.nodes if node.op == "output")
+        values = [node.meta["val"] for node in results[1:] if node.op != "placeholder"]
+        kept.append({value.untyped_storage()._cdata: value.untyped_storage() for value in values})
+        return graph.forward
+
+    def backward(graph, _inputs):
+        return graph.forward
+
+    shape = models.find("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
+    preset = dataclasses.replace(models.find("llama", "tiny"), shape=shape)
+    network = LanguageModel(preset, sequence_length=64).to(torch.bfloat16)
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition)
+    torch._dynamo.reset()
+    network.decoder.layers[0].compile(backend=backend, dynamic=False)
+    network(torch.randint(0, 1000, (2, 65)))
+    torch._dynamo.reset()
+    counted = (
+        sum(storage.nbytes() for storage in kept[0].values()) + 2 * 64 * 96 * 2
+    )  # the layer's input is a placeholder
+    estimated = (
+        2 * 64 * training_memory.kept_bytes_per_token(shape, width=2, compiled=True, fused_norm=False, whole_scores=0)
+    )
+    assert estimated == pytest.approx(counted, rel=0.1)
+
+
+def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes_it_fit():
+    assert training_memory.estimate(spec()).total / GB == pytest.approx(113, rel=0.03)
+    assert training_memory.estimate(spec(recompute="full")).total / GB == pytest.approx(72, rel=0.05)
+    assert training_memory.smallest_that_fits(spec(), 85 * GB).recompute == "full"
+    assert training_memory.smallest_that_fits(spec(), 143 * GB).recompute == "none"
+    assert training_memory.smallest_that_fits(spec(), 48 * GB) is None
+
+
+def wanted(**said):
+    return prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+
+
+def test_one_h100_recomputes_by_itself_and_refuses_to_be_told_otherwise():
+    torch_engine = ENGINES["torch"]
+    assert prepare.spec_of("llama", wanted(), engine=torch_engine, machine=H100).recompute == "full"
+    told = prepare.spec_of("llama", wanted(recompute="none"), engine=torch_engine, machine=H100)
+    with pytest.raises(UsageError, match=r"needs about 1\d\d GB .* what makes it fit: --activation-checkpointing full"):
+        prepare.check_memory(told, H100)
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(1, 16), (4, 64), (8, 128)])
+def test_the_global_batch_grows_with_the_gpus(gpus, batch):
+    node = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}))
+    made = prepare.spec_of("llama", wanted(num_gpus=gpus), engine=ENGINES["torch"], machine=node)
+    assert made.global_batch_size == batch
+
+
+def test_sharding_divides_the_state_but_not_the_activations():
+    alone, eight = training_memory.estimate(spec()), training_memory.estimate(spec(num_gpus=8, global_batch_size=128))
+    assert eight.weights == alone.weights / 8
+    assert eight.optimizer == alone.optimizer / 8
+    assert eight.activations == alone.activations
+
+
+def test_float32_master_weights_double_the_state():
+    assert (
+        training_memory.estimate(spec(master_weights="fp32")).optimizer
+        == 2 * training_memory.estimate(spec()).optimizer
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "engine", "message"),
+    [
+        ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full"),
+        ({"recompute": "selective"}, "nemo", "--activation-checkpointing selective: only the torch engine has it"),
+        ({"compile": True}, "nemo", "--compile: only the torch engine has it"),
+        ({"attention": "flash"}, "bridge", "--attention: only the torch engine has it"),
+        ({"master_weights": "fp32"}, "nemo", "--master-weights: only the torch engine has it"),
+    ],
+)
+def test_flags_of_the_torch_engine_are_refused_by_others(said, engine, message):
+    with pytest.raises(UsageError, match=message):
+        prepare.spec_of("llama", wanted(**said), engine=ENGINES[engine], machine=H100)
