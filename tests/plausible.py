@@ -95,6 +95,9 @@ def result(
         "global_batch_size": batch, "micro_batch_size": 1, "sequence_length": 128 if preset == "tiny" else 8192,
         "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
         "max_steps": length, "optimizer": "adamw", "data": "synthetic", "warmup_steps": warmup, "seed": 1234,
+        "learning_rate": 3e-4, "compute_dtype": "bfloat16", "parameter_dtype": "bfloat16",
+        "optimizer_dtype": "float32", "recompute": "none", "attention_backend": "flash", "compile": False,
+        "fused_kernels": "all", "padded_vocabulary_size": shape.shape.vocab_size, "peft": "none",
     }  # fmt: skip
     log = facts["engine"] == "primus"
     return summarise(

@@ -341,3 +341,20 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_training(tmp_pat
     with pytest.raises(RunError, match="give another output folder"):
         fit(BenchmarkCallback(output_dir=str(tmp_path / "file" / "results"), print_every=0), module)
     assert module.calls == 0
+
+
+def test_frozen_layers_and_adapters_are_recorded_as_work(tmp_path):
+    def trained(change):
+        module = Small()
+        module.frozen = torch.nn.Linear(4, 4)
+        change(module)
+        result = fit(BenchmarkCallback(output_dir=str(tmp_path), platform="cpu"), module, max_steps=3)
+        return result.training_config.peft, result.model.trainable_parameters, result.model.parameters
+
+    def with_adapter(module):
+        module.frozen.requires_grad_(False)
+        module.lora_a = torch.nn.Linear(4, 2, bias=False)
+
+    assert trained(lambda _: None) == ("none", 36, 36)
+    assert trained(lambda module: module.frozen.requires_grad_(False)) == ("frozen", 16, 36)
+    assert trained(with_adapter) == ("lora", 24, 44)

@@ -232,17 +232,39 @@ def test_no_ratio_comes_out_of_different_work():
 
 
 def test_sides_without_a_common_rate_have_no_ratio():
-    silent = means_only("mi300x")
-    silent = silent.model_copy(
-        update={"performance_metrics": silent.performance_metrics.model_copy(update={"avg_step_time_seconds": None})}
+    silent = result("mi300x").model_copy(
+        update={
+            "performance_metrics": means_only().performance_metrics.model_copy(update={"avg_step_time_seconds": None}),
+            "steps": Steps({}),
+        }
     )
     assert only_pair(result("h100"), silent).ratio is None
 
 
-def test_old_means_are_compared_by_steps_per_second_without_a_verdict():
-    ratio = only_pair(means_only(), means_only("mi300x")).ratio
+def old_means(machine):
+    """Reported means without steps, of a file that states its configuration."""
+    whole = result(machine)
+    return whole.model_copy(update={"performance_metrics": means_only().performance_metrics, "steps": Steps({})})
+
+
+def test_old_means_of_equal_configurations_are_compared_by_steps_per_second_without_a_verdict():
+    ratio = only_pair(old_means("h100"), old_means("mi300x")).ratio
     assert (ratio.metric, ratio.verdict) == ("steps_per_second", "too_few_runs")
     assert math.isclose(ratio.estimate.value, 1.0)
+
+
+def test_old_means_that_state_no_configuration_are_not_compared():
+    pair = only_pair(means_only(), means_only("mi300x"))
+    assert pair.ratio.verdict == "not_comparable"
+    assert "--sequence-length" in pair.fairness.remedy
+
+
+def test_a_value_lies_inside_its_own_interval_whatever_the_lengths_of_its_runs():
+    long = result("h100", steps=500, seconds=12.0, noise=0.05)
+    short = [dated(result("h100", steps=20, seconds=12.4 + n / 100, seed=n), 10 + n) for n in range(4)]
+    (side,) = compare(files(long, *short)).sides
+    for one in (side.step_time_seconds, side.tokens_per_second, side.tokens_per_second_per_gpu):
+        assert one.low < one.value < one.high
 
 
 def test_a_candidate_meets_the_baseline_that_did_the_most_similar_work():

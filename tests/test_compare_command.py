@@ -100,7 +100,7 @@ def test_an_assumed_scatter_allows_a_verdict_for_single_runs(tmp_path, capsys):
     store.save(plausible.result("h100"), folder, stamp="1")
     store.save(plausible.result("mi300x", seconds=9.0, seed=1), folder, stamp="2")
     assert compare(folder, "--output-dir", tmp_path / "out", "--no-plot") == 0
-    assert "Too few runs" in capsys.readouterr().out
+    assert "cannot confirm it" in " ".join(capsys.readouterr().out.split())
     assert compare(folder, "--output-dir", tmp_path / "out", "--no-plot", "--assume-run-cv", "2%") == 0
     assert "is faster than" in " ".join(capsys.readouterr().out.split())
 

@@ -157,3 +157,17 @@ def test_text_from_files_is_harmless_in_the_comment(gate):
     code, markdown, _ = gate(h100(**hostile), h100(seed=1, model="llama", **hostile))
     assert code == 0
     assert "<img" not in markdown
+
+
+def test_a_gate_passes_on_less_than_the_same_work_only_if_told(gate):
+    code, _, error = gate(h100(), h100(seed=1, global_batch_size=256, seconds=25.4))
+    assert code == 2
+    assert "--accept same_work_per_token" in error
+    assert gate(h100(), h100(seed=1, global_batch_size=256, seconds=25.4), "--accept", "same-work-per-token")[0] == 0
+    assert gate(h100(), h100(seed=1), "--accept", "anything")[0] == 2
+
+
+def test_a_gate_never_passes_on_an_impossible_figure(gate):
+    code, _, error = gate(h100(), h100(seed=1, seconds=0.5))
+    assert code == 2
+    assert "which is impossible" in error

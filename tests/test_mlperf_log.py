@@ -463,3 +463,19 @@ def test_a_description_that_says_nothing_changes_nothing(tmp_path, description):
     step_times(journal)
     result = logs.read(submitted(tmp_path, journal, **description))
     assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA GB200", None)
+
+
+@pytest.mark.parametrize(
+    ("file", "benchmark", "target", "peft", "samples", "minutes"),
+    [
+        ("v5.1_amd_mi355x_llama31_8b.txt", "llama31_8b", 3.3, "none", 172_032, 95.97),
+        ("v5.1_nvidia_gb200x8_llama31_8b.txt", "llama31_8b", 3.3, "none", 184_320, 68.88),
+        ("v5.0_amd_mi300x_llama2_70b_lora.txt", "llama2_70b_lora", 0.925, "lora", 3072, 28.26),
+    ],
+)
+def test_a_run_to_the_quality_target_has_its_time_and_samples(shared, file, benchmark, target, peft, samples, minutes):
+    result = logs.read(shared / "logs" / "mlperf" / file)
+    said, (run,) = result.performance_metrics.reported, result.runs
+    assert (said.benchmark, said.quality_target, result.training_config.peft) == (benchmark, target, peft)
+    assert run.samples_to_train == samples
+    assert run.time_to_train_seconds / 60 == pytest.approx(minutes, abs=0.01)

@@ -133,7 +133,7 @@ def test_what_is_not_comparable_still_says_how_each_used_its_device(incomparable
 def test_one_run_a_side_says_how_many_would_decide():
     comparison = comparison_of(plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=11.0))
     text = one_line(on_terminal(comparison))
-    assert "Too few runs to say" in text
+    assert "but one run each cannot confirm it" in text
     assert re.search(r"about \d+ runs of each side would give ±1 %", text)
     assert "--assume-run-cv 2%" in text
 
@@ -313,11 +313,11 @@ def test_the_keys_of_comparison_json_are_stable(two):
     document = json_module.loads(json.render(two))
     assert list(document) == [
         "kind", "schema_version", "tool_version", "generated_at", "by", "models", "verdict", "headline", "fairness",
-        "ratio", "sides", "pairs", "mean_ratio", "published", "warnings",
+        "ratio", "sides", "pairs", "mean_ratio", "published", "errors", "warnings",
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
-        "verdict", "assumption",
+        "verdict", "task", "assumption",
     }  # fmt: skip
     assert document["verdict"] == document["ratio"]["verdict"] == "faster"
     assert document["fairness"]["verdict"] == "identical"
@@ -448,8 +448,30 @@ def test_a_side_that_does_not_learn_is_said_beside_its_speed():
 
 
 def test_what_two_sides_do_not_state_is_not_called_the_same_work():
-    comparison = comparison_of(plausible.result("h100", precision=None), plausible.result("mi300x"))
-    assert words.fairness_title(comparison.pairs[0]) == "not all stated"
+    silent = plausible.result("h100")
+    silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
+    (pair,) = comparison_of(silent, plausible.result("mi300x")).pairs
+    assert words.fairness_title(pair) == "same work, if model shape match"
+    assert "if the model shape matches" in words.headline(pair)
+
+
+def test_every_report_shows_the_level_and_its_condition():
+    silent = plausible.result("h100", runs=3)
+    silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
+    comparison = comparison_of(silent, plausible.result("mi300x", runs=3, seconds=11.0, seed=1))
+    for name, text in every_text(comparison).items():
+        assert "same_work" in text or "same work" in text or "Comparable only if the model shape matches" in text, name
+        assert "model shape" in text, name
+
+
+def test_an_impossible_figure_is_an_error_above_every_headline():
+    comparison = comparison_of(plausible.result("h100", runs=3), plausible.result("mi300x", runs=3, seconds=0.9))
+    texts = every_text(comparison)
+    for name in ("console", "markdown", "html"):
+        assert texts[name].index("Error: AMD Instinct MI300X") < texts[name].index("No ratio of"), name
+        assert not re.search(r"is (faster|slower) than", texts[name]), name
+    assert json.document(comparison)["errors"]
+    assert json.document(comparison)["verdict"] == "not_comparable"
 
 
 # What others published
@@ -466,7 +488,9 @@ def test_published_results_stand_beside_marked_and_without_a_verdict():
     assert all(row["model"] == "llama" and row["source"] for row in rows)
     alike = [row for row in rows if row["measured_here"][0]["ratio"] is not None]
     assert 0 < len(alike) < len(rows)
-    assert {(row["sequence_length"], row["global_batch_size"]) for row in alike} == {(8192, 128)}
+    assert {row["sequence_length"] for row in alike} == {8192}
+    levels = {(row["global_batch_size"] == 128, row["measured_here"][0]["fairness"]) for row in alike}
+    assert levels == {(True, "same_work"), (False, "same_work_per_token")}
 
 
 def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one(tiny):

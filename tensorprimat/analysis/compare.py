@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from tensorprimat.analysis.estimates import estimate
+from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_ratio, meet, ratios
@@ -32,16 +33,18 @@ def compare(
     assume_run_cv: float | None = None,
     confidence: float = 0.95,
     baseline: str | None = None,
+    strict: bool = False,
 ) -> Comparison:
     """Compare results; one side alone is reported alone.
 
     by: a key of BY. assume_run_cv: run-to-run coefficient of variation to assume for a side of one run (0.02 for 2 %).
     confidence: of intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by.
+    strict: no ratio below the level "same work".
     Raises UsageError for a value that cannot be, InputError where nothing is left to show.
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
-    assumed = Assumptions(run_cv=assume_run_cv, confidence=confidence).checked()
+    assumed = Assumptions(run_cv=assume_run_cv, confidence=confidence, strict=strict).checked()
     items, warnings = usable(loaded)
     if not items:
         raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
@@ -71,6 +74,7 @@ def compare(
         pairs=pairs,
         mean_ratio=mean_ratio(list(meetings.values()), assumed),
         warnings=tuple(warnings),
+        errors=tuple(dict.fromkeys(error for side in sides.values() for error in impossible(side.result))),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tensorprimat.analysis import stats
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
@@ -20,12 +21,13 @@ ONE_PERCENT = 0.01
 
 
 def figure(result: Result, metric: str) -> float | None:
-    """A positive figure of a result, or None. metric: a field of PerformanceMetrics."""
-    metrics = result.performance_metrics
-    value = getattr(metrics, metric)
-    if value is None and metric == "steps_per_second" and metrics.avg_step_time_seconds:  # an old file's means
-        value = 1 / metrics.avg_step_time_seconds
-    return value if value is not None and math.isfinite(value) and value > 0 else None
+    """A positive figure of a result, or None. metric: a field of PerformanceMetrics, or time_to_train (per second)."""
+    if metric == TIME_TO_TRAIN:
+        times = [run.time_to_train_seconds for run in result.runs]
+        known = [time for time in times if time]
+        return len(known) / sum(known) if known and len(known) == len(times) else None
+    value = rate_of(result, metric)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
@@ -42,7 +44,7 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
     low, high = over_runs.interval(confidence)
     hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
     return Estimate(
-        value=value,
+        value=math.exp(over_runs.log),  # of the same estimator as its interval: runs of unequal length weigh the same
         low=low,
         high=high,
         confidence=confidence,

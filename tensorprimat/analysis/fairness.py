@@ -1,110 +1,398 @@
-"""Did two sides do the same work at all? A table of the fields that decide it, and a verdict with its sentence.
+"""What may be said about two sides: the verdict level, its sentence, what differs and what is not stated.
 
-Three weights. `work`: another value is another problem, and no ratio means anything. `configuration`: the same problem
-solved another way, as tuned comparisons do; the sentence names it. `context`: good to know, decides nothing.
+The levels are in `analysis/levels`, the fields in `core/identity`:
 
-    identical          every decisive field is stated by both and equal, and no configuration is known to differ
-    like_for_like      same work and precision, no configuration known to differ, but some of it is not stated
-    own_configuration  same work, own parallelism, micro batch, precision …; also where a field of the work is not
-                       stated, because then nobody can call it like for like: the sentence says what is missing
-    not_comparable     another model, shape, sequence length or global batch
+    identical            every work field and configuration field is stated by both and equal
+    same_work            model shape, trainable parameters, sequence length and global batch are equal
+    same_work_per_token  the same but for the global batch: throughput can be compared, the learning cannot
+    same_task            both trained to one quality target (MLPerf)
+    not_comparable       another problem, a unit that cannot be normalised, or a figure that cannot be true
+
+A model shape that is not stated is taken from a name that means one known model, and trainable parameters that are not
+stated are taken as all of them where nothing hints at LoRA or freezing: then the sentence says "if".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tensorprimat.analysis.records import Difference, Fairness, FairnessVerdict
-from tensorprimat.core.identity import FIELDS
-from tensorprimat.core.records import Result
+from tensorprimat.analysis.impossible import impossible
+from tensorprimat.analysis.levels import LEVELS, LevelName
+from tensorprimat.analysis.records import Difference, Fairness
+from tensorprimat.core import shapes
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.identity import BY_KEY, FIELDS, Field
+from tensorprimat.core.records import Model, ModelShape, Result
 
-DECISIVE = (
-    "model", "shape", "sequence_length", "global_batch_size", "precision", "num_gpus", "micro_batch_size",
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-)  # fmt: skip
+NORMALISED_BY: dict[str, tuple[str, ...]] = {
+    "tokens_per_second_per_gpu": (),
+    "tokens_per_second": ("num_gpus",),
+    "samples_per_second_per_gpu": ("sequence_length",),
+    "samples_per_second": ("sequence_length", "num_gpus"),
+    "steps_per_second": ("sequence_length", "num_gpus", "global_batch_size"),
+}
+"""Rates that a ratio may be of, best first, and the fields that both sides must state equally for each."""
+TIME_TO_TRAIN = "time_to_train"
+FLAGS = {
+    "shape": "--shape", "sequence_length": "--sequence-length", "num_gpus": "--num-gpus",
+    "global_batch_size": "--global-batch-size",
+}  # fmt: skip
+MOST_NAMED = 4  # settings that a sentence lists; the table has them all
+
+_FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re.IGNORECASE)
 
 
-def judge(baseline: Result, candidate: Result) -> Fairness:
-    """Whether a ratio of candidate to baseline may be drawn, what differs, and the sentence that says so."""
-    differences = differences_between((baseline, candidate))
-    unknown = tuple(
-        field.label
-        for field in FIELDS
-        if field.key in DECISIVE
-        and (field.weight == "work" or field.key == "precision")
-        and None in (field.read(baseline), field.read(candidate))
-    )
-    verdict = _verdict((baseline, candidate), differences, unknown)
+def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairness:
+    """Return what may be said about the ratio of candidate to baseline.
+
+    strict: accept only the same work step by step, as a build server needs it.
+    """
+    pair = (baseline, candidate)
+    differences = differences_between(pair)
+    work = _work(pair, differences)
+    metric, remedy = metric_for(pair)
+    errors = tuple(error for result in pair for error in impossible(result))
+    name: LevelName
+    if errors:
+        name, sentence = "not_comparable", f"Not comparable: {' '.join(errors)}"
+        return _fairness(name, differences, work, sentence, metric=None, errors=errors)
+    if (task := _task(pair)) and not strict:
+        return _fairness("same_task", differences, work, _task_sentence(task, differences), metric=TIME_TO_TRAIN)
+    if not work.refusals and metric is None and remedy is not None:
+        sentence = f"Not comparable: no rate of the two can be brought to one unit. {remedy}"
+        return _fairness("not_comparable", differences, work, sentence, metric=None, remedy=remedy)
+    if not work.refusals and work.level == "same_work_per_token" and strict:
+        work = _Work(refusals=_batch_differs(pair), conditions=(), level="not_comparable", remedy=_SAME_BATCH)
+    if work.refusals:
+        sentence = f"Not comparable: {', '.join(work.refusals)}." + (f" {work.remedy}" if work.remedy else "")
+        return _fairness("not_comparable", differences, work, sentence, metric=None, remedy=work.remedy)
+    return _fairness(work.level, differences, work, _sentence(pair, work, differences), metric=metric)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What two results did, as far as both state it."""
+
+    refusals: tuple[str, ...]
+    """What makes it another problem."""
+    conditions: tuple[str, ...]
+    """What has to match and is not stated by both."""
+    level: LevelName
+    remedy: str | None = None
+    """The one thing that would make them comparable."""
+
+
+def same_work(baseline: Result, candidate: Result) -> bool:
+    """Return True unless the two are known to have done other work, whatever rates they measured."""
+    pair = (baseline, candidate)
+    work = _work(pair, differences_between(pair))
+    return not work.refusals and work.level in ("identical", "same_work")
+
+
+def _fairness(
+    name: LevelName,
+    differences: tuple[Difference, ...],
+    work: _Work,
+    sentence: str,
+    *,
+    metric: str | None,
+    remedy: str | None = None,
+    errors: tuple[str, ...] = (),
+) -> Fairness:
+    conditions = work.conditions if name not in ("not_comparable", "same_task") else ()
+    unknown = tuple(d.label for d in differences if d.weight != "context" and None in d.values)
     return Fairness(
-        verdict=verdict,
+        verdict=name,
         differences=differences,
         unknown=unknown,
-        sentence=_sentence(verdict, differences, unknown),
+        conditions=conditions,
+        sentence=sentence,
+        metric=metric,
+        remedy=remedy,
+        errors=errors,
     )
 
 
 def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
-    """Rows of the fairness table that differ; a value that only some state is listed too, except in the context."""
+    """Return the fields that differ; a value that only some state is listed too, except in the context."""
     differences = []
     for field in FIELDS:
-        values = tuple(field.read(result) for result in results)
+        values = tuple(_read(field, result) for result in results)
         stated = {value for value in values if value is not None}
         if len(stated) > 1 or (stated and None in values and field.weight != "context"):
             differences.append(Difference(field=field.key, label=field.label, values=values, weight=field.weight))
     return tuple(differences)
 
 
-def _verdict(results: Sequence[Result], differences: Sequence[Difference], unknown: Sequence[str]) -> FairnessVerdict:
-    if any(_is_other_work(difference) for difference in differences):
-        return "not_comparable"
-    if unknown or any(d.weight == "configuration" and None not in d.values for d in differences):
-        return "own_configuration"
-    every_value_stated = all(
-        None not in (field.read(result) for result in results) for field in FIELDS if field.key in DECISIVE
-    )
-    return "identical" if every_value_stated else "like_for_like"
+def _read(field: Field, result: Result) -> str | None:
+    """Return a field's value, derived from the others where only they are stated."""
+    value = field.read(result)
+    if value is not None:
+        return value
+    config = result.training_config
+    if field.key == "data_parallel_size":
+        sizes = (
+            config.num_gpus, config.tensor_model_parallel_size, config.pipeline_model_parallel_size,
+            config.context_parallel_size,
+        )  # fmt: skip
+        gpus, tensor, pipeline, context = sizes
+        if gpus and tensor and pipeline and context and gpus % (tensor * pipeline * context) == 0:
+            return str(gpus // (tensor * pipeline * context))
+    if field.key == "gradient_accumulation_steps":
+        replicas = _read(BY_KEY["data_parallel_size"], result)
+        micro, batch = config.micro_batch_size, config.global_batch_size
+        if replicas and micro and batch and batch % (micro * int(replicas)) == 0:
+            return str(batch // (micro * int(replicas)))
+    return None
 
 
-def _is_other_work(difference: Difference) -> bool:
-    """A preset decides only through its shape, except that nothing but a tiny preset is ever tiny."""
-    if difference.weight != "work":
-        return False
-    if difference.field == "preset":
-        return ("tiny" in difference.values) and len(set(difference.values)) > 1
-    return None not in difference.values
-
-
-_OPENINGS: dict[FairnessVerdict, str] = {
-    "identical": "Identical: same model, shape, sequence length, global batch, precision and parallelism on both sides",
-    "like_for_like": "Like for like: same model, shape, sequence length, global batch and precision",
-    "own_configuration": "Same work",
-    "not_comparable": "Not comparable: the sides did not do the same work",
+_SAME_BATCH = "Comparable with the same global batch on both sides, or without --strict."
+_SAME_SIZE = "Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
+_REMEDIES = {
+    "shape": "Benchmark the same model on both sides.",
+    "model": "Benchmark the same model on both sides.",
+    "preset": "Benchmark the same model on both sides.",
+    "sequence_length": _SAME_SIZE,
+    "trainable_parameters": "Comparable where the same parameters train on both sides.",
+    "peft": "Comparable where the same parameters train on both sides.",
+    "packing": "Comparable with the same packing on both sides.",
+    "methodology": _SAME_SIZE,
 }
 
 
-def _sentence(verdict: FairnessVerdict, differences: Sequence[Difference], unknown: Sequence[str]) -> str:
-    """The verdict in words; values stand in the order baseline against candidate."""
-    if verdict == "not_comparable":
-        return f"{_OPENINGS[verdict]} ({_spell([d for d in differences if _is_other_work(d)])}).{_remedy(differences)}"
-    configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
-    opening = _OPENINGS[verdict]
-    if unknown:
-        opening = f"Same work only if what is not stated on both sides agrees: {', '.join(unknown)}"
-    return opening + (f"; own configuration: {_spell(configured)}" if configured else "") + "."
+def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
+    """Judge the fields of the work alone."""
+    known = {d.field: d for d in differences if d.weight == "work"}
+    clashes = [
+        _REMEDIES[key]
+        for key in ("shape", "preset", "trainable_parameters", "peft", "packing", "sequence_length", "methodology")
+        if key in known and _refuses(known[key])
+    ]
+    refusals = [_spell_work(d) for d in known.values() if d.field in _REMEDIES and _refuses(d)]
+    conditions: list[str] = []
+    remedies = list(clashes)
+    reason, remedy = _unstated_shape(pair)
+    if "shape" not in known or not _refuses(known["shape"]):
+        if reason == "model shape":
+            conditions.append(reason)
+        elif reason:
+            refusals.append(reason)
+            remedies.append(remedy or "")
+    if any(result.training_config.sequence_length is None for result in pair):
+        refusals.append("the sequence length is not stated on both sides")
+        remedies.append(f"Comparable once it is known: state it with {FLAGS['sequence_length']}.")
+    trained = _trained(pair)
+    if trained == "trainable parameters":
+        conditions.append(trained)
+    elif trained:
+        refusals.append(trained)
+        remedies.append("Comparable once both sides state which parameters train.")
+    if "packing" in known and not _refuses(known["packing"]):
+        conditions.append("packing")
+    batch = BY_KEY["global_batch_size"]
+    batches = [batch.read(result) for result in pair]
+    if refusals:
+        if len(set(batches)) > 1 and None not in batches:
+            refusals.append(_spell_work(known["global_batch_size"]))
+        return _Work(refusals=tuple(dict.fromkeys(refusals)), conditions=(), level="not_comparable", remedy=remedies[0])
+    level: LevelName = "same_work"
+    if None in batches or batches[0] != batches[1]:
+        level = "same_work_per_token"
+    elif not conditions and _all_stated_and_equal(pair):
+        level = "identical"
+    return _Work(refusals=(), conditions=tuple(conditions), level=level)
 
 
-def _remedy(differences: Sequence[Difference]) -> str:
-    """Return how to make the work equal where only its size differs, as between vendors' own configurations."""
-    other = {difference.field for difference in differences if _is_other_work(difference)}
-    if not other or not other <= {"sequence_length", "global_batch_size", "methodology"}:
-        return ""
-    return " Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
+def _refuses(difference: Difference) -> bool:
+    """A preset decides only through its shape, except that nothing but a tiny preset is ever tiny."""
+    if difference.field == "preset":
+        return "tiny" in difference.values and len(set(difference.values)) > 1
+    return difference.field != "model" and None not in difference.values
 
 
-def _spell(differences: Sequence[Difference]) -> str:
-    return ", ".join(
-        "another model shape"  # its numbers stand in the table
-        if difference.field == "shape"
-        else f"{difference.label} {' against '.join(value or 'not stated' for value in difference.values)}"
-        for difference in differences
+def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
+    """Return ("model shape", None) for a ratio under that condition, else why there is none and what would help."""
+    if all(result.model.shape is not None for result in pair):
+        return None, None
+    shapes = []
+    for result in pair:
+        shape = result.model.shape or shape_of_name(result.model)
+        if shape is None:
+            name = f"the name {result.model.name!r} means no known model" if result.model.name else "no model is named"
+            return f"the model shape is not stated and {name}", f"Comparable with {FLAGS['shape']}."
+        shapes.append(BY_KEY["shape"].read(result.model_copy(update={"model": _shaped(result, shape)})))
+    if len(set(shapes)) > 1:
+        names = " against ".join(result.model.name or "unnamed model" for result in pair)
+        return f"another model ({names})", _REMEDIES["model"]
+    return "model shape", None
+
+
+def shape_of_name(model: Model) -> ModelShape | None:
+    """Return the shape of the known model that a name means, of the named preset if there is one; None otherwise."""
+    if not model.name:
+        return None
+    try:
+        named = shapes.of_preset(model.preset, model.name) if model.preset else None
+    except UsageError:  # a preset of the file's own
+        return None
+    preset = named or shapes.known(model.name)
+    return preset.shape if preset else None
+
+
+def _shaped(result: Result, shape: ModelShape) -> Model:
+    return result.model.model_copy(update={"shape": shape})
+
+
+def _trained(pair: Sequence[Result]) -> str | None:
+    """Return "trainable parameters" for a ratio under that condition, a reason for none, or None where all is said."""
+    stated = [BY_KEY["trainable_parameters"].read(result) for result in pair]
+    if None not in stated:
+        return None
+    for result, value in zip(pair, stated, strict=True):
+        if value in (None, "all") and hints_at_freezing(result):
+            return "a side trains a part of its parameters (LoRA or frozen layers) and does not state which"
+        if value not in (None, "all"):
+            return f"one side trains {value} parameters, the other does not state how many"
+    return "trainable parameters"
+
+
+def hints_at_freezing(result: Result) -> bool:
+    """Return True if the result says or its name suggests that not every parameter trains."""
+    peft = (result.training_config.peft or "none").lower()
+    trainable, every = result.model.trainable_parameters, result.model.parameters
+    if peft != "none" or (trainable and every and trainable < every):
+        return True
+    said = (result.model.name, result.model.preset, result.performance_metrics.reported.benchmark)
+    return result.training_config.peft is None and any(text and _FROZEN.search(text) for text in said)
+
+
+def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
+    """Return True if both state every setting that exists for them, and all are equal."""
+    for field in FIELDS:
+        if field.weight == "context" or field.key in ("model", "preset", "methodology", "peft", "packing"):
+            continue
+        values = [_read(field, result) for result in pair]
+        if None in values and (any(values) or any(field.applies(result) for result in pair)):
+            return False
+        if values[0] != values[1]:
+            return False
+    return all(len({BY_KEY[key].read(result) for result in pair}) == 1 for key in ("methodology", "peft", "packing"))
+
+
+def common_metric(results: Sequence[Result]) -> str | None:
+    """Return the best rate that all results have and that is normalised by equal, stated settings; None without one."""
+    for name, fields in NORMALISED_BY.items():
+        if all(rate_of(result, name) for result in results) and all(_stated_equal(results, key) for key in fields):
+            return name
+    return None
+
+
+def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
+    """Return the rate that a ratio may be of, and where there is none although both have rates, what would help."""
+    if (metric := common_metric(pair)) is not None:
+        return metric, None
+    if not all(any(rate_of(result, name) for name in NORMALISED_BY) for result in pair):
+        return None, None
+    missing = next(
+        (key for key in ("num_gpus", "sequence_length", "global_batch_size") if not _stated_by_all(pair, key)), None
     )
+    if missing is None:
+        return None, "Comparable on the same number of GPUs, or with tokens/s/GPU of both."
+    return None, f"Comparable once both state {_FACTS[missing]}: {FLAGS[missing]}."
+
+
+_FACTS = {
+    "num_gpus": "the number of GPUs", "sequence_length": "the sequence length", "global_batch_size": "the global batch",
+}  # fmt: skip
+
+
+def rate_of(result: Result, metric: str) -> float | None:
+    """Return a positive rate of a result, or None; steps/s also from the mean step time of an old file."""
+    metrics = result.performance_metrics
+    value = getattr(metrics, metric)
+    if value is None and metric == "steps_per_second" and metrics.avg_step_time_seconds:
+        value = 1 / metrics.avg_step_time_seconds
+    return value if value and value > 0 else None
+
+
+def _stated_by_all(pair: Sequence[Result], key: str) -> bool:
+    return all(BY_KEY[key].read(result) is not None for result in pair)
+
+
+def _stated_equal(pair: Sequence[Result], key: str) -> bool:
+    return _stated_by_all(pair, key) and len({BY_KEY[key].read(result) for result in pair}) == 1
+
+
+def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
+    """Return benchmark and quality target that both reached, or None."""
+    tasks = {
+        (result.performance_metrics.reported.benchmark, result.performance_metrics.reported.quality_target)
+        for result in pair
+    }
+    (name, target), *others = tasks
+    timed = all(any(run.time_to_train_seconds for run in result.runs) for result in pair)
+    return (name, target) if not others and name and target is not None and timed else None
+
+
+def _task_sentence(task: tuple[str, float], differences: Sequence[Difference]) -> str:
+    said = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each in its own way"
+    named = _named([d for d in differences if d.weight != "context" and None not in d.values])
+    return f"{said}; {named}." if named else f"{said}."
+
+
+def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
+    batches = [BY_KEY["global_batch_size"].read(result) or "not stated" for result in pair]
+    return (f"global batch size {' against '.join(batches)}",)
+
+
+def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
+    """Return the level in words; values stand in the order baseline against candidate."""
+    if work.level == "identical":
+        return f"{LEVELS['identical'].sentence}."
+    said = LEVELS[work.level].sentence
+    configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
+    if work.level == "same_work_per_token":
+        (batches,) = _batch_differs(pair)
+        tail = "may need other numbers of tokens to the same loss"
+        said += f": {batches.replace('global batch size', 'global batch')} {tail}"
+        if "not stated" in batches:
+            said = f"{LEVELS[work.level].sentence}: the global batch is not stated on both sides"
+    if work.conditions:
+        said = (
+            f"Comparable only if the {_and(work.conditions)} {'matches' if len(work.conditions) == 1 else 'match'}; "
+            "not both sides state it"
+        )
+        if work.level == "same_work_per_token":
+            said += f". {LEVELS[work.level].sentence}: {_batch_differs(pair)[0]}"
+    if configured:
+        said += f". The configuration differs: {_named(configured)}"
+    unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
+    if unstated:
+        said += f". Stated by one side only: {_labels(unstated)}"
+    return f"{said}."
+
+
+def _labels(differences: Sequence[Difference]) -> str:
+    labels = [difference.label for difference in differences]
+    more = len(labels) - MOST_NAMED
+    return ", ".join(labels[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and the {words[-1]}"
+
+
+def _named(differences: Sequence[Difference]) -> str:
+    said = [_spell(difference) for difference in differences[: 2 * MOST_NAMED]]
+    more = len(differences) - len(said)
+    return ", ".join(said) + (f" and {more} more" if more > 0 else "")
+
+
+def _spell(difference: Difference) -> str:
+    return f"{difference.label} {' against '.join(value or 'not stated' for value in difference.values)}"
+
+
+def _spell_work(difference: Difference) -> str:
+    return "another model shape" if difference.field == "shape" else _spell(difference)  # its numbers are in the table

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprimat.analysis import losses, stats
+from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.ratios import Assumptions, Meeting, meet, runs_to_show
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError, UsageError
@@ -65,8 +66,17 @@ class GateReport:
         return "fail" if "fail" in found else "undecided" if "undecided" in found else "pass"
 
 
-def gate(baseline: Sequence[Loaded], candidate: Sequence[Loaded], limits: Limits, assumed: Assumptions) -> GateReport:
+def gate(
+    baseline: Sequence[Loaded],
+    candidate: Sequence[Loaded],
+    limits: Limits,
+    assumed: Assumptions,
+    *,
+    lowest: LevelName = "same_work",
+) -> GateReport:
     """Check every model that the baseline has.
+
+    lowest: the last level of `analysis.levels` on which a check may pass.
 
     Raises InputError where a side has no usable result, several configurations of one model, or other work than the
     baseline; UsageError where an assumption cannot be.
@@ -81,8 +91,9 @@ def gate(baseline: Sequence[Loaded], candidate: Sequence[Loaded], limits: Limits
     checks: list[Check] = []
     for model, base in bases.items():
         meeting = meet(base, candidates[model], assumed)
-        if meeting.fairness.verdict == "not_comparable":
-            raise InputError(f"{model}: {meeting.fairness.sentence} A gate needs the same work on both sides")
+        if not _may_pass(meeting.fairness.level, lowest):
+            remedy = f"; --accept {meeting.fairness.verdict} judges it all the same" if meeting.comparable else ""
+            raise InputError(f"{model}: {meeting.fairness.sentence} A gate needs the same work on both sides{remedy}")
         notes.append(f"{model}: {meeting.fairness.sentence}")
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
             notes.append(f"{model}: assumed that single runs scatter by {100 * assumed.run_cv:g} %.")
@@ -92,6 +103,11 @@ def gate(baseline: Sequence[Loaded], candidate: Sequence[Loaded], limits: Limits
         if limits.loss_gap is not None:
             checks.append(_losses(model, meeting, limits.loss_gap, assumed))
     return GateReport(checks=tuple(checks), notes=tuple(notes))
+
+
+def _may_pass(level: Level, lowest: LevelName) -> bool:
+    order = list(LEVELS)
+    return level.comparable and order.index(level.name) <= order.index(lowest)
 
 
 def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str, Group]:

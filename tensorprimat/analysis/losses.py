@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.core.records import Result
@@ -92,7 +92,7 @@ def _curve(run: Result) -> _Curve:
 def _other_data(baseline: Result, candidate: Result) -> str | None:
     """Why the sides did not read the same tokens in the same order; None where nothing speaks against it."""
     ours, theirs = baseline.training_config, candidate.training_config
-    if judge(baseline, candidate).verdict == "not_comparable":
+    if not same_work(baseline, candidate):
         return "the sides did not do the same work"
     if ours.data is None or theirs.data is None:
         return "not both sides say which data they read"

@@ -105,11 +105,16 @@ def flops_per_token(result: Result, convention: str) -> Metric:
     said = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
     if shape is None:
         return unknown("flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, said))
+    charged = flops.charged_per_token(result, convention)
+    if charged is None and result.training_config.sequence_length:
+        because = "only a part of the parameters trains, and what the frozen ones cost depends on where they are"
+        return unknown("flops_per_token", because, (inputs.shape(result), length, said))
+    frozen = flops.frozen_parameters(result)
     return derive(
         "flops_per_token",
         (inputs.shape(result), length, said),
-        lambda tokens: flops.per_token(shape, int(tokens), convention),
-        remark=counting.name,
+        lambda _: float(charged or 0),
+        remark=f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name,
     )
 
 

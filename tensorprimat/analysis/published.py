@@ -11,6 +11,7 @@ from tensorprimat.core.catalogue import Published, published
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 
+PRIMARY = "tokens_per_second_per_gpu"
 ENGINE = "published"
 
 
@@ -31,7 +32,9 @@ def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
 def _against(side: Side, row: Published) -> Against:
     fairness = judge(as_result(row), side.result)
     measured, theirs = side.tokens_per_second_per_gpu.value, row.tokens_per_second_per_gpu
-    comparable = fairness.verdict != "not_comparable" and measured is not None and theirs is not None and theirs > 0
+    comparable = (
+        fairness.metric == "tokens_per_second_per_gpu" and measured is not None and theirs is not None and theirs > 0
+    )
     return Against(label=side.label, fairness=fairness, ratio=measured / theirs if comparable else None)  # type: ignore[operator]
 
 

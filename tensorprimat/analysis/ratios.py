@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import ONE_PERCENT, figure, log_estimate, scatter
-from tensorprimat.analysis.fairness import judge
-from tensorprimat.analysis.records import Estimate, Fairness, Ratio, Verdict
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN, judge
+from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import UsageError
 
-METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "steps_per_second")
-"""What a ratio may be of, best first: the first that both sides have."""
+PRIMARY = "tokens_per_second_per_gpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +24,8 @@ class Assumptions:
     run_cv: float | None
     """Scatter of single runs, as a fraction."""
     confidence: float
+    strict: bool = False
+    """Compare only the same work step by step."""
 
     def checked(self) -> Assumptions:
         """Itself, if it can be; raises UsageError naming the flag."""
@@ -55,13 +56,13 @@ class Meeting:
     @property
     def comparable(self) -> bool:
         """Whether a ratio may be drawn at all."""
-        return self.fairness.verdict != "not_comparable" and self.metric is not None
+        return self.fairness.level.comparable and self.metric is not None
 
 
 def meet(baseline: Group, candidate: Group, assumed: Assumptions) -> Meeting:
     """Judge two sides and estimate the ratio of what both measured."""
-    fairness = judge(baseline.result, candidate.result)
-    metric = next((m for m in METRICS if figure(baseline.result, m) and figure(candidate.result, m)), None)
+    fairness = judge(baseline.result, candidate.result, strict=assumed.strict)
+    metric = fairness.metric
     meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
     if metric is None or not meeting.comparable:
         return meeting
@@ -93,7 +94,7 @@ def ratios(meetings: Sequence[Meeting], assumed: Assumptions) -> list[Ratio | No
 def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int) -> Ratio | None:
     if meeting.fairness.verdict == "not_comparable":
         nothing = Estimate(value=None, rests_on="nothing", no_interval_because=meeting.fairness.sentence)
-        return Ratio(metric=meeting.metric or METRICS[0], estimate=nothing, verdict="not_comparable")
+        return Ratio(metric=meeting.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
     if meeting.metric is None:
         return None
     rests_on = f"{_runs(meeting.candidate)} against {_runs(meeting.baseline)}"
@@ -106,7 +107,7 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
             no_interval_because="each side needs at least 2 runs, or an assumption about their scatter",
             runs_for_one_percent=needed,
         )
-        return Ratio(metric=meeting.metric, estimate=estimate, verdict="too_few_runs")
+        return Ratio(metric=meeting.metric, estimate=estimate, verdict="too_few_runs", task=_factors(meeting))
     low, high = meeting.log.interval(level)
     estimate = Estimate(
         value=math.exp(meeting.log.log),
@@ -120,8 +121,31 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
         metric=meeting.metric,
         estimate=estimate,
         verdict=_verdict(low, high),
+        task=_factors(meeting),
         assumption=_assumption([meeting], assumed),
     )
+
+
+def _factors(meeting: Meeting) -> TaskFactors | None:
+    """Return time to train as samples over rate, candidate over baseline; None where a side counts no samples."""
+    if meeting.metric != TIME_TO_TRAIN:
+        return None
+    (base_time, base_samples), (time, samples) = map(_time_and_samples, meeting.groups)
+    if not (base_time and base_samples and time and samples):
+        return None
+    return TaskFactors(
+        time=time / base_time, samples=samples / base_samples, rate=(samples / time) / (base_samples / base_time)
+    )
+
+
+def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
+    """Return geometric means over the runs, as the ratio has them."""
+    runs = [run for run in group.result.runs if run.time_to_train_seconds]
+    times = [math.log(run.time_to_train_seconds) for run in runs if run.time_to_train_seconds]
+    counts = [math.log(run.samples_to_train) for run in runs if run.samples_to_train]
+    if not times or len(counts) < len(times):
+        return None, None
+    return math.exp(sum(times) / len(times)), math.exp(sum(counts) / len(counts))
 
 
 def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions) -> Ratio | None:
@@ -133,7 +157,7 @@ def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions) -> R
     pairings = {(meeting.baseline.key, meeting.candidate.key, meeting.metric) for meeting in comparable}
     if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in meetings):
         return None
-    metric = comparable[0].metric or METRICS[0]
+    metric = comparable[0].metric or PRIMARY
     over = f"geometric mean over {len(comparable)} models"
     logs = [meeting.log for meeting in comparable if meeting.log is not None]
     if len(logs) < len(comparable):
@@ -156,7 +180,7 @@ def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions) -> R
 
 def _plain_log(meeting: Meeting) -> float:
     """Logarithm of the ratio of what both sides show, where no interval can be given."""
-    below, above = (figure(group.result, meeting.metric or METRICS[0]) or math.nan for group in meeting.groups)
+    below, above = (figure(group.result, meeting.metric or PRIMARY) or math.nan for group in meeting.groups)
     return math.log(above / below)
 
 

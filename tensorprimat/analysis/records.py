@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprimat.analysis.derived import Metric
+from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.records import Result
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "not_comparable"]
 LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]
-FairnessVerdict = Literal["identical", "like_for_like", "own_configuration", "not_comparable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,43 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Fairness:
-    """Whether two sides did the same work at all."""
+    """What may be said about two sides."""
 
-    verdict: FairnessVerdict
+    verdict: LevelName
+    """Name of a level in `analysis.levels`."""
     differences: tuple[Difference, ...]
     unknown: tuple[str, ...]
-    """Labels of decisive fields that at least one side does not state."""
+    """Labels of fields that one side states and the other does not."""
     sentence: str
     """The verdict in words, ready to stand above a headline."""
+    conditions: tuple[str, ...] = ()
+    """What has to match although not both sides state it; every claim carries it as "if"."""
+    metric: str | None = None
+    """The rate that a ratio may be of; None where there is none."""
+    remedy: str | None = None
+    """The one thing that would make the sides comparable."""
+    errors: tuple[str, ...] = ()
+    """Figures that cannot be true, so that no verdict stands on them."""
+
+    @property
+    def level(self) -> Level:
+        """The level with its title, colour and style."""
+        return LEVELS[self.verdict]
+
+    @property
+    def title(self) -> str:
+        """The level for a badge or a cell, with its condition."""
+        return f"{self.level.title}, if {' and '.join(self.conditions)} match" if self.conditions else self.level.title
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFactors:
+    """Time to the same quality target, candidate over baseline, and its two factors: time = samples / rate."""
+
+    time: float
+    rate: float
+    """Of samples/s between start and target, evaluation included."""
+    samples: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +107,11 @@ class Ratio:
     """candidate / baseline of a rate, so that above 1 the candidate does more per second."""
 
     metric: str
-    """tokens_per_second_per_gpu, tokens_per_second, samples_per_second or steps_per_second."""
+    """A rate of `analysis.fairness.NORMALISED_BY`, or time_to_train: then the rate is runs to the target per second."""
     estimate: Estimate
     verdict: Verdict
+    task: TaskFactors | None = None
+    """Of a ratio of times to train, where both sides count samples."""
     assumption: str | None = None
     """Printed beside a verdict that rests on one, such as --assume-run-cv 2%."""
 
@@ -150,5 +181,7 @@ class Comparison:
     """Geometric mean over the models of the comparable pairs, where there are at least two and one pairing."""
     warnings: tuple[str, ...]
     generated_at: str
+    errors: tuple[str, ...] = ()
+    """Figures that cannot be true, each with its side; they stand above every headline."""
     published: tuple[Beside, ...] = ()
     """What others published for the same models, where that was asked for."""

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.levels import LevelName
 from tensorprimat.analysis.metrics import Assumptions, measure
-from tensorprimat.analysis.records import FairnessVerdict
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.store import Loaded
@@ -30,7 +30,7 @@ class Return:
 
     baseline: str
     candidate: str
-    fairness: FairnessVerdict
+    fairness: LevelName
     grounds: str
     """Its sentence."""
     break_even_price: Metric
@@ -85,7 +85,7 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
     even, saving = "break_even_price_usd_per_gpu_hour", "budget_saving_usd"
     fairness = judge(baseline.side.result, candidate.side.result)
     grounds = fairness.sentence.rstrip(".")
-    if fairness.verdict == "not_comparable":
+    if fairness.verdict in ("not_comparable", "same_task"):
         prices = unknown(even, grounds), unknown(saving, grounds)
     else:
         rates = [_of(side, inputs.rate_per_gpu(side.side.result)) for side in (baseline, candidate)]

@@ -27,6 +27,7 @@ MANY_FILES = 200  # from here on two processes read them sooner than one
 RESULTS = "Result files, or folders of them."
 OUTPUT_DIR = "Where comparison_* is written."
 BY = "What tells sides apart: platform, engine, precision, preset or gpu."
+STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Label, or part of one, of the side that ratios divide by."
 ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and let a verdict rest on it."
 
@@ -52,6 +53,7 @@ def command(
     published: Annotated[
         bool, typer.Option("--published", help="Set what others published beside it, marked as such.")
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
@@ -100,6 +102,7 @@ def command(
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             confidence=fraction("--confidence", confidence),
             baseline=baseline,
+            strict=strict,
         )
         if published:
             from tensorprimat.analysis.published import beside

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensorprimat.cli.options import fraction
 from tensorprimat.core.errors import UsageError
 from tensorprimat.reports.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.analysis.levels import LevelName
 
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
@@ -34,6 +37,10 @@ def command(
     assume_run_cv: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Assume that single runs scatter by this much.")
     ] = None,
+    accept: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="Lowest level that may pass: same_work, same_work_per_token, same_task."),
+    ] = "same_work",
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
     model_name: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
@@ -43,7 +50,7 @@ def command(
 
     A check fails only if the loss of speed is shown to be beyond the limit, and passes only if it is shown to be within
     it; otherwise it is undecided, and the output says how many runs would decide. Two runs on each side are the least;
-    single runs need --assume-run-cv.
+    single runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level.
 
     \b
     Examples:
@@ -75,9 +82,19 @@ def command(
     candidates, more_problems = load_all(candidate, model_name=model_name)
     for problem in (*problems, *more_problems):
         print(one_line(problem), file=sys.stderr)
-    report = gate(bases, candidates, limits, assumed)
+    report = gate(bases, candidates, limits, assumed, lowest=_level(accept))
     print(render(report, confidence=assumed.confidence), end="")
     return EXIT_CODES[report.status]
+
+
+def _level(text: str) -> LevelName:
+    from tensorprimat.analysis.levels import LEVELS
+
+    known = [name for name, level in LEVELS.items() if level.comparable]
+    for name in known:
+        if name == text.lower().replace("-", "_"):
+            return name
+    raise UsageError(f"--accept {text}: must be one of {', '.join(known)}")
 
 
 def _limit(flag: str, text: str) -> float:

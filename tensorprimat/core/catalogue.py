@@ -336,3 +336,23 @@ def published() -> tuple[Published, ...]:
     """Training throughput that others published."""
     known = {column.name for column in fields(Published)}
     return tuple(Published(**{key: row[key] for key in known & row.keys()}) for row in _read("published")["result"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfBenchmark:
+    """One task of MLPerf Training: what its evaluation has to reach, and which parameters train."""
+
+    name: str
+    target: float
+    of: str
+    """What the target is a value of: log perplexity, evaluation loss."""
+    peft: str
+    source: str
+    date: date
+
+
+@cache
+def mlperf_benchmark(name: str) -> MlperfBenchmark | None:
+    """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
+    rows = (MlperfBenchmark(**row) for row in _read("mlperf")["benchmark"])
+    return next((row for row in rows if row.name == name), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.records import ModelShape, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +123,37 @@ def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT
     """
     counting = convention_named(convention)
     return 6 * counting.weights(shape) + counting.attention(shape, sequence_length)
+
+
+def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> int | None:
+    """Return the training FLOPs of one token of a result, or None without shape or length, or where they depend.
+
+    A frozen matrix has no weight gradient: with LoRA adapters in every layer it costs 4 FLOPs per weight instead of 6.
+    What other freezing costs depends on which layers are frozen, so it is None.
+    """
+    shape, length = result.model.shape, result.training_config.sequence_length
+    if shape is None or not length:
+        return None
+    frozen = frozen_parameters(result)
+    if frozen is None:
+        return None
+    every = per_token(shape, length, convention)
+    if not frozen:
+        return every
+    return every - 2 * convention_named(convention).weights(shape) if _adapters(result) else None
+
+
+def frozen_parameters(result: Result) -> bool | None:
+    """Return True if some parameters do not train, False if all do or nothing says otherwise, None if it is unclear."""
+    trainable, peft = result.model.trainable_parameters, (result.training_config.peft or "").lower()
+    every = result.model.parameters
+    if trainable is not None and every:
+        return trainable < every
+    if peft:
+        return peft != "none"
+    said = " ".join(filter(None, (result.model.name, result.model.preset))).lower()
+    return None if any(word in said for word in ("lora", "peft", "adapter", "frozen")) else False
+
+
+def _adapters(result: Result) -> bool:
+    return "lora" in (result.training_config.peft or "").lower()

@@ -110,11 +110,17 @@ def _spelled(shape: ModelShape, sequence_length: int | None) -> str:
     )
 
 
+PRETRAINING_ENGINES = ("torch", "nemo", "bridge")
+"""Engines of this project: they train every parameter, which files of theirs before 2026-11-21 do not say."""
+
+
 def _trainable(result: Result) -> str | None:
     """Return "all", or the number of parameters that train; None where neither run nor log says it."""
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if trainable is not None:
         return "all" if every and trainable >= every else f"{trainable:,}"
+    if result.training_config.peft is None and result.provenance.engine in PRETRAINING_ENGINES:
+        return "all"
     return "all" if result.training_config.peft == "none" else None
 
 
@@ -199,7 +205,10 @@ FIELDS: tuple[Field, ...] = (
         applies=_megatron,
     ),
     Field(key="attention_backend", label="attention", weight="configuration", read=_lower("attention_backend")),
-    Field(key="attention_kernel", label="attention kernel", weight="configuration", read=_lower("attention_kernel")),
+    Field(
+        key="attention_kernel", label="attention kernel", weight="configuration", read=_lower("attention_kernel"),
+        applies=_never,  # few frameworks say it: only a stated difference counts
+    ),
     Field(key="compile", label="compiled", weight="configuration", read=_config("compile")),
     Field(
         key="padded_vocabulary_size",

@@ -154,8 +154,14 @@ class Reported(RoundedRecord):
     runtime_seconds: Figure = None
     time_to_train_seconds: Figure = None
     """From the run's own start and stop marks (MLPerf)."""
+    samples_to_train: Figure = None
+    """Sequences that the run trained on between those marks."""
     status: str | None = None
     """The run's own verdict about itself (MLPerf: success, aborted)."""
+    benchmark: str | None = None
+    """The task of a public benchmark (MLPerf: llama31_8b)."""
+    quality_target: Figure = None
+    """What its evaluation has to reach."""
 
 
 class PerformanceMetrics(RoundedRecord):
@@ -224,6 +230,9 @@ class Run(RoundedRecord):
     tokens_per_second: Figure = None
     tokens_per_second_per_gpu: Figure = None
     final_loss: Figure = None
+    time_to_train_seconds: Figure = None
+    """From start to quality target; None where the run did not reach one."""
+    samples_to_train: Figure = None
     complete: bool = True
     ended_by: str | None = None
     """Why an incomplete run ended: interrupted, out of memory, crashed …"""

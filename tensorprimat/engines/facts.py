@@ -79,6 +79,7 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
     parameter = next(iter(module.parameters()), None)
     if parameter is not None:
         facts["parameter_dtype"] = dtype_name(parameter.dtype)
+        facts["peft"] = peft(module)
     if optimizers := getattr(trainer, "optimizers", None):
         facts["optimizer"] = type(optimizers[0]).__name__
         rate = optimizers[0].param_groups[0]["lr"]
@@ -115,6 +116,14 @@ def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
         return None
     whole, micro, replicas = (size or 1 for size in sizes)
     return None if whole % (micro * replicas) else whole // (micro * replicas)
+
+
+def peft(module: Any) -> str:
+    """Return "none" where every parameter trains, "lora" where adapters do, "frozen" where some layers do not."""
+    if all(parameter.requires_grad for parameter in module.parameters()):
+        return "none"
+    adapters = (name for name, parameter in module.named_parameters() if parameter.requires_grad)
+    return "lora" if any("lora" in name.lower() for name in adapters) else "frozen"
 
 
 def _strategy_name(strategy: Any, world: int) -> str | None:
@@ -194,19 +203,20 @@ def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     its parameter count. sharded: this rank holds a part, so there is nothing to count.
     """
     counted = None if sharded else sum(parameter.numel() for parameter in module.parameters()) or None
+    trains = None if counted is None else sum(part.numel() for part in module.parameters() if part.requires_grad)
     config = next(_configs(module), None)
     shape = None if config is None else _shape(config, getattr(module, "tokenizer", None))
     name = _name(config, module)
     if shape is None:
-        return Model(name=name, parameters=counted), []
+        return Model(name=name, parameters=counted, trainable_parameters=trains), []
     expected = models.parameters(shape)
     if counted is not None and counted != expected:
         warning = (
             f"model: it has {counted:,} parameters, but its configuration's shape gives {expected:,}; "
             "without a confirmed shape there is no MFU"
         )
-        return Model(name=name, parameters=counted), [warning]
-    return Model(name=name, shape=shape, parameters=expected), []
+        return Model(name=name, parameters=counted, trainable_parameters=trains), [warning]
+    return Model(name=name, shape=shape, parameters=expected, trainable_parameters=trains), []
 
 
 def _configs(module: Any) -> Iterator[Any]:

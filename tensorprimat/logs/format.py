@@ -34,6 +34,8 @@ class Reading:
     """Fields of core.records.Model; shape only where the log states every number of it."""
     reported: dict[str, Any] = field(default_factory=dict)
     """Fields of core.records.Reported that the log states once for the whole run."""
+    run_facts: list[dict[str, Any]] = field(default_factory=list)
+    """Fields of core.records.Run that the log states of each run, in their order."""
     platform: Platform | None = None
     source: str | None = None
     """What wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""

@@ -131,10 +131,11 @@ def _runs(said: Reading) -> tuple[Run, ...]:
             index=run,
             started_at=said.timestamp,
             host=said.host,
+            **(said.run_facts[number] if number < len(said.run_facts) else {}),
             complete=said.complete or run != runs[-1],
             ended_by=said.ended_by if run == runs[-1] else None,
         )
-        for run in runs
+        for number, run in enumerate(runs)
     )
 
 

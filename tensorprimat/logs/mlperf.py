@@ -26,6 +26,7 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import Any
 
+from tensorprimat.core import catalogue
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
@@ -40,6 +41,8 @@ LONGEST_EVENT = 2**16  # characters; an event has a few hundred
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: what is beyond is no date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s")
 RATE_KEY = "throughput"
+COUNTING = ("eval_start", "run_stop")
+"""Events whose samples_count is how far training is (block_start's is the size of a block)."""
 MEMORY_KEY = "max_memory_usage"
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
@@ -113,6 +116,7 @@ def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
     if isinstance(benchmark := settings.get("submission_benchmark"), str):
         reading.model["name"] = benchmark
+    _describe_task(reading, settings)
     mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
@@ -164,6 +168,8 @@ def _content(log: Log) -> _Content:
     loss = learning_rate = None
     for event in _events(log):
         run = content.runs[-1]
+        if event.key in COUNTING and (count := _number(event.metadata.get("samples_count"))):
+            run.samples = count
         if event.key == "run_start":
             if run.stopped is not None:
                 run = Run()
@@ -266,13 +272,36 @@ def _describe_runs(reading: Reading, runs: Sequence[Run]) -> None:
     first, last = runs[0], runs[-1]
     if first.started is not None:
         reading.timestamp = datetime.fromtimestamp(first.started, timezone.utc).isoformat(timespec="seconds")
+    reading.run_facts = [_to_target(run) for run in runs]
     if len(runs) == 1 and first.started is not None and first.stopped is not None:
-        reading.reported["time_to_train_seconds"] = first.stopped - first.started
+        reading.reported |= {"time_to_train_seconds": first.stopped - first.started, "samples_to_train": first.samples}
     statuses = {run.status for run in runs}
     if len(statuses) == 1:
         reading.reported["status"] = statuses.pop()
     if last.started is not None and last.stopped is None:
         reading.complete, reading.ended_by = False, "the log ends before run_stop"
+
+
+def _to_target(run: Run) -> dict[str, float | None]:
+    """Return time and samples to the quality target; nothing of a run that did not reach it."""
+    if run.status != "success" or run.started is None or run.stopped is None:
+        return {}
+    return {"time_to_train_seconds": run.stopped - run.started, "samples_to_train": run.samples}
+
+
+def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
+    """Say which benchmark this is, its quality target, and whether all parameters train."""
+    name = settings.get("submission_benchmark")
+    if not isinstance(name, str):
+        return
+    rules = catalogue.mlperf_benchmark(name)
+    stated = _number(settings.get("target_accuracy"))
+    target = stated if stated is not None else rules.target if rules else None
+    reading.reported |= {"benchmark": name, "quality_target": target}
+    if "lora_rank" in settings or "lora" in name:
+        reading.training_config["peft"] = "lora"
+    elif rules and rules.peft:
+        reading.training_config["peft"] = rules.peft
 
 
 def _number(value: object) -> float | None:

@@ -73,6 +73,8 @@ class Run:
     started: float | None = None
     stopped: float | None = None
     status: str | None = None
+    samples: float | None = None
+    """Sequences trained on by the last event that counts them."""
     rows: list[Row] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     evaluations: list[tuple[float, float]] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
 from tensorprimat.core.records import Result
 from tensorprimat.reports import facts, words
@@ -110,11 +111,11 @@ def _intervals_note(bars: Sequence[Bar]) -> str:
 
 
 def _common_rate(sides: Sequence[Side]) -> str:
-    """The first rate of METRIC_TITLES that every side has; the primary one where none is common."""
-    for metric in words.METRIC_TITLES:
-        if all(_rate(side, metric).value is not None for side in sides):
-            return metric
-    return next(iter(words.METRIC_TITLES))
+    """Return the rate to draw: one that every side has in one unit, else the primary one."""
+    if len(sides) == 1:
+        known = (name for name in NORMALISED_BY if _rate(sides[0], name).value is not None)
+        return next(known, next(iter(NORMALISED_BY)))
+    return common_metric([side.result for side in sides]) or next(iter(NORMALISED_BY))
 
 
 def _rate(side: Side, metric: str) -> Estimate:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tensorprimat.analysis.records import Comparison, Pair, Ratio
+from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.reports import sections, words
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Table
@@ -69,11 +69,11 @@ def listed(content: Table) -> RenderableType:
 
 def summary(comparison: Comparison, *, width: int) -> RenderableType:
     """Everything that the command prints about a comparison. width: columns of the terminal."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [safe(f"Error: {error}", "bold red") for error in comparison.errors]
     for model in comparison.models:
         parts += _of_model(comparison, model, width)
     if comparison.mean_ratio is not None:
-        parts += [_mean(comparison.mean_ratio), Text()]
+        parts += [safe(f"{words.mean_in_words(comparison)}.", STYLES[comparison.mean_ratio.verdict]), Text()]
     warnings = sections.warnings(comparison, comparison.sides)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
@@ -111,7 +111,7 @@ def _published(comparison: Comparison, model: str) -> list[RenderableType]:
     content = sections.published(alike or rows)
     parts: list[RenderableType] = [
         Text(),
-        safe(f"{content.title} ({len(alike)} of {len(rows)} did the same work)", "bold"),
+        safe(f"{content.title} ({len(alike)} of {len(rows)} can be compared)", "bold"),
     ]
     if alike:
         parts.append(table(without(content, "Source", "Fairness", "Sequence", "Global batch"), narrow=True))
@@ -142,8 +142,8 @@ def _slim(results: Table) -> Table:
 
 def _pair(pair: Pair) -> list[RenderableType]:
     """Fairness first, then the headline."""
-    comparable = pair.fairness.verdict != "not_comparable"
-    parts = [safe(pair.fairness.sentence, "" if comparable else STYLES["not_comparable"])]
+    comparable = pair.fairness.level.comparable
+    parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
     if not comparable and (alone := sections.alone(pair)):
         parts.append(safe(f"{alone}."))
@@ -172,10 +172,6 @@ def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
             parts += [Text(), table(without(content, "Model", "Baseline", "Fairness")), safe(content.note or "", "dim")]
         parts.append(Text())
     return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
-
-
-def _mean(ratio: Ratio) -> RenderableType:
-    return safe(f"Geometric mean over the models: {words.ratio_in_words(ratio)}", STYLES[ratio.verdict])
 
 
 def print_summary(comparison: Comparison, console: Console | None = None) -> None:

@@ -54,7 +54,7 @@ COLUMNS: Mapping[str, Callable[[Side], Value]] = {
     "timestamp": lambda side: side.result.timestamp,
     "files": lambda side: "; ".join(side.files),
 }
-PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_high", "verdict")
+PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_high", "verdict", "conditions")
 """Filled in the rows of candidates: against their baseline."""
 
 
@@ -76,11 +76,11 @@ def _against_baseline(pair: Pair | None) -> tuple[Value, ...]:
     shown = pair.ratio if pair.fairness.verdict != "not_comparable" else None
     if shown is None:
         verdict = "not_comparable" if pair.fairness.verdict == "not_comparable" else None
-        return (pair.baseline.label, pair.fairness.verdict, None, None, None, None, verdict)
+        return (pair.baseline.label, pair.fairness.verdict, None, None, None, None, verdict, None)
     estimate = shown.estimate
     return (
         pair.baseline.label, pair.fairness.verdict, shown.metric, estimate.value, estimate.low, estimate.high,
-        shown.verdict,
+        shown.verdict, ", ".join(pair.fairness.conditions) or None,
     )  # fmt: skip
 
 

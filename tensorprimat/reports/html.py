@@ -20,6 +20,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tensorprimat import __version__
+from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.reports import facts, metric_panels, sections, words
@@ -71,10 +72,19 @@ def render(comparison: Comparison) -> str:
         version=__version__,
         words=words,
         verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
-        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        style=Markup((HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )  # fmt: skip
+
+
+def _level_colours() -> str:
+    """One rule per verdict level: its colour, mixed towards the ink of a dark page so that it stays readable."""
+    return "".join(
+        f".badge.level-{level.name} {{ color: {level.colour}; "
+        f"color: light-dark({level.colour}, color-mix(in srgb, {level.colour} 55%, white)); }}\n"
+        for level in LEVELS.values()
+    )
 
 
 def _environment() -> jinja2.Environment:

@@ -40,6 +40,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "pairs": pairs,
         "mean_ratio": mean,
         "published": [_beside(row) for row in comparison.published],
+        "errors": list(comparison.errors),
         "warnings": list(sections.warnings(comparison, comparison.sides)),
     }
 
@@ -71,6 +72,12 @@ def _pair(pair: Pair) -> dict[str, Any]:
 def _fairness(fairness: Fairness) -> dict[str, Any]:
     return {
         "verdict": fairness.verdict,
+        "level": fairness.verdict,
+        "title": fairness.title,
+        "colour": fairness.level.colour,
+        "conditions": list(fairness.conditions),
+        "remedy": fairness.remedy,
+        "errors": list(fairness.errors),
         "sentence": fairness.sentence,
         "differences": [asdict(difference) for difference in fairness.differences],
         "unknown": list(fairness.unknown),
@@ -84,6 +91,7 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
         "metric": ratio.metric,
         **_estimate(ratio.estimate),
         "verdict": ratio.verdict,
+        "task": None if ratio.task is None else {key: _finite(value) for key, value in asdict(ratio.task).items()},
         "assumption": ratio.assumption,
     }
 

@@ -40,11 +40,12 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         "# Training benchmark comparison",
         f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · sides by {safe(comparison.by)}",
         "## Executive summary",
+        *(f"**Error: {safe(error)}**" for error in comparison.errors),
     ]
     for model in comparison.models:
         parts += _summary(comparison, model)
     if comparison.mean_ratio is not None:
-        parts.append(f"**Geometric mean over the models: {safe(words.ratio_in_words(comparison.mean_ratio))}.**")
+        parts.append(f"**{safe(words.mean_in_words(comparison))}.**")
     if len(comparison.pairs) > 1:
         parts.append(table(sections.verdicts(comparison.pairs)))
     parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
@@ -79,7 +80,10 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     parts = [f"### {safe(sections.model_heading(sides))}"]
     for pair in pairs:
-        parts += [safe(pair.fairness.sentence), f"**{safe(words.headline(pair))}.**"]
+        parts += [
+            f"*{safe(words.fairness_title(pair))}.* {safe(pair.fairness.sentence)}",
+            f"**{safe(words.headline(pair))}.**",
+        ]
         if pair.fairness.verdict == "not_comparable" and (alone := sections.alone(pair)):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 
-from tensorprimat.analysis.records import Estimate, Pair, Ratio, Side
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, TaskFactors
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import Model
@@ -21,14 +21,10 @@ Form = Callable[[float | None], str]
 METRIC_TITLES = {
     "tokens_per_second_per_gpu": "tokens/s/GPU",
     "tokens_per_second": "tokens/s",
+    "samples_per_second_per_gpu": "samples/s/GPU",
     "samples_per_second": "samples/s",
     "steps_per_second": "steps/s",
-}
-FAIRNESS_TITLES = {
-    "identical": "identical work",
-    "like_for_like": "like for like",
-    "own_configuration": "same work, own configuration",
-    "not_comparable": "not comparable",
+    "time_to_train": "speed to the quality target",
 }
 VERDICT_TITLES = {
     "faster": "faster",
@@ -224,6 +220,8 @@ def verdict_of(pair: Pair) -> str:
 def headline(pair: Pair) -> str:
     """One sentence: what this pair shows. Names the direction, and the precisions where they are not the same."""
     candidate, baseline = pair.candidate.label, pair.baseline.label
+    if pair.fairness.errors:
+        return f"No ratio of {candidate} to {baseline}: a figure is physically impossible"
     if pair.fairness.verdict == "not_comparable":
         return f"No ratio of {candidate} to {baseline}: not comparable"
     if pair.ratio is None or pair.ratio.estimate.value is None:
@@ -234,12 +232,60 @@ def headline(pair: Pair) -> str:
             name if how in name else f"{name} ({how})"
             for name, how in zip((candidate, baseline), precisions, strict=True)
         )
+    condition = f", {condition_of(pair)}" if pair.fairness.conditions else ""
+    factors = f". {candidate} {factors_in_words(pair.ratio.task)}" if pair.ratio.task else ""
+    if pair.ratio.verdict == "too_few_runs":
+        form = ratio_form(pair.ratio)
+        metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
+        said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
+        return f"{said}, but one run each cannot confirm it{factors}" if _single_runs(pair) else f"{said}{factors}"
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
-        return f"{candidate} is {pair.ratio.verdict} than {baseline}: {amount}"
-    if pair.ratio.verdict == "no_difference_shown":
-        return f"~ No difference shown between {candidate} and {baseline}: {amount}"
-    return f"Too few runs to say how {candidate} and {baseline} differ: {amount}"
+        said = f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
+    else:
+        said = f"~ No difference shown between {candidate} and {baseline}{condition}: {amount}"
+    return f"{said}{factors}"
+
+
+def _single_runs(pair: Pair) -> bool:
+    return any(len(side.result.runs) < 2 for side in (pair.baseline, pair.candidate))
+
+
+def condition_of(pair: Pair) -> str:
+    """What has to match although not both sides state it, as the end of a claim."""
+    conditions = pair.fairness.conditions
+    if len(conditions) < 2:
+        return f"if the {conditions[0]} {'match' if conditions[0].endswith('s') else 'matches'}" if conditions else ""
+    return f"if the {', '.join(conditions[:-1])} and the {conditions[-1]} match"
+
+
+def factors_in_words(task: TaskFactors) -> str:
+    """Time to train and what it comes from, to follow the candidate's name.
+
+    >>> factors_in_words(TaskFactors(time=1.0657, rate=1.005, samples=1.071))
+    'takes 1.066x the time to the target: it runs at 1.005x the rate and needs 1.071x the samples'
+    """
+    time, rate, samples = (times(value, 3) for value in (task.time, task.rate, task.samples))
+    return f"takes {time} the time to the target: it runs at {rate} the rate and needs {samples} the samples"
+
+
+def mean_in_words(comparison: Comparison) -> str | None:
+    """Who is faster on average over several models, in one sentence; None where no mean exists."""
+    mean = comparison.mean_ratio
+    pairs = [pair for pair in comparison.pairs if pair.fairness.level.comparable and pair.ratio is not None]
+    if mean is None or mean.estimate.value is None or not pairs:
+        return None
+    candidate, baseline, value = pairs[0].candidate.label, pairs[0].baseline.label, mean.estimate.value
+    over = f"on average over {len(pairs)} models"
+    condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
+    low, high = mean.estimate.low, mean.estimate.high
+    if low is None or high is None:
+        said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
+        return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
+    ends = f"{100 * mean.estimate.confidence:g} % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    if mean.verdict in ("faster", "slower"):
+        return f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition} ({ends})"
+    return f"~ No difference shown between {candidate} and {baseline} {over}{condition} ({ends})"
 
 
 def ratio_form(ratio: Ratio) -> Form:
@@ -277,7 +323,5 @@ def advice(pair: Pair) -> str | None:
 
 
 def fairness_title(pair: Pair) -> str:
-    """The fairness verdict in two or three words; what is not stated cannot be called the same work."""
-    if pair.fairness.unknown and pair.fairness.verdict != "not_comparable":
-        return "not all stated"
-    return FAIRNESS_TITLES[pair.fairness.verdict]
+    """The verdict level in a few words, with its condition."""
+    return pair.fairness.title

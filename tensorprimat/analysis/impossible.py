@@ -1,0 +1,54 @@
+"""Figures that physics forbids: a verdict that rests on one is worth nothing, whatever its interval says."""
+
+from __future__ import annotations
+
+from tensorprimat.core import catalogue, flops
+from tensorprimat.core.records import Result
+from tensorprimat.core.units import TERA
+
+ROUNDING = 1.005  # a peak and a rate are printed with three digits
+_LOOK_FOR = "check --sequence-length, --global-batch-size, --num-gpus, --precision and --gpu"
+
+
+def impossible(result: Result) -> tuple[str, ...]:
+    """Return a sentence for every figure above what the device can do; () where nothing is known to be impossible."""
+    limit = _limit(result)
+    if limit is None:
+        return ()
+    peak, name = limit
+    device, achieved = result.gpu_info.device_name, _achieved_tflops(result)
+    if achieved is not None and achieved > peak * ROUNDING:
+        return (
+            f"{device}: {achieved:,.0f} TFLOP/s per GPU would be an MFU of {100 * achieved / peak:,.0f} % "
+            f"({name} {peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
+        )
+    said = result.performance_metrics.reported
+    if said.tflops_per_gpu and said.tflops_per_gpu > peak * ROUNDING:
+        return (
+            f"{device}: the framework reports {said.tflops_per_gpu:,.0f} TFLOP/s per GPU, above the {name} "
+            f"({peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
+        )
+    return ()
+
+
+def _limit(result: Result) -> tuple[float, str] | None:
+    """Return the dense peak in TFLOP/s at the precision that ran, or the highest one that the device could have."""
+    ran, device = result.training_config.precision, result.gpu_info.device_name
+    found = catalogue.find_gpu(device, result.gpu_info.total_memory_gb)
+    candidates = [found] if found is not None else list(catalogue.variants(device))
+    of_precision = [fact for gpu in candidates if ran and (fact := gpu.peak(ran))]
+    facts = of_precision or [fact for gpu in candidates for fact in gpu.peak_tflops.values()]
+    values = [value for fact in facts if (value := fact.value if fact.value is not None else fact.high)]
+    if not values:
+        return None
+    return max(values), f"dense {ran} peak" if of_precision else "highest dense peak"
+
+
+def _achieved_tflops(result: Result) -> float | None:
+    """Return the model's TFLOP/s per GPU as MFU counts them, or None without rate, shape or length."""
+    rate, shape = result.performance_metrics.tokens_per_second_per_gpu, result.model.shape
+    length = result.training_config.sequence_length
+    if not (rate and shape and length):
+        return None
+    per_token = flops.charged_per_token(result)
+    return None if per_token is None else rate * per_token / TERA
