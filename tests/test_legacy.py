@@ -229,3 +229,66 @@ def test_two_old_files_pool_with_the_higher_peak(tmp_path):
     pooled = pool([first, second])
     assert pooled.memory_metrics.peak_memory_allocated_gb == 50.0
     assert len(pooled.runs) == 2
+
+
+def test_a_memory_series_keeps_the_reserved_memory_and_the_peak_of_its_file(tmp_path):
+    memory = {
+        "avg_memory_allocated_gb": 45.1, "peak_memory_allocated_gb": 45.89, "avg_memory_reserved_gb": 48.2,
+        "peak_memory_reserved_gb": 50.25,
+    }  # fmt: skip
+    document = changed(VERSION_1, raw_memory_values=[44.0, 45.67, 45.0, 45.5, 45.2], memory_metrics=memory)
+    result = read(tmp_path, document)
+    kept = result.memory_metrics
+    assert (kept.peak_memory_allocated_gb, kept.peak_memory_reserved_gb) == (45.89, 50.25)
+    assert kept.avg_memory_reserved_gb == 48.2
+    assert kept.avg_memory_allocated_gb == pytest.approx((45.67 + 45.0 + 45.5 + 45.2) / 4)
+    warning = "memory_metrics: the peak is 45.89 GB in this file, but its series reaches 45.67 GB; the peak of the file"
+    assert [note for note in result.warnings if note.startswith(warning)]
+
+
+def test_a_series_above_the_peak_of_its_file_is_the_peak(tmp_path):
+    document = changed(VERSION_1, raw_memory_values=[44.0, 46.0, 45.0, 45.5, 45.2])
+    result = read(tmp_path, document)
+    assert result.memory_metrics.peak_memory_allocated_gb == 46.0
+    assert any("the higher one is kept" in note for note in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("count", "per_gpu", "gpus"), [(8, 4096.0, 8), (8, 4101.3, 8), (4, 4096.0, None), (8, None, None), (1, 32768.0, 1)]
+)
+def test_the_device_count_is_the_number_of_gpus_where_the_rates_confirm_it(tmp_path, count, per_gpu, gpus):
+    document = changed(
+        VERSION_1, gpu_info={"device_count": count}, performance_metrics={"tokens_per_second_per_gpu": per_gpu}
+    )
+    del document["training_config"]["num_gpus"]
+    result = read(tmp_path, document)
+    assert result.training_config.num_gpus == gpus
+    assert ("num_gpus" in result.provenance.assumed) is (gpus is not None)
+
+
+def test_outliers_of_a_file_without_step_numbers_are_named_by_row(tmp_path):
+    times = [6.0, *[2.0, 2.01, 1.99] * 6, 9.0, *[2.0, 1.99] * 4]
+    result = read(tmp_path, changed(VERSION_1, raw_step_times=times))
+    (warning,) = (note for note in result.warnings if "outlier" in note)
+    assert "row 20 took 9 s" in warning
+    assert "step 0" not in warning
+
+
+def test_every_float_that_is_written_again_is_rounded(tmp_path):
+    document = changed(
+        VERSION_1,
+        gpu_info={"total_memory_gb": 25.276502016},
+        training_config={"learning_rate": 0.00030000000000000003},
+        raw_memory_values=[45.123456789] * 5,
+    )
+    result = read(tmp_path, document).model_copy(update={"host_memory_peak_gb": 1.23456789012})
+    written = json.loads(store.to_json(result))
+    assert (written["gpu_info"]["total_memory_gb"], written["training_config"]["learning_rate"]) == (25.277, 0.0003)
+
+    def floats(node):
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        yield from (child for child in children if isinstance(child, float))
+        for child in children:
+            yield from floats(child)
+
+    assert [value for value in floats(written) if len(f"{value:.12g}".replace(".", "").strip("0")) > 9] == []

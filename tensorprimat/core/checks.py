@@ -226,7 +226,7 @@ def _segments(selection: Selection) -> str:
 
 def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
     """Unexplained slow or fast rows, by name: they are part of the cost, so they stay in."""
-    seconds, index = result.steps.column("seconds"), result.steps.column("index")
+    seconds = result.steps.column("seconds")
     warnings = []
     for selection in selections:
         rows = selection.rows[find_outliers(seconds[selection.rows])]
@@ -234,7 +234,7 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
             continue
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
-        named = ", ".join(f"step {index[row]} took {seconds[row]:.4g} s" for row in worst)
+        named = ", ".join(f"{_called(result, row)} took {seconds[row]:.4g} s" for row in worst)
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
         median = float(np.nanmedian(seconds[selection.rows]))
         warnings.append(
@@ -242,3 +242,11 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
             f"(median {median:.4g} s): {named}{more}"
         )
     return warnings
+
+
+def _called(result: Result, row: int) -> str:
+    """Return what to call a row: its step, or its place in a file that does not number its steps."""
+    if "index" not in result.steps.seen:
+        return f"row {row + 1}"
+    word = "row" if "index" in result.provenance.assumed else "step"
+    return f"{word} {result.steps.column('index')[row]}"

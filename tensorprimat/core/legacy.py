@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
@@ -44,6 +44,10 @@ SERIES = {
     "memory": ("raw_memory_values", "memory_values"),
 }
 """Column of `Steps` → keys of the series at the top level; a memory series is in GB."""
+
+RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
+SAME_COUNT = 0.01  # relative: rates are printed with a decimal or two
+SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
 
 DEVICE_USED_METHODS = ("smi_total_vram",)
 """`measurement_method`s that ask the driver about the whole device; the others ask the allocator."""
@@ -77,29 +81,46 @@ def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = No
     figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", warnings)
     from_primus_log = str(document.get("source") or "").startswith("primus")
     memory = _memory(sections["memory_metrics"], columns, from_primus_log, warnings)
+    config_facts = _known(config, TrainingConfig, "training_config", warnings)
+    gpu_facts = _known(sections["gpu_info"], GpuInfo, "gpu_info", warnings)
+    assumed = _confirmed_gpus(config_facts, gpu_facts, figures)
+    if columns:
+        columns["index"] = list(range(1, len(columns["seconds"]) + 1))
+        assumed["index"] = "row numbers: this file does not number its steps"
     return {
         "schema_version": SCHEMA_VERSION,
         "platform": platform,
         "source": document.get("source"),
         "timestamp": _timestamp(document, path, warnings),
         "gpu_info": {
-            **_known(sections["gpu_info"], GpuInfo, "gpu_info", warnings),
+            **gpu_facts,
             "software_stack": STACKS.get(platform or ""),
         },
         "model": _model(document, config, path, model_name, warnings),
-        "training_config": _known(config, TrainingConfig, "training_config", warnings)
-        | ({"framework": engine} if engine else {}),
+        "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
         "memory_metrics": memory or None,
         "provenance": {
             "engine": "logs" if from_primus_log else engine,
             "timing": "reported" if from_primus_log or engine == "primus" else "measured",
             "sources": [{"file": str(document["source_log_file"])}] if document.get("source_log_file") else [],
+            "assumed": assumed,
         },
         "raw_step_times": columns.pop("seconds", []),
         "step_metrics": columns,
         "warnings": warnings,
     }
+
+
+def _confirmed_gpus(config: dict[str, Any], gpu: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, str]:
+    """Fill num_gpus from device_count where the file's own rates confirm it. Returns what was assumed, and why."""
+    count, total, per_gpu = gpu.get("device_count"), figures.get(RATES[0]), figures.get(RATES[1])
+    if config.get("num_gpus") is not None or not (_number(count) and _number(total) and _number(per_gpu)):
+        return {}
+    if abs(total / per_gpu / count - 1) > SAME_COUNT:
+        return {}
+    config["num_gpus"] = count
+    return {"num_gpus": f"gpu_info.device_count; tokens/s is {count} x tokens/s per GPU in this file"}
 
 
 def _section(document: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -196,12 +217,15 @@ def _is_measured(value: Any) -> bool:
     return True
 
 
+def _number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]:
     """Means alone are shown as they are; beside steps they are what was reported, and core/summary computes anew."""
     if not with_steps:
         return {**figures, "basis": "reported_means"}
-    rates = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
-    reported = {name: figures[name] for name in rates if name in figures}
+    reported = {name: figures[name] for name in RATES if name in figures}
     if "avg_step_time_seconds" in figures:
         reported["step_time_seconds"] = figures["avg_step_time_seconds"]
     return {"reported": reported}
@@ -220,16 +244,33 @@ def _memory(
     if "memory" in columns:
         kind = "memory_device_used_bytes" if used else "memory_allocated_bytes"
         columns[kind] = [None if value is None else value * unit for value in columns.pop("memory")]
-    if not used or not figures:
-        return figures
-    if from_primus_log:
-        warnings.append(
-            "memory_metrics: called allocated GB in this file, but Primus prints the device's use in GiB; converted"
-        )
-    return {
-        key.replace("_allocated_", "_device_used_"): value * unit / GB if isinstance(value, (int, float)) else value
-        for key, value in figures.items()
-    }
+    if used and figures:
+        if from_primus_log:
+            warnings.append(
+                "memory_metrics: called allocated GB in this file, but Primus prints the device's use in GiB; converted"
+            )
+        figures = {
+            key.replace("_allocated_", "_device_used_"): value * unit / GB if isinstance(value, (int, float)) else value
+            for key, value in figures.items()
+        }
+    _keep_peak(figures, columns, warnings)
+    return figures
+
+
+def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnings: list[str]) -> None:
+    """Put the file's own peak into the last row of its memory series: sampled values may have missed it."""
+    for kind in ("memory_allocated", "memory_device_used"):
+        seen = [value / GB for value in columns.get(f"{kind}_bytes", ()) if value is not None]
+        peak = figures.get(f"peak_{kind}_gb")
+        if not seen or not _number(peak):
+            continue
+        if abs(max(seen) / peak - 1) > SAME_PEAK:
+            kept = "the peak of the file is kept" if peak > max(seen) else "the higher one is kept"
+            warnings.append(
+                f"memory_metrics: the peak is {peak:.4g} GB in this file, but its series "
+                f"reaches {max(seen):.4g} GB; {kept}"
+            )
+        columns[f"{kind}_peak_bytes"] = [*[None] * (len(columns[f"{kind}_bytes"]) - 1), peak * GB]
 
 
 def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, list[Any]]:

@@ -12,7 +12,16 @@ import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    computed_field,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
 from tensorprimat.core.units import rounded, significant
@@ -48,7 +57,15 @@ class RoundedRecord(Record):
         return {key: rounded(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
 
 
-class GpuInfo(Record):
+class ConfigurationRecord(Record):
+    """A record of settings: what a float accumulated in arithmetic is cut off, what somebody chose is not."""
+
+    @model_serializer(mode="wrap")
+    def _cut(self, serialise: Any) -> dict[str, Any]:
+        return {key: significant(v, SERIES_DIGITS) if isinstance(v, float) else v for key, v in serialise(self).items()}
+
+
+class GpuInfo(RoundedRecord):
     """The accelerator, as the driver or the log names it."""
 
     device_name: str | None = None
@@ -64,7 +81,7 @@ class GpuInfo(Record):
     power_limit_watts: Figure = None
 
 
-class TrainingConfig(Record):
+class TrainingConfig(ConfigurationRecord):
     """What was trained how; None where neither the run nor the log says it."""
 
     max_steps: Count = None
@@ -375,6 +392,10 @@ class Result(Record):
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
 
     _from_json = model_validator(mode="before")(_read_steps)
+
+    @field_serializer("host_memory_peak_gb")
+    def _round_peak(self, value: float | None) -> float | None:
+        return None if value is None else rounded(value)
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property

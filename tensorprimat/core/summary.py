@@ -233,7 +233,7 @@ def summarise(result: Result) -> Result:
     figured = result.model_copy(
         update={
             "performance_metrics": _with_means(result, _performance(result, steps, measured, selections)),
-            "memory_metrics": _memory(steps, measured) or result.memory_metrics,  # figures said once for a run stay
+            "memory_metrics": _memory(steps, measured, result.memory_metrics),
             "power_metrics": _power(measured),
             "runs": tuple(
                 _run(
@@ -373,9 +373,12 @@ def _work_rate(measured: Steps, work: str) -> float | None:
     return float(_chosen(amount * covers, usable).sum()) / time if time > 0 else None
 
 
-def _memory(steps: Steps, measured: Steps) -> MemoryMetrics | None:
-    """Average over measured rows, peak over all rows (the first step may hold it)."""
-    figures = {}
+def _memory(steps: Steps, measured: Steps, said: MemoryMetrics | None) -> MemoryMetrics | None:
+    """Return the average over measured rows and the peak over all rows (the first step may hold it), by kind.
+
+    said: figures that were stated once for the run; they stay for every kind of which no row tells anything.
+    """
+    figures: dict[str, float | None] = dict(said) if said else {}
     for kind, columns in {
         "memory_allocated": ("memory_allocated_bytes", "memory_allocated_peak_bytes"),
         "memory_reserved": ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
