@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from importlib import import_module
@@ -18,9 +19,10 @@ from tensorprimat.core.statements import laid_over, read
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
+from tensorprimat.machine.platform import Machine
 
 FACTS = (*("gpu", "num_gpus", "preset", "shape", "precision", "sequence_length", "global_batch_size", "model_name"),)
-READERS = ("extract", "compare", "enhance", "metrics", "analyze")
+READERS = ("run", "extract", "compare", "enhance", "metrics", "analyze")
 STATED = [
     *("--gpu", "MI300X", "--num-gpus", "8", "--shape", "llama3.1-8b", "--precision", "bf16"),
     *("--sequence-length", "8192", "--global-batch-size", "128"),
@@ -100,6 +102,100 @@ def test_extract_reads_a_log_with_its_shape_stated(tmp_path):
     assert result.model.parameters == 8_030_261_248
     assert result.provenance.assumed["model.shape"] == "--preset full"
     assert result.gpu_info.total_memory_gb == pytest.approx(191.98 * 2**30 / 1e9)
+
+
+# benchmark.py where logs are read
+
+NODE = Machine(
+    platform="amd",
+    gpu_info=GpuInfo(
+        device_name="AMD Instinct MI300X", device_count=8, total_memory_gb=206.141, gpu_cores=19456,
+        software_stack="rocm",
+    ),
+    host="node",
+)  # fmt: skip
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node of eight MI300X with a Primus log in the working folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: NODE)
+    for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    write_log(work / "training_llama.log")
+    return work
+
+
+def test_a_log_on_a_gpu_node_is_of_its_gpu_where_vendor_and_memory_agree(node, capsys):
+    flags = ("--sequence-length", "8192", "--precision", "bf16", "--preset", "full")
+    assert run("run", *flags) == 0
+    shown = capsys.readouterr().out
+    assert "8 × AMD Instinct MI300X (this machine's GPU: vendor and memory agree with the log)" in shown
+    path = node / "output" / "benchmark_rocm_llama.json"
+    result = store.load(path)
+    assert result.provenance.assumed["device_name"].startswith("this machine's GPU")
+    assert result.gpu_info.gpu_cores == 19456
+    assert run("metrics", path, "--json") == 0
+    metrics = json.loads(capsys.readouterr().out)["results"][0]["metrics"]
+    assert metrics["mfu"]["value"] == pytest.approx(0.525, abs=0.02)
+    assert "this machine's GPU" in metrics["mfu"]["remark"]
+    assert metrics["power_watts_per_gpu"]["value"] == 750
+    assert metrics["price_usd_per_gpu_hour"]["value"]
+
+
+@pytest.mark.parametrize("memory_gb", [288.0, None])
+def test_a_log_whose_memory_does_not_agree_stays_of_an_unknown_gpu(node, monkeypatch, capsys, memory_gb):
+    gpu = NODE.gpu_info.model_copy(update={"total_memory_gb": memory_gb})
+    machine = dataclasses.replace(NODE, gpu_info=gpu)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    assert run("run") == 0
+    shown = capsys.readouterr().out
+    assert "8 × unknown AMD GPU (name it with --gpu)" in shown
+    assert '--gpu "AMD Instinct MI300X" says that it is' in shown
+    assert store.load(node / "output" / "benchmark_rocm_llama.json").gpu_info.device_name is None
+
+
+def test_a_log_of_the_other_vendor_is_never_of_this_machines_gpu(node, monkeypatch):
+    gpu = GpuInfo(device_name="NVIDIA H200", device_count=8, total_memory_gb=206.141)
+    machine = Machine(platform="nvd", gpu_info=gpu, host="other")
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    assert run("run", "--engine", "logs") == 0
+    result = store.load(node / "output" / "benchmark_rocm_llama.json")
+    assert (result.platform, result.gpu_info.device_name) == ("amd", None)
+
+
+def test_gpu_names_the_device_of_a_log_without_an_executor(node):
+    assert run("run", "--gpu", "MI325X", "--model", "llama", "--shape", "llama3.1-8b") == 0
+    result = store.load(node / "output" / "benchmark_rocm_llama.json")
+    assert result.gpu_info.device_name == "MI325X"
+    assert result.provenance.assumed["device_name"] == "--gpu"
+    assert any("256" in warning for warning in result.warnings if warning.startswith("gpu_info"))
+    assert result.model.parameters == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--engine", "torch", "--gpu", "H100"], "--gpu: states a fact about a log, and no log is read here"),
+        (["--shape", "llama3.1-8b"], "--shape llama3.1-8b: is of one model; give --model too"),
+        (["--model", "llama", "--shape", "gpt"], "--shape gpt: "),
+    ],
+)
+def test_a_fact_that_no_log_can_take_is_refused_before_anything_runs(node, monkeypatch, capsys, flags, says):
+    machine = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    assert run("run", *flags) == 2
+    assert says in capsys.readouterr().err
+    assert not (node / "output").exists()
+
+
+def test_a_log_is_named_by_the_model_it_was_found_for_unless_it_names_another(node):
+    assert run("run") == 0
+    result = store.load(node / "output" / "benchmark_rocm_llama.json")
+    assert result.provenance.assumed["model.name"] == "found as the log of llama"
 
 
 # Several sides

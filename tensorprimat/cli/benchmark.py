@@ -8,11 +8,12 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from tensorprimat.cli import blocks, launched, training
-from tensorprimat.cli.jobs import Job, Request, check, job_of, plan_here
+from tensorprimat.cli.jobs import Job, Request, check, check_facts, job_of, plan_here
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.training import Outcome
 from tensorprimat.core import store
@@ -30,9 +31,8 @@ from tensorprimat.engines import (
     primus_spec,
 )
 from tensorprimat.logs import discover
-from tensorprimat.logs import read as read_log
-from tensorprimat.logs.format import Given
 from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.session import found_log
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script beside benchmark.py."""
@@ -64,6 +64,7 @@ def benchmark(request: Request) -> int:
         elif job.spec is not None and job.engine == PRIMUS_TRAINING:
             for advice in primus_spec.advice(job.spec):
                 screen.warn(advice)
+    check_facts(request, jobs)
     if request.runs > 1 and any(job.engine and job.engine.reads_logs for job in jobs):
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
@@ -171,7 +172,7 @@ def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: S
             if job.spec is not None:
                 outcome = training.train(job, job.spec, request, machine, screen, stamp)
             else:
-                outcome = _read(job, request, stamp)
+                outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
             outcome = Outcome(model=job.model, error=error)
         if outcome.result is not None and outcome.path is not None:
@@ -183,20 +184,22 @@ def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: S
             return
 
 
-def _read(job: Job, request: Request, stamp: str) -> Outcome:
+def _read(job: Job, request: Request, machine: Machine, stamp: str) -> Outcome:
     """The log of one model as its result."""
     if job.search is None or job.search.path is None:
         raise RunError("no log to read")
     wanted = request.wanted
-    given = Given(
-        model_name=job.model,
+    facts = replace(
+        request.facts,
+        preset=wanted.preset,
         num_gpus=wanted.num_gpus,
         global_batch_size=wanted.global_batch_size,
         micro_batch_size=wanted.micro_batch_size,
         sequence_length=wanted.sequence_length,
         precision=wanted.precision,
     )
-    result = methodology.label(training.with_command(read_log(job.search.path, given=given)), wanted.methodology)
+    result = found_log.read(job.search.path, job.model, facts, machine)
+    result = methodology.label(training.with_command(result), wanted.methodology)
     return Outcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
 
 

@@ -86,7 +86,7 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
     figures, config = result.performance_metrics, result.training_config
     runs = max(1, len(result.runs))
     total_steps = "unknown" if figures.total_steps is None else f"{figures.total_steps:,}"
-    gpu = result.gpu_info.device_name or "device that is not named"
+    gpu = _device_that_ran(result)
     rows = [
         ("Device", f"{config.num_gpus} × {gpu}" if config.num_gpus and result.platform != "cpu" else gpu),
         ("Runs", str(runs)),
@@ -105,6 +105,15 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
     if losses:
         rows.append(("Final loss", ", ".join(f"{loss:.4f}" for loss in losses)))
     return rows
+
+
+def _device_that_ran(result: Result) -> str:
+    """Return the device's name with its origin where the log does not name it."""
+    name, origin = result.gpu_info.device_name, result.provenance.assumed.get("device_name")
+    if name is None:
+        vendor = {"nvd": "NVIDIA GPU", "amd": "AMD GPU", "cpu": "CPU"}.get(result.platform or "", "GPU")
+        return f"unknown {vendor} (name it with --gpu)"
+    return f"{name} ({origin})" if origin else name
 
 
 def summary_row(result: Result) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorprimat.cli import appending
+from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSpec
+from tensorprimat.core.stated import Given
 from tensorprimat.engines import (
     Engine,
     Plan,
@@ -45,6 +47,8 @@ class Request:
     wanted: Wanted
     profile: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
+    facts: Given = field(default_factory=Given)
+    """Facts about logs that mean nothing to training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,27 @@ class Job:
         if self.engine is None or self.engine.module is None:
             raise UsageError(f"--engine {self.engine.name if self.engine else 'none'}: it does not train")
         return self.engine.module
+
+
+def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> Given:
+    """Return the facts about a log that flags state. Raises UsageError that names the flag."""
+    if model == "all":
+        for flag, value in (("--shape", shape), ("--model-name", model_name)):
+            if value is not None:
+                raise UsageError(f"{flag} {value}: is of one model; give --model too")
+    typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
+    return Given(**{one.field: one.value for one in statements.read(typed, sides=False)})
+
+
+def check_facts(request: Request, jobs: Sequence[Job]) -> None:
+    """Raise UsageError for a fact about logs where models are trained and no log is read."""
+    trained = any(job.spec is not None for job in jobs)
+    if not trained or any(job.engine is not None and job.engine.reads_logs for job in jobs):
+        return
+    for field_name in request.facts.said():
+        flag = stated.ALL_FLAGS[field_name]
+        instead = {"gpu": "; with --executor it says what each node has", "shape": "; training takes --preset"}
+        raise UsageError(f"{flag}: states a fact about a log, and no log is read here{instead.get(field_name, '')}")
 
 
 def check(request: Request) -> None:

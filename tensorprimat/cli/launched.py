@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensorprimat.core import processes, store
+from tensorprimat.core import processes, stated, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, prepare, torch_engine
@@ -67,6 +67,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
         ("--append", request.append),
         ("--dry-run", request.dry_run),
         (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
+        *((stated.ALL_FLAGS[fact], True) for fact in request.facts.said()),
     ):
         if wrong:
             raise UsageError(

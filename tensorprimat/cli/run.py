@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
+
 MODEL = "Which model: llama, qwen, mistral or all."
 ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = "Folder for results."
@@ -62,8 +64,14 @@ def command(
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="SHAPE", help="Shape of the model: full or tiny.", show_default="full on a GPU, tiny on a CPU"
+            metavar="NAME",
+            help=f"Size of the model to train: full or tiny. For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}",
+            show_default="full on a GPU, tiny on a CPU",
         ),
+    ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="SHAPE", help=f"Of a log. {facts.SHAPE}")] = None,
+    model_name: Annotated[
+        str | None, typer.Option(metavar="MODEL", help=f"Of a log. {facts.MODEL_NAME}", show_default="--model")
     ] = None,
     strategy: Annotated[
         str, typer.Option(metavar="HOW", help="How GPUs share the model: auto, ddp or fsdp (torch engine).")
@@ -104,7 +112,9 @@ def command(
     nodes: Annotated[int, typer.Option(metavar="N", help="Machines that train together, with --executor.")] = 1,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What each node has: a GPU's name, or cpu.", show_default=LIKE_THIS),
+        typer.Option(
+            metavar="NAME", help=f"{facts.GPU} With --executor: what each node has, or cpu.", show_default=LIKE_THIS
+        ),
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm account to charge.")] = None,
     partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")] = None,
@@ -150,13 +160,13 @@ def command(
       2  a flag is wrong, or there is nothing to run or read
     """
     from tensorprimat.cli.benchmark import benchmark
-    from tensorprimat.cli.jobs import Request
+    from tensorprimat.cli.jobs import Request, stated_facts
     from tensorprimat.engines.cluster import Cluster
     from tensorprimat.engines.prepare import Wanted
 
     cluster = Cluster(
         executor=executor or "",
-        gpu=gpu,
+        gpu=gpu if executor else None,
         account=account,
         partition=partition,
         time=time,
@@ -178,6 +188,7 @@ def command(
             json=json,
             profile=profile,
             cluster=cluster,
+            facts=stated_facts(gpu=None if executor else gpu, shape=shape, model_name=model_name, model=model),
             wanted=Wanted(
                 steps=steps,
                 warmup_steps=warmup_steps,

@@ -44,8 +44,10 @@ class Statement:
         return f"{ALL_FLAGS[self.field]} {self.typed}"
 
 
-def read(typed: Mapping[str, Sequence[str] | str | int | None]) -> tuple[Statement, ...]:
+def read(typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool = True) -> tuple[Statement, ...]:
     """Return the facts of a command line, checked. typed: field of Given → values as typed, None where not stated.
+
+    sides: whether a value may be led by a side.
 
     Raises UsageError that names the flag for a value that cannot be, and for a fact that is stated twice.
 
@@ -55,7 +57,7 @@ def read(typed: Mapping[str, Sequence[str] | str | int | None]) -> tuple[Stateme
     found: list[Statement] = []
     for field, values in typed.items():
         for text in [] if values is None else [values] if isinstance(values, (str, int)) else values:
-            side, value = _parted(field, str(text))
+            side, value = _parted(field, str(text)) if sides else (None, str(text))
             one = Statement(field=field, value=_value(field, value, str(text)), side=side, typed=str(text))
             if any((one.field, one.side) == (other.field, other.side) for other in found):
                 raise UsageError(f"{one.flag}: stated twice; name a side: {ALL_FLAGS[field]} SIDE={value}")

@@ -1,0 +1,71 @@
+"""A log that was found on this machine as the result of one model.
+
+What the search and the machine tell fills what the log lacks: the model that it was found for, and the machine's GPU
+where vendor and memory agree with the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core import names, stated
+from tensorprimat.core.records import Result
+from tensorprimat.core.stated import Given
+from tensorprimat.machine.platform import Machine
+
+SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU lie further apart
+ORIGIN = "this machine's GPU: vendor and memory agree with the log"
+
+
+def read(path: Path, model: str, facts: Given, machine: Machine) -> Result:
+    """Return the log as a result of the model. Raises InputError for what cannot be read.
+
+    facts: what the user states.
+    """
+    result = logs.read(path, given=replace(facts, preset=None))
+    if facts.model_name is None:
+        result = _named(result, model)
+    return with_local_device(stated.amended(result, Given(preset=facts.preset)), machine)
+
+
+def _named(result: Result, model: str) -> Result:
+    """Return the result under the model's name, unless the log names another model with its size."""
+    told = result.model.name
+    if told == model or (told is not None and names.mentions(told)):
+        return result
+    assumed = {**result.provenance.assumed, "model.name": f"found as the log of {model}"}
+    return result.model_copy(
+        update={
+            "model": result.model.model_copy(update={"name": model}),
+            "provenance": result.provenance.model_copy(update={"assumed": assumed}),
+        }
+    )
+
+
+def with_local_device(result: Result, machine: Machine) -> Result:
+    """Return the result of a log with this machine's GPU as its device, where it names none and both agree.
+
+    The platform is always the log's. A log that prints no device memory leaves the device unknown, with a warning.
+    """
+    gpu, here = result.gpu_info, machine.gpu_info
+    if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
+        return result
+    if result.platform != machine.platform:
+        return result
+    there, memory = gpu.total_memory_gb, here.total_memory_gb
+    if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
+        said = "no device memory" if there is None else f"{there:,.0f} GB of device memory"
+        warning = (
+            f"gpu_info: the log names no GPU and prints {said}, so it need not be of this machine's "
+            f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" says that it is'
+        )
+        return result.model_copy(update={"warnings": (*result.warnings, warning)})
+    assumed = {**result.provenance.assumed, "device_name": ORIGIN}
+    return result.model_copy(
+        update={
+            "gpu_info": gpu.model_copy(update={"device_name": here.device_name, "gpu_cores": here.gpu_cores}),
+            "provenance": result.provenance.model_copy(update={"assumed": assumed}),
+        }
+    )
