@@ -188,12 +188,26 @@ def _losses(result: Result) -> list[str]:
 
 def _selection(selections: Sequence[Selection]) -> list[str]:
     warnings = []
+    if len(selections) > 1 and not selections[0].side_settled:
+        warnings.append(
+            "steps: step time keeps drifting in all runs together; the average depends on which steps are included "
+            "(--steps N for longer runs)"
+        )
     for selection in selections:
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         if selection.segments > 1:
             warnings.append(f"steps: {where}{_segments(selection)}")
         if not selection.settled:
-            warnings.append(f"steps: {where}step times never settle; the mean depends on where it is taken")
+            warnings.append(
+                f"steps: {where}step time keeps drifting; the average depends on which steps are included "
+                "(--steps N for longer runs)"
+            )
+        if selection.declared_steps is not None:
+            warnings.append(
+                f"steps: {where}step time settles {selection.dropped_steps} steps in, later than the declared warm-up "
+                f"of {selection.declared_steps}; the steps between are not measured "
+                f"(--warmup-steps {selection.dropped_steps} declares them)"
+            )
         if selection.excluded_steps:
             warnings.append(
                 f"steps: {where}{selection.excluded_steps} left out because a validation or checkpoint lies inside"

@@ -246,11 +246,18 @@ class Run(RoundedRecord):
     avg_step_time_seconds: Figure = None
     tokens_per_second: Figure = None
     tokens_per_second_per_gpu: Figure = None
+    samples_per_second: Figure = None
+    settled: bool | None = None
+    """The step times of all runs together came to rest; None where there are no steps."""
+    drift: Figure = None
+    """Relative amount by which the average may lie off the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
     time_to_train_seconds: Figure = None
     """From start to quality target; None where the run did not reach one."""
     samples_to_train: Figure = None
     complete: bool = True
+    pair: str | None = None
+    """Name of the pair of neighbouring runs of two configurations (benchmark.py --ab) that this run is one of."""
     ended_by: str | None = None
     """Why an incomplete run ended: interrupted, out of memory, crashed …"""
 
@@ -302,6 +309,8 @@ class Provenance(Record):
     gpu_ids: tuple[str, ...] = ()
     command: str | None = None
     tool_version: str | None = None
+    looks: int = 1
+    """How many times a verdict could have been read while runs were appended, the last one included."""
     profiled: bool = False
     """A profiler slowed this run down: it never enters a comparison."""
     assumed: dict[str, str] = Field(default_factory=dict)

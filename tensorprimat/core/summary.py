@@ -22,9 +22,10 @@ from tensorprimat.core.records import (
     Run,
     Source,
 )
-from tensorprimat.core.steady import find_steady, median, warm_up_rows
+from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB
+from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on something else
 
@@ -50,15 +51,23 @@ class Selection:
     excluded_steps: int
     """Optimizer steps after warm-up left out because something else lies inside them."""
     settled: bool
+    """The step times of this run came to rest."""
+    side_settled: bool = True
+    """Those of all runs together did."""
+    drift: float = 0.0
+    """Relative amount by which the mean may lie off the level that follows warm-up, of all runs together."""
+    declared_steps: int | None = None
+    """Optimizer steps that were declared as warm-up, where more were dropped."""
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
     """The measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
 
-    warmup_steps: optimizer steps declared as warm-up, so 0 counts every row; None finds the end of warm-up from the
-    data, where the first step never counts. Every segment has a warm-up of its own. Of several segments (a log with
-    restarts) the one with most optimizer steps is measured, the later one of equals, together with those that resume
-    where another ended, if their step times agree with its own.
+    warmup_steps: optimizer steps declared as warm-up: 0 counts every row, otherwise the least that is dropped; more are
+    dropped where the step times of the runs show a longer warm-up. None finds its end from the data alone, where the
+    first step never counts. Every segment has a warm-up of its own. Of several segments (a log with restarts) the one
+    with most optimizer steps is measured, the later one of equals, together with those that resume where another ended,
+    if their step times agree with its own.
     """
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
@@ -66,15 +75,33 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     undisturbed = np.where(interrupted, np.nan, pace) if interrupted.any() else pace
     timed = [np.isfinite(steps.column(name)) for name in ("seconds", *_RATES) if steps.has(name)]
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
-    selections = []
+    trained = []
     for run, of_run in _rows_by_run(run_column):
         by_segment = {
             number: _chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
             for number in distinct(segment_column[of_run])
         }
         chain = _longest_chain(by_segment, steps.column("index"), covers)
-        pieces = [_piece(number, by_segment[number], covers, pace, undisturbed, warmup_steps) for number in chain]
-        main = max(pieces, key=lambda piece: (covers[piece.rows].sum(), piece.segment))
+        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=chain, covers=covers))
+    longest = [one.by_segment[one.longest] for one in trained]
+    declared = [_declared_rows(covers[rows], warmup_steps) for rows in longest]
+    together = find_warmup([undisturbed[rows] for rows in longest], None if warmup_steps is None else declared)
+    selections = []
+    for one, steady, least in zip(trained, together.runs, declared, strict=True):
+        run, of_run, by_segment = one.run, one.of_run, one.by_segment
+        pieces = [
+            _piece(
+                number,
+                by_segment[number],
+                covers,
+                pace,
+                undisturbed,
+                warmup_steps,
+                steady if number == one.longest else None,
+            )
+            for number in one.chain
+        ]
+        main = next(piece for piece in pieces if piece.segment == one.longest)
         measured = [piece for piece in pieces if piece is main or _is_level(piece, main, pace)]
         after = np.concatenate([piece.after for piece in measured]) if len(measured) > 1 else main.after
         selections.append(
@@ -89,9 +116,29 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
                 dropped_steps=sum(int(covers[piece.rows[: piece.start]].sum()) for piece in measured),
                 excluded_steps=int(covers[after][interrupted[after]].sum()),
                 settled=all(piece.settled for piece in measured),
+                side_settled=together.settled,
+                drift=together.drift,
+                declared_steps=warmup_steps if warmup_steps is not None and main.start > least else None,
             )
         )
     return tuple(selections)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trained:
+    """The rows of one run, by segment."""
+
+    run: int
+    of_run: np.ndarray
+    by_segment: dict[int, np.ndarray]
+    chain: list[int]
+    """Segments that resume one another."""
+    covers: np.ndarray
+
+    @property
+    def longest(self) -> int:
+        """The segment of the chain with most optimizer steps, the later one of equals."""
+        return max(self.chain, key=lambda number: (self.covers[self.by_segment[number]].sum(), number))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,16 +162,24 @@ def _piece(
     pace: FloatArray,
     undisturbed: FloatArray,
     warmup_steps: int | None,
+    steady: Steady | None,
 ) -> _Piece:
-    """Find where the warm-up of one segment ends. undisturbed: pace, NaN for interrupted rows; shape (all rows,)."""
-    if warmup_steps is None:
-        steady = find_steady(undisturbed[rows])
-        start, settled = warm_up_rows(steady, pace[rows], covers[rows]), steady.settled
-    else:
-        finished = np.cumsum(covers[rows])
-        start = max(1, int(np.searchsorted(finished, warmup_steps, side="right"))) if warmup_steps else 0
-        settled = True
-    return _Piece(segment=number, rows=rows, start=start, settled=settled)
+    """Find where the warm-up of one segment ends, unless `steady` says it.
+
+    undisturbed: pace, NaN for interrupted rows; shape (all rows,).
+    """
+    if steady is None:
+        declared = None if warmup_steps is None else [_declared_rows(covers[rows], warmup_steps)]
+        steady = find_warmup([undisturbed[rows]], declared).runs[0]
+    start = steady.start if warmup_steps is not None else warm_up_rows(steady, pace[rows], covers[rows])
+    return _Piece(segment=number, rows=rows, start=start, settled=steady.settled)
+
+
+def _declared_rows(covers: np.ndarray, warmup_steps: int | None) -> int:
+    """Return how many rows the declared warm-up takes: none for 0 steps, else at least the first."""
+    if not warmup_steps:
+        return 0
+    return max(1, int(np.searchsorted(np.cumsum(covers), warmup_steps, side="right")))
 
 
 def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers: np.ndarray) -> list[int]:
@@ -289,7 +344,12 @@ def pool(results: Sequence[Result]) -> Result:
             update={
                 "steps": Steps.concatenate(parts),
                 "runs": tuple(runs),
-                "provenance": first.provenance.model_copy(update={"sources": tuple(sources)}),
+                "provenance": first.provenance.model_copy(
+                    update={
+                        "sources": tuple(sources),
+                        "looks": max(result.provenance.looks for result in results),
+                    }
+                ),
                 "complete": all(result.complete for result in results),
                 "host_memory_peak_gb": max(peaks, default=None),
                 "memory_metrics": _pooled_memory(results),
@@ -308,15 +368,8 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
     timed_steps = float(covers[timed].sum())
     mean = time / timed_steps if time and timed_steps else None
     deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
-    tokens = _work_rate(measured, "tokens") or combined_rate(measured, "reported_tokens_per_second")
-    samples = _work_rate(measured, "samples") or combined_rate(measured, "reported_samples_per_second")
+    tokens, per_gpu, samples = _rates(result, measured)
     gpus = result.training_config.num_gpus
-    per_gpu = tokens / gpus if tokens and gpus else combined_rate(measured, "reported_tokens_per_second_per_gpu")
-    if tokens is None and samples is not None and result.training_config.sequence_length:
-        tokens = samples * result.training_config.sequence_length
-        per_gpu = tokens / gpus if gpus else per_gpu
-    if tokens is None and per_gpu is not None and gpus:
-        tokens = per_gpu * gpus
     tokens_per_step = _sum(measured.column("tokens") * covers)
     from_times = mean is not None and (tokens_per_step is not None or (tokens is None and per_gpu is None))
     return PerformanceMetrics(
@@ -343,6 +396,20 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
         reported=_reported(result.performance_metrics.reported, measured if len(measured) else steps),
     )
+
+
+def _rates(result: Result, measured: Steps) -> tuple[float | None, float | None, float | None]:
+    """Return tokens/s, tokens/s/GPU and samples/s of the measured rows."""
+    tokens = _work_rate(measured, "tokens") or combined_rate(measured, "reported_tokens_per_second")
+    samples = _work_rate(measured, "samples") or combined_rate(measured, "reported_samples_per_second")
+    gpus = result.training_config.num_gpus
+    per_gpu = tokens / gpus if tokens and gpus else combined_rate(measured, "reported_tokens_per_second_per_gpu")
+    if tokens is None and samples is not None and result.training_config.sequence_length:
+        tokens = samples * result.training_config.sequence_length
+        per_gpu = tokens / gpus if gpus else per_gpu
+    if tokens is None and per_gpu is not None and gpus:
+        tokens = per_gpu * gpus
+    return tokens, per_gpu, samples
 
 
 def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
@@ -416,8 +483,7 @@ def _power(measured: Steps) -> PowerMetrics | None:
 
 def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:
     """Figures of one run. rows: its measured rows."""
-    gpus = result.training_config.num_gpus
-    tokens = _work_rate(rows, "tokens") or combined_rate(rows, "reported_tokens_per_second")
+    tokens, per_gpu, samples = _rates(result, rows)
     time = time_of(rows)
     timed = float(rows.column("covers")[np.isfinite(rows.column("seconds"))].sum())
     losses = steps.column("loss")[selection.of_run]
@@ -433,9 +499,10 @@ def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known:
             "segments": selection.segments,
             "avg_step_time_seconds": time / timed if time and timed else None,
             "tokens_per_second": tokens,
-            "tokens_per_second_per_gpu": tokens / gpus
-            if tokens and gpus
-            else combined_rate(rows, "reported_tokens_per_second_per_gpu"),
+            "tokens_per_second_per_gpu": per_gpu,
+            "samples_per_second": samples,
+            "settled": selection.side_settled,
+            "drift": selection.drift,
             "final_loss": float(losses[-1]) if len(losses) else None,
         }
     )

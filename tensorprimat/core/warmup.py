@@ -1,0 +1,244 @@
+"""The end of warm-up of several runs at once, and how far the mean may still lie off the level that follows.
+
+Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√n of the noise of one run. Three steps:
+
+1. Each run alone: `find_steady`.
+2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts where
+   the later of both says.
+3. An exponential decay is fitted to what is left of the mean curve. Where it is significant, after allowing for the
+   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows; what remains of the
+   fitted decay is the drift, which analysis adds to the interval.
+
+A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
+the runs show one by one (Student's t over the runs): slow noise of single runs is no drift of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import fdtrc, stdtr
+
+from tensorprimat.core.steady import FEWEST_FOR_QUARTER, MATERIAL, Floats, Steady, find_steady, median
+
+FEWEST_FOR_DECAY = 8  # a level, an amplitude, a decay time and some residual
+TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
+EVIDENT = 0.03  # p below which a decay is cut and carried; several decay times are tried, so about 5 % of level series
+HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
+ABRUPT = 2  # rows of warm-up that have no shape
+CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
+TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
+LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
+MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
+REPLICATED = 0.02  # p of the t test over runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """End of warm-up of the runs of one side."""
+
+    runs: tuple[Steady, ...]
+    """One per run; `settled` is of that run alone."""
+    settled: bool
+    """The runs together came to rest."""
+    drift: float
+    """Relative amount by which the mean of the measured rows may lie off the level that follows; 0 where none shows."""
+
+
+def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = None) -> Warmup:
+    """Return where each run becomes steady.
+
+    runs: seconds of the rows of each run, in the order of time; NaN rows are passed over. declared: rows that each run
+    calls warm-up; never fewer are dropped, and more where the rows say so, but none where 0 are declared (a log that
+    begins after warm-up).
+    """
+    least = [1] * len(runs) if declared is None else list(declared)
+    own = [find_steady(run) for run in runs]
+    if declared is not None:
+        own = [_beyond(run, first, one) for run, first, one in zip(runs, least, own, strict=True)]
+    starts = [min(max(one.start, first), len(run)) for one, first, run in zip(own, least, runs, strict=True)]
+    members = _alike(runs)
+    curves = _relative([runs[member] for member in members])
+    if curves is None or not np.isfinite(curves).any(axis=1).all():
+        return Warmup(runs=_steadies(starts, own), settled=all(one.settled for one in own), drift=0.0)
+    mean = _mean(curves)
+    level = np.exp(mean)
+    together = own[members[0]] if len(members) == 1 else find_steady(level)
+    if declared is not None:
+        together = _beyond(level, max(least[member] for member in members), together)
+    first = max(together.start, max(least[member] for member in members))
+    size = -(-len(mean) // LONGEST_CURVE)
+    alone = (
+        len(curves) == 1 or not first
+    )  # one run shows a decay too uncertainly for rows to be dropped; its drift is carried
+    found = _decay(_batched(curves, size), start=-(-first // size), half=0 if alone else len(mean) // 2 // size)
+    first += found.cut * size
+    longer = together.start > max(least)
+    short = longer and len(mean) < FEWEST_FOR_QUARTER and together.start > MOST_OF_FEW * len(mean)
+    settled = found.settled and not short and (together.settled or not _replicated(curves, together.start))
+    starts = [max(start, min(first, len(run) // 2)) for start, run in zip(starts, runs, strict=True)]
+    return Warmup(runs=_steadies(starts, own), settled=settled, drift=found.drift)
+
+
+def _beyond(run: np.ndarray, declared: int, found: Steady) -> Steady:
+    """Return the end of warm-up that was found, or the declared one where the rows between do not move the mean."""
+    if found.start <= declared or not declared:
+        return Steady(start=declared, settled=found.settled)
+    with_them, without = run[declared:], run[found.start :]
+    with_them, without = with_them[np.isfinite(with_them)], without[np.isfinite(without)]
+    matters = len(without) and abs(with_them.mean() / without.mean() - 1) > TOLERABLE
+    return found if matters else Steady(start=declared, settled=found.settled)
+
+
+def _steadies(starts: Sequence[int], own: Sequence[Steady]) -> tuple[Steady, ...]:
+    return tuple(Steady(start=start, settled=one.settled) for start, one in zip(starts, own, strict=True))
+
+
+def _alike(runs: Sequence[np.ndarray]) -> list[int]:
+    """Return the runs that are at least half as long as the longest: a short one says little about a long warm-up."""
+    longest = max(map(len, runs), default=0)
+    return [number for number, run in enumerate(runs) if 2 * len(run) >= longest]
+
+
+def _relative(runs: Sequence[np.ndarray]) -> Floats | None:
+    """Return logarithms relative to the level of each run's later half, cut to one length; None for too few rows."""
+    length = min(map(len, runs), default=0)
+    if length < FEWEST_FOR_DECAY:
+        return None
+    rows = np.array([run[:length] for run in runs], np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(np.where(rows > 0, rows, np.nan))
+    levels = []
+    for run in logs:
+        later = run[length // 2 :]
+        known = later[np.isfinite(later)]
+        if not len(known):
+            return None
+        levels.append(median(known))
+    return np.asarray(logs - np.array(levels)[:, None])
+
+
+def _mean(curves: Floats) -> Floats:
+    """Return the mean over runs of every row; NaN where no run knows it."""
+    known = np.isfinite(curves)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, curves, 0.0).sum(axis=0) / known.sum(axis=0))
+
+
+def _batched(curves: Floats, size: int) -> Floats:
+    """Return means of `size` neighbouring rows, whole batches only."""
+    if size == 1:
+        return curves
+    whole = curves.shape[1] // size * size
+    batches = curves[:, :whole].reshape(len(curves), -1, size)
+    known = np.isfinite(batches)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, batches, 0.0).sum(axis=2) / known.sum(axis=2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decay:
+    cut: int = 0
+    """Rows of the curve to drop."""
+    drift: float = 0.0
+    settled: bool = True
+
+
+def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
+    """Fit level + amplitude · exp(−row/τ) to the mean of the curves.
+
+    start: row at which find_steady ends warm-up; half: the last one at which it may end. Where an exponential describes
+    the end of that warm-up better than a straight ramp or a step does, its rows are part of the fit.
+    """
+    mean = _mean(curves)
+    if len(mean) - start < FEWEST_FOR_DECAY // 2 or not np.isfinite(mean[1:]).all():
+        return _Decay()
+    first = start // 2 if start > ABRUPT and _gradual(mean[start // 2 :], start - start // 2) else start
+    rows = mean[first:]
+    if len(rows) < FEWEST_FOR_DECAY:
+        return _Decay()
+    shapes = _shapes(len(rows))
+    fit = _fit(rows, shapes)
+    if not fit.left > 0:
+        return _Decay()
+    shape = shapes[fit.best] - shapes[fit.best].mean()
+    phi = _memory(curves[:, first:], fit.amplitude * shape)
+    freedom = len(rows) - 3
+    explained = fit.amplitude**2 * float(shape @ shape)
+    score = explained / (fit.left / freedom) * (1 - phi) / (1 + phi)
+    p_value = float(fdtrc(1, freedom, score))
+    if p_value > EVIDENT or (len(curves) > 2 and not _agree(np.nan_to_num(curves[:, first:]) @ shape, HINTED)):
+        return _Decay()
+    decay = abs(fit.amplitude) * shapes[fit.best]
+    remaining = np.cumsum(decay[::-1])[::-1] / np.arange(len(rows), 0, -1)  # its mean over the rows from each one on
+    remaining = np.minimum(remaining, decay - decay[-1])[start - first :]  # a slow decay is known as far as it was seen
+    last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)
+    tolerable = np.flatnonzero(remaining[: last + 1] <= TOLERABLE)
+    cut = int(tolerable[0]) if len(tolerable) else last
+    drift = float(remaining[cut]) * (1 + score**-0.5)  # with its standard error
+    certain = p_value < CERTAIN and _agree(np.nan_to_num(curves[:, first:]) @ shape)
+    return _Decay(cut=cut, drift=drift, settled=drift <= MATERIAL or not certain)
+
+
+def _shapes(rows: int) -> Floats:
+    """Return an exponential decay for every one of TIMES. shape (times, rows)"""
+    return np.asarray(np.exp(-np.arange(rows) / (TIMES[:, None] * rows)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    best: int
+    """Which shape leaves the smallest sum of squares."""
+    amplitude: float
+    left: float
+
+
+def _fit(rows: Floats, shapes: Floats) -> _Fit:
+    """Fit a level and one of the shapes by least squares."""
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    off = rows - rows.mean()
+    squares = (centred**2).sum(axis=1)
+    amplitudes = centred @ off / squares
+    left = off @ off - amplitudes**2 * squares
+    best = int(np.argmin(left))
+    return _Fit(best=best, amplitude=float(amplitudes[best]), left=float(left[best]))
+
+
+def _gradual(rows: Floats, ramp: int) -> bool:
+    """Return True if an exponential describes the rows better than a ramp or a step that ends at row `ramp`."""
+    place = np.arange(len(rows))
+    abrupt = np.array([np.clip(1 - place / ramp, 0, None), place < ramp], np.float64)
+    return _fit(rows, _shapes(len(rows))).left < _fit(rows, abrupt).left
+
+
+def _memory(curves: Floats, fitted: Floats) -> float:
+    """Return the lag-one autocorrelation of the rows around the fit, of all runs together, freed of its bias."""
+    around = curves - fitted
+    around = np.where(np.isfinite(around), around - _batched(around, around.shape[1]), 0.0)
+    total = float((around * around).sum())
+    phi = float((around[:, 1:] * around[:, :-1]).sum()) / total if total else 0.0
+    return float(np.clip(phi + (1 + 4 * phi) / around.shape[1], 0.0, 0.95))
+
+
+def _replicated(curves: Floats, start: int) -> bool:
+    """Return True unless three or more runs disagree about a change between the halves of what follows warm-up."""
+    rows = curves[:, start:]
+    if len(rows) < 3 or rows.shape[1] < 4:
+        return True
+    third = max(1, rows.shape[1] // 3)
+    early, late = (_batched(part, third)[:, 0] for part in (rows[:, :third], rows[:, -third:]))
+    changes = early - late
+    return _agree(changes[np.isfinite(changes)])
+
+
+def _agree(changes: Floats, level: float = REPLICATED) -> bool:
+    """Return True if Student's t over the runs finds a mean other than 0."""
+    count = len(changes)
+    if count < 3:
+        return True
+    error = float(changes.std(ddof=1)) / count**0.5
+    if not np.isfinite(error) or error == 0:
+        return True
+    return float(2 * stdtr(count - 1, -abs(float(changes.mean())) / error)) < level

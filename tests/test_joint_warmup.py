@@ -1,0 +1,112 @@
+"""The end of warm-up of several runs together, and what their figures rest on."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tensorprimat.core.resolution import rounding_deviation
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import select_measured
+from tensorprimat.core.warmup import find_warmup
+
+
+def runs(curve, count=5, noise=0.01, seed=0, level=0.005):
+    random = np.random.default_rng(seed)
+    return [
+        np.exp(level * random.standard_normal()) * curve * (1 + noise * random.standard_normal(len(curve)))
+        for _ in range(count)
+    ]
+
+
+def decay(height, time, rows=50):
+    return 1 + height * np.exp(-np.arange(rows) / time)
+
+
+def steps_of(series):
+    lengths = [len(one) for one in series]
+    return Steps(
+        {
+            "index": np.concatenate([np.arange(1, length + 1) for length in lengths]),
+            "seconds": np.concatenate(series),
+            "run": np.repeat(np.arange(len(series)), lengths),
+        }
+    )
+
+
+def test_level_runs_lose_the_first_row_and_show_no_drift():
+    found = [find_warmup(runs(np.ones(50), seed=seed)) for seed in range(60)]
+    assert sum(one.settled for one in found) >= 59
+    assert sum(one.drift > 0 for one in found) <= 8
+    assert np.mean([run.start for one in found for run in one.runs]) < 3
+
+
+def test_a_gradual_warm_up_is_cut_or_carried_or_unsettled():
+    for seed in range(40):
+        series = runs(decay(0.05, 10), seed=seed)
+        found = find_warmup(series)
+        left = np.mean([np.mean(decay(0.05, 10)[run.start :] - 1) for run in found.runs])
+        assert not found.settled or left < 0.003 + found.drift, seed
+
+
+def test_a_slow_decay_is_never_called_settled():
+    assert not any(find_warmup(runs(decay(0.10, 15), seed=seed)).settled for seed in range(30))
+
+
+def test_a_decay_over_most_of_a_short_run_is_not_settled():
+    found = [find_warmup(runs(decay(0.05, 10, rows=20), seed=seed)).settled for seed in range(40)]
+    assert sum(found) <= 6
+
+
+def test_slow_noise_of_single_runs_is_no_drift_of_all():
+    settled = []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        noise = random.standard_normal((5, 50))
+        for row in range(1, 50):
+            noise[:, row] = 0.9 * noise[:, row - 1] + math.sqrt(0.19) * noise[:, row]
+        settled.append(find_warmup(list(1 + 0.01 * noise)).settled)
+    assert sum(settled) >= 36
+
+
+def test_a_declared_warm_up_that_is_too_short_is_corrected_and_said():
+    ramp = 1 + 0.5 * np.clip(1 - np.arange(50) / 15, 0, None)
+    selections = select_measured(steps_of(runs(ramp)), warmup_steps=5)
+    assert all(abs(selection.dropped_steps - 15) <= 2 for selection in selections)
+    assert {selection.declared_steps for selection in selections} == {5}
+
+
+def test_a_declared_warm_up_that_suffices_stays_as_declared():
+    selections = select_measured(steps_of(runs(np.ones(50))), warmup_steps=12)
+    assert {(selection.dropped_steps, selection.declared_steps) for selection in selections} == {(12, None)}
+
+
+def test_a_log_that_begins_after_warm_up_keeps_every_row():
+    selections = select_measured(steps_of(runs(decay(0.05, 10))), warmup_steps=0)
+    assert {selection.dropped_steps for selection in selections} == {0}
+
+
+def test_a_short_run_beside_a_long_one_keeps_half_of_its_rows():
+    long, short = runs(np.where(np.arange(500) < 15, 1.5, 1.0), count=1)[0], runs(np.ones(20), count=1)[0]
+    assert find_warmup([long, short]).runs[1].start <= 10
+
+
+def test_unknown_rows_are_passed_over():
+    series = runs(np.ones(40))
+    for run in series:
+        run[[3, 17]] = np.nan
+    assert find_warmup(series).settled
+    assert find_warmup([np.full(20, np.nan)] * 2).drift == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "unit"), [([6.06] * 10, 0.01), ([2.5] * 5, 0.025), ([0.25] * 5, 0.0025), ([137.4, 137.4], 0.1)]
+)
+def test_rows_printed_alike_may_all_be_rounded_alike(rows, unit):
+    assert rounding_deviation(np.array(rows)) == pytest.approx(unit / math.sqrt(12) / np.median(rows))
+
+
+def test_rows_that_vary_by_more_than_a_digit_are_rounded_apart():
+    random = np.random.default_rng(1)
+    assert rounding_deviation(np.round(6.06 + 0.03 * random.standard_normal(50), 2)) < 1e-9
+    assert rounding_deviation(6.06 + 1e-6 * random.standard_normal(50)) == 0
