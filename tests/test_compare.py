@@ -314,3 +314,100 @@ def test_the_mean_over_models_of_single_runs_has_no_verdict():
 def test_a_flag_that_cannot_be_is_named(options, named):
     with pytest.raises(UsageError, match=named):
         compare(files(result("h100")), **options)
+
+
+# Statistics of real life
+
+
+def series(level, *, rows=40, runs=5, seed=0, machine="h100", curve=None, digits=None, run_noise=0.005, **options):
+    """A result whose runs have these rows instead of the plausible ones."""
+    one = result(machine, runs=runs, steps=rows, warmup=0, seed=seed, losses=False, **options)
+    random = np.random.default_rng(seed)
+    shape = np.ones(rows) if curve is None else curve(np.arange(rows))
+    times = level * np.exp(run_noise * random.standard_normal((runs, 1))) * shape
+    times = times * (1 + 0.01 * random.standard_normal((runs, rows)))
+    if digits is not None:
+        times = np.round(np.full((runs, rows), level), digits)
+    config = one.training_config.model_copy(update={"warmup_steps": options.get("warmup_steps")})
+    return summarise(
+        one.model_copy(update={"steps": one.steps.replace(seconds=times.ravel()), "training_config": config})
+    )
+
+
+def test_a_value_is_always_inside_its_own_interval():
+    long = series(10.0, rows=500, runs=1, seed=1)
+    short = [dated(series(10.6, rows=20, runs=1, seed=seed), 5 + seed) for seed in range(2, 6)]
+    (side,) = compare(files(long, *short)).sides
+    for estimate in (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds):
+        assert estimate.low < estimate.value < estimate.high
+    rate, time = side.tokens_per_second_per_gpu, side.step_time_seconds
+    assert rate.value * time.value == pytest.approx(128 * 8192 / 8, rel=1e-4)
+
+
+def test_equal_printed_times_leave_the_doubt_of_their_last_digit():
+    ratio = only_pair(
+        series(6.06, rows=6, runs=2, digits=2), series(6.05, rows=6, runs=2, digits=2, machine="mi300x", seed=1)
+    ).ratio
+    assert ratio.estimate.low < 1 < ratio.estimate.high
+    assert ratio.verdict == "no_difference_shown"
+
+
+def test_no_verdict_is_given_while_step_time_drifts():
+    slow = lambda rows: 1 + 0.10 * np.exp(-rows / 15)  # noqa: E731
+    pair = only_pair(series(10.0), series(10.0, machine="mi300x", curve=slow, seed=1))
+    assert pair.ratio.verdict == "unsettled"
+
+
+def test_a_difference_far_beyond_the_drift_is_still_shown():
+    slow = lambda rows: 1 + 0.10 * np.exp(-rows / 15)  # noqa: E731
+    assert only_pair(series(10.0), series(6.0, machine="mi300x", curve=slow, seed=1)).ratio.verdict == "faster"
+
+
+def test_all_models_of_a_report_are_one_family():
+    names = ("llama", "qwen", "mistral")
+    ours = [series(10.0, model=name, seed=seed) for seed, name in enumerate(names)]
+    theirs = [series(9.9, model=name, machine="mi300x", seed=9 + seed) for seed, name in enumerate(names)]
+    comparison = compare(files(*ours, *theirs))
+    assert all("4 comparisons (Holm)" in pair.ratio.estimate.rests_on for pair in comparison.pairs)
+    assert max(pair.ratio.estimate.confidence for pair in comparison.pairs) > 0.97
+    assert comparison.mean_ratio.estimate.confidence >= 0.95
+
+
+def test_runs_that_were_appended_are_read_at_a_stricter_level():
+    def looked(one, times):
+        return one.model_copy(update={"provenance": one.provenance.model_copy(update={"looks": times})})
+
+    once = only_pair(series(10.0), series(9.9, machine="mi300x", seed=1)).ratio.estimate
+    often = only_pair(looked(series(10.0), 3), looked(series(9.9, machine="mi300x", seed=1), 2)).ratio.estimate
+    assert (once.confidence, often.confidence) == (0.95, pytest.approx(1 - 0.05 / 7))
+    assert "look 4" in often.rests_on
+
+
+def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
+    ours, theirs = series(10.0), series(9.0, machine="mi300x", seed=1)
+    assert only_pair(ours, theirs).ratio.scope == "one machine each: says nothing about other machines"
+    wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio
+    assert wider.scope == "assumed: machines scatter by 2 %"
+    assert wider.estimate.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
+    hosts = tuple(run.model_copy(update={"host": f"node-{run.index % 3}"}) for run in ours.runs)
+    assert only_pair(ours.model_copy(update={"runs": hosts}), theirs).ratio.scope is None
+
+
+def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():
+    ours, theirs = series(10.0, runs=1), series(9.05, runs=1, machine="mi300x", seed=1)
+    assert "4 % instead, no difference is shown" in only_pair(ours, theirs, assume_run_cv=0.02).ratio.sensitivity
+    assert "1 % instead, the same follows" in only_pair(ours, theirs, assume_run_cv=0.005).ratio.sensitivity
+
+
+def test_paired_runs_cancel_the_drift_that_they_share():
+    drifting = 1 + 0.03 * np.arange(5)
+
+    def paired(one, factor):
+        times = one.steps.column("seconds").reshape(5, -1) * (drifting * factor)[:, None]
+        runs = tuple(run.model_copy(update={"pair": f"morning/{run.index}"}) for run in one.runs)
+        return summarise(one.model_copy(update={"steps": one.steps.replace(seconds=times.ravel()), "runs": runs}))
+
+    ours, theirs = paired(series(10.0), 1.0), paired(series(10.0, seed=1, precision="fp8"), 1 / 1.02)
+    ratio = only_pair(ours, theirs, by="precision").ratio
+    assert "in pairs" in ratio.estimate.rests_on
+    assert ratio.verdict == "faster"

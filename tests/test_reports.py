@@ -317,7 +317,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
-        "verdict", "task", "assumption",
+        "verdict", "task", "assumption", "sensitivity", "scope",
     }  # fmt: skip
     assert document["verdict"] == document["ratio"]["verdict"] == "faster"
     assert document["fairness"]["verdict"] == "identical"

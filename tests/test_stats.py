@@ -24,13 +24,55 @@ def test_an_interval_over_runs_is_students_t_on_logarithms(runs):
 
 
 @given(RUNS, RUNS)
-def test_a_ratio_is_tested_as_welch_does(ours, theirs):
+def test_a_ratio_of_equal_numbers_of_runs_is_tested_as_welch_does(ours, theirs):
+    fewest = min(len(ours), len(theirs))
+    ours, theirs = ours[:fewest], theirs[:fewest]
     if np.log(ours).std() < 1e-6 or np.log(theirs).std() < 1e-6:
         return
     difference = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
     expected = reference.ttest_ind(np.log(ours), np.log(theirs), equal_var=False)
     assert difference.p_value() == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
     assert difference.degrees == pytest.approx(expected.df)
+
+
+def alarms(ours, theirs, count=1500, seed=11):
+    """Share of comparisons of equal sides that are called different."""
+    random = np.random.default_rng(seed)
+    sides = [np.exp(0.01 * random.standard_normal((count, runs))) for runs in (ours, theirs)]
+    p_values = [stats.difference(stats.of_runs(a), stats.of_runs(b)).p_value() for a, b in zip(*sides, strict=True)]
+    return np.mean(np.array(p_values) < 0.05)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(2, 10), (10, 2), (2, 5), (3, 10)])
+def test_few_runs_against_many_give_few_false_alarms(ours, theirs):
+    assert 0.015 < alarms(ours, theirs) < 0.06
+
+
+@given(RUNS, RUNS, st.floats(0.6, 0.995))
+def test_an_interval_leaves_out_one_exactly_where_the_p_value_says_so(ours, theirs, confidence):
+    found = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
+    low, high = found.interval(confidence)
+    if abs(found.p_value() - (1 - confidence)) > 1e-6:
+        assert (low > 1 or high < 1) == (found.p_value() < 1 - confidence)
+
+
+def test_a_drift_widens_the_interval_on_top_of_the_scatter():
+    plain, drifting = stats.of_runs([1.0, 1.01, 1.02]), stats.of_runs([1.0, 1.01, 1.02], drift=0.05)
+    assert drifting.half_width(0.95) > max(plain.half_width(0.95), 1.9 * 0.05)
+
+
+def test_looks_after_every_run_keep_the_false_alarms():
+    random = np.random.default_rng(4)
+    ours, theirs = (np.exp(0.01 * random.standard_normal((1000, 10))) for _ in range(2))
+    alarm = np.zeros(1000, bool)
+    for look, runs in enumerate(range(2, 11), start=1):
+        level = 1 - stats.level_of_look(0.95, look)
+        alarm |= [
+            stats.difference(stats.of_runs(a[:runs]), stats.of_runs(b[:runs])).p_value() < level
+            for a, b in zip(ours, theirs, strict=True)
+        ]
+    assert alarm.mean() < 0.06
+    assert stats.level_of_look(0.95, 1) == pytest.approx(0.95)
 
 
 def test_one_run_has_no_interval_over_runs():

@@ -6,8 +6,8 @@ chooses another. Where one group has several GPUs or configurations they are sev
 that side of the baseline group which did the most similar work.
 
 A verdict needs two runs on each side. With one run a side has an interval for that run alone, and a verdict only under
-an assumed run-to-run scatter (`assume_run_cv`), which is printed beside it. Several candidates of one model are one
-family and are corrected together (Holm); each model is a question of its own.
+an assumed run-to-run scatter (`assume_run_cv`), which is printed beside it. All verdicts of one comparison, over its
+candidates and models, are one family and are corrected together (Holm).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
-from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_ratio, meet, ratios
+from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError, UsageError
@@ -31,6 +31,7 @@ def compare(
     *,
     by: str = "platform",
     assume_run_cv: float | None = None,
+    assume_host_cv: float | None = None,
     confidence: float = 0.95,
     baseline: str | None = None,
     strict: bool = False,
@@ -38,13 +39,14 @@ def compare(
     """Compare results; one side alone is reported alone.
 
     by: a key of BY. assume_run_cv: run-to-run coefficient of variation to assume for a side of one run (0.02 for 2 %).
-    confidence: of intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by.
-    strict: no ratio below the level "same work".
+    assume_host_cv: the same from machine to machine, for sides that were measured on one machine. confidence: of
+    intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by. strict: no ratio below
+    the level "same work".
     Raises UsageError for a value that cannot be, InputError where nothing is left to show.
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
-    assumed = Assumptions(run_cv=assume_run_cv, confidence=confidence, strict=strict).checked()
+    assumed = Assumptions(run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict).checked()
     items, warnings = usable(loaded)
     if not items:
         raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
@@ -55,24 +57,26 @@ def compare(
     if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
         labels = dict.fromkeys(side.label for side in sides.values())
         raise UsageError(f"--baseline {baseline}: no side is called that; there are {', '.join(labels)}")
+    in_order = [meeting for model in models for meeting in meetings[model]]
+    mean = mean_log(list(meetings.values()))
+    found, level_of_mean = ratios(in_order, assumed, mean=mean)
     pairs = tuple(
         Pair(
-            model=model,
+            model=model_of(meeting.baseline.result),
             baseline=sides[id(meeting.baseline)],
             candidate=sides[id(meeting.candidate)],
             fairness=meeting.fairness,
             ratio=ratio,
             losses=parity(meeting.baseline, meeting.candidate),
         )
-        for model in models
-        for meeting, ratio in zip(meetings[model], ratios(meetings[model], assumed), strict=True)
+        for meeting, ratio in zip(in_order, found, strict=True)
     )
     return Comparison(
         by=by,
         models=models,
         sides=tuple(sides.values()),
         pairs=pairs,
-        mean_ratio=mean_ratio(list(meetings.values()), assumed),
+        mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
         warnings=tuple(warnings),
         errors=tuple(dict.fromkeys(error for side in sides.values() for error in impossible(side.result))),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -12,7 +12,8 @@ from tensorprimat.analysis.fairness import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.records import Result
+from tensorprimat.core.records import Result, Run
+from tensorprimat.core.resolution import rounding_deviation
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
 
@@ -30,8 +31,53 @@ def figure(result: Result, metric: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def run_figures(group: Group, metric: str) -> list[float] | None:
+    """The figure of every run, over the rows that are measured in the runs together; None where a run lacks it."""
+    joint = group.result.runs
+    if len(joint) != len(group.runs):
+        joint = ()
+    figures = []
+    for number, run in enumerate(group.runs):
+        value = _of_run(joint[number], metric) if joint and len(group.runs) > 1 else None
+        value = figure(run, metric) if value is None else value
+        if value is None:
+            return None
+        figures.append(value)
+    return figures
+
+
+def _of_run(run: Run, metric: str) -> float | None:
+    """A positive figure of a run, or None."""
+    value: float | None = getattr(run, "avg_step_time_seconds" if metric == "steps_per_second" else metric, None)
+    if value is None or not math.isfinite(value) or value <= 0:
+        return None
+    return 1 / value if metric == "steps_per_second" else value
+
+
+def settled(group: Group) -> bool:
+    """Return False if the step times of the side, all runs together, never came to rest."""
+    return all(run.settled is not False for run in group.result.runs)
+
+
+def drift(group: Group) -> float:
+    """Return the relative amount by which the figures of the side may lie off the level after warm-up."""
+    return max((run.drift or 0.0 for run in group.result.runs), default=0.0)
+
+
+def resolution(group: Group) -> float:
+    """Return the relative standard deviation that the rounding of printed times leaves in the figures of the side."""
+    steps = group.result.steps
+    for name in ("seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second"):
+        if steps.has(name):
+            return rounding_deviation(steps.column(name))
+    return 0.0
+
+
 def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
-    """The figure of a side with its interval, or the reason why it has none."""
+    """The figure of a side with its interval, or the reason why it has none.
+
+    Of several runs the figure is their mean (of logarithms), each run counted once: the middle of the interval.
+    """
     value = figure(group.result, metric)
     if value is None:
         return Estimate(value=None, confidence=confidence, rests_on="nothing", no_interval_because="not measured")
@@ -40,7 +86,7 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
         few = "not every run has this figure"
         return Estimate(value=value, confidence=confidence, rests_on=f"{len(group.runs)} runs", no_interval_because=few)
     if over_runs is None:
-        return _of_one_run(group.runs[0], metric, value, assume_run_cv, confidence)
+        return _of_one_run(group, metric, value, assume_run_cv, confidence)
     low, high = over_runs.interval(confidence)
     hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
     return Estimate(
@@ -53,26 +99,33 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
     )
 
 
-def log_estimate(group: Group, metric: str, *, assume_run_cv: float | None = None) -> LogEstimate | None:
+def log_estimate(
+    group: Group, metric: str, *, assume_run_cv: float | None = None, assume_host_cv: float | None = None
+) -> LogEstimate | None:
     """Logarithm of a figure with its scatter over runs; None where one run and no assumption is all there is.
 
     assume_run_cv: scatter of single runs beyond what the steps of the run explain, for a side of one run.
+    assume_host_cv: scatter of machines, for a side whose runs are all of one.
     """
-    figures = [figure(run, metric) for run in group.runs]
-    known = [value for value in figures if value is not None]
-    if not known or len(known) < len(figures):
+    known = run_figures(group, metric)
+    if not known:
         return None
+    of_hosts = assume_host_cv if assume_host_cv and not stats.counts_hosts(group.hosts) else 0.0
+    of_steps = metric != TIME_TO_TRAIN
+    carried = math.hypot(drift(group) if of_steps else 0.0, of_hosts)
     if len(known) > 1:
-        return stats.of_runs(known, group.hosts)
+        rounding = resolution(group) if of_steps else 0.0
+        return stats.of_runs(known, group.hosts, resolution=rounding, drift=carried)
     if assume_run_cv is None:
         return None
-    within = within_run(group.runs[0], metric)
-    return LogEstimate(log=math.log(known[0]), variance=assume_run_cv**2 + within**2, degrees=math.inf)
+    within = max(within_run(group.runs[0], metric), resolution(group))
+    variance = assume_run_cv**2 + within**2
+    return LogEstimate(log=math.log(known[0]), variance=variance, degrees=math.inf, drift=carried)
 
 
 def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> float:
     """What the logarithm of one more run would scatter by: seen, or planned where there is one run only."""
-    figures = [value for run in group.runs if (value := figure(run, metric)) is not None]
+    figures = run_figures(group, metric) or []
     if len(figures) > 1:
         return float(np.std(np.log(figures), ddof=1))
     return math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(group.runs[0], metric))
@@ -86,7 +139,8 @@ def within_run(run: Result, metric: str) -> float:
     return stats.of_one_run(rows).half_width / stats.student(0.95, math.inf)
 
 
-def _of_one_run(run: Result, metric: str, value: float, assume_run_cv: float | None, confidence: float) -> Estimate:
+def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | None, confidence: float) -> Estimate:
+    run = group.runs[0]
     rows = moves(run, metric)
     if len(rows) < stats.FEWEST_ROWS:
         few = f"only {len(rows)} measured rows" if len(run.steps) else "the file holds means only, no steps"

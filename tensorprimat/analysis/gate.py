@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.ratios import Assumptions, Meeting, meet, runs_to_show
+from tensorprimat.analysis.ratios import (
+    Assumptions,
+    Meeting,
+    look_of,
+    meet,
+    runs_to_show,
+    scope,
+    still_to_drift,
+)
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.records import Result
@@ -89,15 +97,18 @@ def gate(
     if missing:
         raise InputError(f"the candidate has no complete result of {', '.join(missing)}, which the baseline has")
     checks: list[Check] = []
-    for model, base in bases.items():
-        meeting = meet(base, candidates[model], assumed)
+    meetings = {model: meet(base, candidates[model], assumed) for model, base in bases.items()}
+    levels = _levels_of_failure(list(meetings.values()), limits.slowdown, assumed)
+    for to_fail, (model, meeting) in zip(levels, meetings.items(), strict=True):
         if not _may_pass(meeting.fairness.level, lowest):
             remedy = f"; --accept {meeting.fairness.verdict} judges it all the same" if meeting.comparable else ""
             raise InputError(f"{model}: {meeting.fairness.sentence} A gate needs the same work on both sides{remedy}")
         notes.append(f"{model}: {meeting.fairness.sentence}")
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
             notes.append(f"{model}: assumed that single runs scatter by {100 * assumed.run_cv:g} %.")
-        checks.append(_throughput(model, meeting, limits.slowdown, assumed))
+        if (said := scope(meeting, assumed)) is not None:
+            notes.append(f"{model}: {said}.")
+        checks.append(_throughput(model, meeting, limits.slowdown, assumed, to_fail))
         if limits.memory_increase is not None:
             checks.append(_memory(model, meeting, limits.memory_increase, assumed))
         if limits.loss_gap is not None:
@@ -125,7 +136,18 @@ def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str
     return groups
 
 
-def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+def _levels_of_failure(meetings: Sequence[Meeting], limit: float, assumed: Assumptions) -> list[float]:
+    """Return the confidence at which each model may fail, so that all failures hold together (Holm).
+
+    A pass needs every model to be within the limit, and no correction.
+    """
+    tested = [meeting.log for meeting in meetings if meeting.log is not None]
+    least = math.log1p(-limit)
+    places = iter(stats.holm([replace(log, log=log.log - least).p_value() for log in tested], assumed.confidence))
+    return [assumed.confidence if meeting.log is None else next(places) for meeting in meetings]
+
+
+def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions, to_fail: float) -> Check:
     least = math.log1p(-limit)
     log = meeting.log
     status: Status = "undecided"
@@ -135,8 +157,12 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
             model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
             sentence=f"{sentence}; {_more_runs(meeting, abs(least), assumed)}",
         )  # fmt: skip
-    half = log.half_width(assumed.confidence)
-    if log.log + half < least:
+    look = look_of(meeting)
+    half = log.half_width(stats.level_of_look(assumed.confidence, look))
+    further = still_to_drift(meeting)
+    if further and log.log - half - further < least <= log.log + half + further:
+        sentence = "step time keeps drifting; longer runs (--steps N) would decide"
+    elif log.log + log.half_width(stats.level_of_look(to_fail, look)) < least:
         status, sentence = "fail", f"a slowdown of more than {100 * limit:g} % is shown"
     elif log.log - half >= least:
         status, sentence = "pass", "shown to be within the limit"

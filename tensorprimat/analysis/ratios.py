@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.estimates import ONE_PERCENT, figure, log_estimate, scatter
+from tensorprimat.analysis.estimates import (
+    ONE_PERCENT,
+    figure,
+    log_estimate,
+    resolution,
+    run_figures,
+    scatter,
+    settled,
+)
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN, judge
 from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group
@@ -15,6 +23,9 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import UsageError
 
 PRIMARY = "tokens_per_second_per_gpu"
+
+DRIFTS_ON = 3.0  # times the drift seen; an exponential that fell by 1/e has 0.6 times that still before it
+LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +37,8 @@ class Assumptions:
     confidence: float
     strict: bool = False
     """Compare only the same work step by step."""
+    host_cv: float | None = None
+    """Scatter of machines, as a fraction, for sides that were measured on one machine."""
 
     def checked(self) -> Assumptions:
         """Itself, if it can be; raises UsageError naming the flag."""
@@ -33,6 +46,8 @@ class Assumptions:
             raise UsageError(f"--confidence {self.confidence:g}: must be at least 50% and below 100%, such as 95%")
         if self.run_cv is not None and not 0 < self.run_cv < 1:
             raise UsageError(f"--assume-run-cv {self.run_cv:g}: must lie between 0 and 100 %, such as 2%")
+        if self.host_cv is not None and not 0 < self.host_cv < 1:
+            raise UsageError(f"--assume-host-cv {self.host_cv:g}: must lie between 0 and 100 %, such as 1%")
         return self
 
 
@@ -66,10 +81,40 @@ def meet(baseline: Group, candidate: Group, assumed: Assumptions) -> Meeting:
     meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
     if metric is None or not meeting.comparable:
         return meeting
-    above = log_estimate(candidate, metric, assume_run_cv=assumed.run_cv)
-    below = log_estimate(baseline, metric, assume_run_cv=assumed.run_cv)
-    log = None if above is None or below is None else stats.difference(above, below)
-    return Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=log)
+    return replace(meeting, log=log_ratio(baseline, candidate, metric, assumed))
+
+
+def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: Assumptions) -> LogEstimate | None:
+    """Return the logarithm of candidate / baseline; from paired differences where all runs were measured in pairs."""
+    above, below = (
+        log_estimate(group, metric, assume_run_cv=assumed.run_cv, assume_host_cv=assumed.host_cv)
+        for group in (candidate, baseline)
+    )
+    if above is None or below is None:
+        return None
+    pairs = in_pairs(baseline, candidate)
+    if pairs is None:
+        return stats.difference(above, below)
+    known_above, known_below = (run_figures(group, metric) or [] for group in (candidate, baseline))
+    log = stats.of_pairs(
+        [known_above[place] for _, place in pairs],
+        [known_below[place] for place, _ in pairs],
+        resolution=math.hypot(resolution(candidate), resolution(baseline)),
+    )
+    return replace(log, drift=math.hypot(above.drift, below.drift))
+
+
+def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
+    """Return the places of the runs of each pair (benchmark.py --ab), or None unless every run is one of a pair."""
+    below, above = ([run.pair for run in group.result.runs] for group in (baseline, candidate))
+    if len(below) < 2 or None in below or len(set(below)) < len(below) or set(below) != set(above):
+        return None
+    return [(place, above.index(pair)) for place, pair in enumerate(below)]
+
+
+def look_of(meeting: Meeting) -> int:
+    """Return how many times this comparison could have been read as runs were appended to its sides, with this one."""
+    return sum(group.result.provenance.looks for group in meeting.groups) - 1
 
 
 def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> int | None:
@@ -80,15 +125,25 @@ def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> i
     return stats.runs_needed(scatters, half_width, assumed.confidence)
 
 
-def ratios(meetings: Sequence[Meeting], assumed: Assumptions) -> list[Ratio | None]:
-    """Ratios of one family, each read at the confidence at which all of them hold together (Holm)."""
-    tested = [meeting for meeting in meetings if meeting.log is not None]
-    levels = stats.holm([meeting.log.p_value() for meeting in tested if meeting.log], assumed.confidence)
-    level_of = {id(meeting): level for meeting, level in zip(tested, levels, strict=True)}
-    return [
-        _ratio(meeting, assumed, level_of.get(id(meeting), assumed.confidence), family=len(tested))
+def ratios(
+    meetings: Sequence[Meeting], assumed: Assumptions, *, mean: LogEstimate | None = None
+) -> tuple[list[Ratio | None], float]:
+    """Ratios of one report, each read at the confidence at which all of its verdicts hold together (Holm).
+
+    mean: logarithm of the mean ratio over models, one more verdict of the report. Returns the ratios, and the
+    confidence at which the mean is to be read.
+    """
+    tested = [(meeting.log, look_of(meeting)) for meeting in meetings if meeting.log is not None]
+    if mean is not None:
+        tested.append((mean, max(look for _, look in tested)))
+    levels = stats.holm([min(1.0, log.p_value() * (2 * look - 1)) for log, look in tested], assumed.confidence)
+    read_at = [stats.level_of_look(level, look) for level, (_, look) in zip(levels, tested, strict=True)]
+    places = iter(read_at)
+    found = [
+        _ratio(meeting, assumed, assumed.confidence if meeting.log is None else next(places), family=len(tested))
         for meeting in meetings
     ]
+    return found, read_at[-1] if mean is not None else assumed.confidence
 
 
 def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int) -> Ratio | None:
@@ -97,7 +152,8 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
         return Ratio(metric=meeting.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
     if meeting.metric is None:
         return None
-    rests_on = f"{_runs(meeting.candidate)} against {_runs(meeting.baseline)}"
+    paired = in_pairs(*meeting.groups) is not None
+    rests_on = f"{_runs(meeting.candidate)} against {_runs(meeting.baseline)}" + (", in pairs" if paired else "")
     needed = runs_to_show(meeting, ONE_PERCENT, assumed)
     if meeting.log is None:
         estimate = Estimate(
@@ -107,22 +163,34 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
             no_interval_because="each side needs at least 2 runs, or an assumption about their scatter",
             runs_for_one_percent=needed,
         )
-        return Ratio(metric=meeting.metric, estimate=estimate, verdict="too_few_runs", task=_factors(meeting))
+        return Ratio(
+            metric=meeting.metric,
+            estimate=estimate,
+            verdict="too_few_runs",
+            task=_factors(meeting),
+            scope=scope(meeting, assumed),
+        )
     low, high = meeting.log.interval(level)
+    looks = f", look {look_of(meeting)} at growing numbers of runs" if look_of(meeting) > 1 else ""
+    corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
+    if corrected or looks:
+        rests_on += f", read at {100 * level:.3g} % {' '.join(corrected)}{looks}"
     estimate = Estimate(
         value=math.exp(meeting.log.log),
         low=low,
         high=high,
         confidence=level,
-        rests_on=rests_on + (f", read at {level:.1%} as one of {family} comparisons (Holm)" if family > 1 else ""),
+        rests_on=rests_on,
         runs_for_one_percent=needed,
     )
     return Ratio(
         metric=meeting.metric,
         estimate=estimate,
-        verdict=_verdict(low, high),
+        verdict=_verdict(meeting, level),
         task=_factors(meeting),
         assumption=_assumption([meeting], assumed),
+        sensitivity=_sensitivity(meeting, assumed, level),
+        scope=scope(meeting, assumed),
     )
 
 
@@ -148,34 +216,88 @@ def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
     return math.exp(sum(times) / len(times)), math.exp(sum(counts) / len(counts))
 
 
-def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions) -> Ratio | None:
+def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
+    """Return what the verdict leaves open: other machines, unless several were measured or their scatter is assumed."""
+    if any(stats.counts_hosts(group.hosts) for group in meeting.groups):
+        return None
+    if assumed.host_cv:
+        return f"assumed: machines scatter by {100 * assumed.host_cv:g} %"
+    if in_pairs(*meeting.groups) is not None:
+        return "one machine: says nothing about other machines"
+    return "one machine each: says nothing about other machines"
+
+
+def _sensitivity(meeting: Meeting, assumed: Assumptions, level: float) -> str | None:
+    """Return what follows if runs scatter by twice what was assumed, or by half where nothing is shown."""
+    if _assumption([meeting], assumed) is None or assumed.run_cv is None or meeting.metric is None:
+        return None
+    verdict = _verdict(meeting, level)
+    factor = 0.5 if verdict == "no_difference_shown" else 2.0
+    other = replace(assumed, run_cv=factor * assumed.run_cv)
+    log = log_ratio(meeting.baseline, meeting.candidate, meeting.metric, other)
+    if log is None:
+        return None
+    changed = _verdict(replace(meeting, log=log), level)
+    low, high = log.interval(level)
+    ends = f"{low:.3f}x to {high:.3f}x"
+    same = "the same follows" if changed == verdict else VERDICTS_IF[changed]
+    return f"if they scatter by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
+
+
+VERDICTS_IF = {
+    "faster": "it is faster",
+    "slower": "it is slower",
+    "no_difference_shown": "no difference is shown",
+    "unsettled": "nothing can be said while step time drifts",
+}
+
+
+def mean_log(meetings: Sequence[Sequence[Meeting]]) -> LogEstimate | None:
+    """Return the logarithm of the geometric mean of the ratios over models, where all of them have an interval."""
+    comparable = _of_one_pairing(meetings)
+    logs = [meeting.log for meeting in comparable if meeting.log is not None]
+    return stats.geometric_mean(logs) if logs and len(logs) == len(comparable) else None
+
+
+def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions, level: float | None = None) -> Ratio | None:
     """Geometric mean over models of comparable ratios of one metric, where one pairing runs through all of them.
 
-    meetings: those of each model. The interval is of these models, not of models that were not run.
+    meetings: those of each model. level: confidence at which it is read beside the other verdicts of the report. The
+    interval is of these models, not of models that were not run.
     """
-    comparable = [meeting for of_model in meetings for meeting in of_model if meeting.comparable]
-    pairings = {(meeting.baseline.key, meeting.candidate.key, meeting.metric) for meeting in comparable}
-    if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in meetings):
+    comparable = _of_one_pairing(meetings)
+    if not comparable:
         return None
     metric = comparable[0].metric or PRIMARY
     over = f"geometric mean over {len(comparable)} models"
-    logs = [meeting.log for meeting in comparable if meeting.log is not None]
-    if len(logs) < len(comparable):
+    mean = mean_log(meetings)
+    if mean is None:
         estimate = Estimate(
             value=math.exp(sum(map(_plain_log, comparable)) / len(comparable)),
             confidence=assumed.confidence,
             rests_on=over,
             no_interval_because="not every model has 2 runs on each side",
         )
-        return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs")
-    mean = stats.geometric_mean(logs)
-    low, high = mean.interval(assumed.confidence)
+        return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scope(comparable[0], assumed))
+    read_at = assumed.confidence if level is None else level
+    low, high = mean.interval(read_at)
+    unsettled = any(_verdict(meeting, read_at) == "unsettled" for meeting in comparable)
     return Ratio(
         metric=metric,
-        estimate=Estimate(value=math.exp(mean.log), low=low, high=high, confidence=assumed.confidence, rests_on=over),
-        verdict=_verdict(low, high),
+        estimate=Estimate(value=math.exp(mean.log), low=low, high=high, confidence=read_at, rests_on=over),
+        verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),
+        scope=scope(comparable[0], assumed),
     )
+
+
+def _of_one_pairing(meetings: Sequence[Sequence[Meeting]]) -> list[Meeting]:
+    """Return the comparable meetings if there is one per model, of the same two sides and metric; else none."""
+    comparable = [meeting for of_model in meetings for meeting in of_model if meeting.comparable]
+    pairings = {(meeting.baseline.key, meeting.candidate.key, meeting.metric) for meeting in comparable}
+    if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in meetings):
+        return []
+    return comparable
 
 
 def _plain_log(meeting: Meeting) -> float:
@@ -184,7 +306,29 @@ def _plain_log(meeting: Meeting) -> float:
     return math.log(above / below)
 
 
-def _verdict(low: float, high: float) -> Verdict:
+def _verdict(meeting: Meeting, level: float) -> Verdict:
+    """Return the verdict at a confidence; none where an unsettled side could have been on the other side of 1.
+
+    While step time drifts nobody knows the level that follows. The drift seen so far, DRIFTS_ON times over, has to
+    leave the direction as it is.
+    """
+    if meeting.log is None:
+        return "too_few_runs"
+    low, high = meeting.log.interval(level)
+    further = still_to_drift(meeting)
+    if further and low * math.exp(-further) <= 1 <= high * math.exp(further):
+        return "unsettled"
+    return _direction(low, high)
+
+
+def still_to_drift(meeting: Meeting) -> float:
+    """Return by how much (of the logarithm) the ratio of an unsettled side may still move; 0 where both settled."""
+    if meeting.log is None or meeting.metric == TIME_TO_TRAIN or all(map(settled, meeting.groups)):
+        return 0.0
+    return DRIFTS_ON * max(meeting.log.drift, LEAST_DRIFT)
+
+
+def _direction(low: float, high: float) -> Verdict:
     return "faster" if low > 1 else "slower" if high < 1 else "no_difference_shown"
 
 

@@ -11,7 +11,7 @@ from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.records import Result
 
-Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "not_comparable"]
+Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "unsettled", "not_comparable"]
 LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]
 
 
@@ -114,6 +114,10 @@ class Ratio:
     """Of a ratio of times to train, where both sides count samples."""
     assumption: str | None = None
     """Printed beside a verdict that rests on one, such as --assume-run-cv 2%."""
+    sensitivity: str | None = None
+    """What follows if the assumption is wrong by a factor of two."""
+    scope: str | None = None
+    """What the interval does not speak of, such as other machines where each side was measured on one."""
 
 
 @dataclass(frozen=True, kw_only=True)

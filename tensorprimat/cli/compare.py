@@ -31,6 +31,8 @@ STRICT = "Print a ratio only where model, shape, sequence length and global batc
 BASELINE = "Label, or part of one, of the side that ratios divide by."
 ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and let a verdict rest on it."
 
+ASSUME_HOST_CV = "Assume that machines scatter by this much, such as 1%, and widen intervals of one machine by it."
+
 
 def command(
     results: Annotated[list[Path] | None, typer.Argument(metavar="RESULT", help=RESULTS, show_default="output")] = None,
@@ -38,6 +40,7 @@ def command(
     by: Annotated[str, typer.Option(metavar="WHAT", help=BY)] = "platform",
     baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
     assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
+    assume_host_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_HOST_CV)] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of intervals and verdicts.")] = "95%",
     warmup: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
@@ -100,6 +103,7 @@ def command(
             _loaded(results, aside, stated, warmup_steps=warmup),
             by=by,
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
+            assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
             confidence=fraction("--confidence", confidence),
             baseline=baseline,
             strict=strict,

@@ -41,6 +41,9 @@ def command(
         str,
         typer.Option(metavar="LEVEL", help="Lowest level that may pass: same_work, same_work_per_token, same_task."),
     ] = "same_work",
+    assume_host_cv: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Assume that machines scatter by this much.")
+    ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
     model_name: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
@@ -76,6 +79,7 @@ def command(
     )
     assumed = Assumptions(
         run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
+        host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
         confidence=fraction("--confidence", confidence),
     ).checked()
     bases, problems = load_all(baseline, model_name=model_name)

@@ -23,6 +23,7 @@ STYLES = {
     "slower": "bold red",
     "no_difference_shown": "bold",
     "too_few_runs": "bold yellow",
+    "unsettled": "bold yellow",
     "not_comparable": "bold yellow",
 }
 LOUD_LOSSES = ("diverge", "failed")  # what changes the meaning of a speed; agreement is in the reports

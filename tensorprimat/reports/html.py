@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")
 MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
 LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
-KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "not_comparable": "unsure"}
+KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
 """Verdict → class in report.css, which every page holds: so it must not say who is ahead."""
 DIGITS = 5  # significant digits of a point: more than any screen shows
 TABLES = (

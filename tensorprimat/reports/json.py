@@ -93,6 +93,8 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
         "verdict": ratio.verdict,
         "task": None if ratio.task is None else {key: _finite(value) for key, value in asdict(ratio.task).items()},
         "assumption": ratio.assumption,
+        "sensitivity": ratio.sensitivity,
+        "scope": ratio.scope,
     }
 
 

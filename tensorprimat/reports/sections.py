@@ -165,9 +165,7 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
     )
 
 
-TOGETHER = (
-    "Intervals of several candidates of one model are widened so that all of their verdicts hold together (Holm 1979)."
-)
+TOGETHER = "Intervals of several comparisons are widened so that all verdicts of this report hold together (Holm 1979)."
 
 
 def _of_a_family(pair: Pair) -> bool:

@@ -31,6 +31,7 @@ VERDICT_TITLES = {
     "slower": "slower",
     "no_difference_shown": "~ no difference shown",
     "too_few_runs": "too few runs to say",
+    "unsettled": "no verdict: step time drifts",
     "not_comparable": "not comparable",
 }
 WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "context": "worth knowing"}
@@ -150,7 +151,7 @@ def confidence(estimate: Estimate) -> str:
     >>> confidence(Estimate(value=1.0, rests_on=""))
     '95 % interval'
     """
-    return f"{100 * estimate.confidence:g} % interval"
+    return f"{100 * estimate.confidence:.3g} % interval"
 
 
 def moment(stamp: str | None) -> str | None:
@@ -242,6 +243,8 @@ def headline(pair: Pair) -> str:
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         said = f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
+    elif pair.ratio.verdict == "unsettled":
+        said = f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
     else:
         said = f"~ No difference shown between {candidate} and {baseline}{condition}: {amount}"
     return f"{said}{factors}"
@@ -282,7 +285,7 @@ def mean_in_words(comparison: Comparison) -> str | None:
     if low is None or high is None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
-    ends = f"{100 * mean.estimate.confidence:g} % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    ends = f"{confidence(mean.estimate)} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
     if mean.verdict in ("faster", "slower"):
         return f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition} ({ends})"
     return f"~ No difference shown between {candidate} and {baseline} {over}{condition} ({ends})"
@@ -308,13 +311,14 @@ def ratio_in_words(ratio: Ratio) -> str:
     said = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
     ends = interval(ratio.estimate, form)
     details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
-    if ratio.assumption:
-        details.append(ratio.assumption)
+    details += filter(None, (ratio.assumption, ratio.sensitivity, ratio.scope))
     return f"{said} ({'; '.join(details)})"
 
 
 def advice(pair: Pair) -> str | None:
-    """What would lead to a verdict where there are too few runs for one."""
+    """What would lead to a verdict where there is none."""
+    if pair.ratio is not None and pair.ratio.verdict == "unsettled":
+        return "To decide: longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
     if pair.ratio is None or pair.ratio.verdict != "too_few_runs":
         return None
     needed = pair.ratio.estimate.runs_for_one_percent
