@@ -7,7 +7,7 @@ NEMO   := .venv-nemo
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-nemo test-slurm test-browser env nemo-env lint help clean
+.PHONY: benchmark test test-package test-nemo test-slurm test-browser env nemo-env lint help clean
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -21,6 +21,9 @@ test: $(READY)        ## run the whole test suite
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py
+
+test-package: $(READY)  ## build the wheel, install it into an empty environment, and run every command from there
+	TENSORPRIMAT_TEST_WHEEL=1 $(PY) -m pytest tests/test_wheel.py
 
 lint: $(READY)        ## ruff, mypy and shellcheck
 	$(PY) -m ruff check .

@@ -1,17 +1,48 @@
-"""TensorPrimat: how fast, how efficiently and at what cost an accelerator trains a language model, with evidence."""
+"""TensorPrimat: how fast, how efficiently and at what cost an accelerator trains a language model, with evidence.
+
+    from tensorprimat import BenchmarkCallback, read
+
+`BenchmarkCallback` measures any Lightning or NeMo training, `read` turns a training log or a result file into a
+`Result`, `load_cells` gives the measurements of `tprimat passes` and `sweep` as a data frame, and `detect_platform`
+tells what this machine computes on. Each is imported when it is first asked for, so that reading needs no torch.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from tensorprimat.core.records import Result
+    from tensorprimat.engines.callback import BenchmarkCallback
+    from tensorprimat.logs import read
+    from tensorprimat.machine.platform import detect as detect_platform
+
 __version__ = "0.1.0"
+__all__ = ["BenchmarkCallback", "Result", "__version__", "detect_platform", "load_cells", "read"]
+
+_HOMES = {
+    "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
+    "Result": ("tensorprimat.core.records", "Result"),
+    "detect_platform": ("tensorprimat.machine.platform", "detect"),
+    "read": ("tensorprimat.logs", "read"),
+}
+"""Public name → the module that holds it, and its name there."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
 
 
 def load_cells(folder: str | PathLike[str]) -> Any:
-    """Every cell of a folder that `tprimat passes` or `sweep` wrote, as a pandas DataFrame: one row each, JSON's keys.
+    """Return the cells of a folder that `tprimat passes` or `sweep` wrote as a pandas DataFrame, one row each.
+
+    Columns are the keys of the files.
 
     Raises tensorprimat.core.errors.InputError where there is none, MissingPackageError without pandas.
     """

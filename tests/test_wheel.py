@@ -1,0 +1,69 @@
+"""The wheel in an empty environment: it installs, and every command runs without a checkout (make test-package)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+LINE = (
+    " [2026-01-16 07:32:{i:02d}] iteration {i:8d}/      40 | consumed samples: {n:12d} | elapsed time per "
+    "iteration (ms): 1000.0 | global batch size:     8 | lm loss: 1.0E+01 |\n"
+)
+
+pytestmark = pytest.mark.skipif(
+    "TENSORPRIMAT_TEST_WHEEL" not in os.environ,
+    reason="builds and installs a wheel from the registry: make test-package",
+)
+
+
+def run(*command, cwd):
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, cwd=cwd, timeout=600, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """An empty virtual environment with nothing but the wheel and what it depends on; the folder of its programs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip")
+    built = run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("tensorprimat-*.whl")
+    assert run(sys.executable, "-m", "venv", folder / "venv", cwd=folder).returncode == 0
+    programs = folder / "venv" / "bin"
+    constraints = ROOT / "constraints.txt"
+    installed = run(programs / "pip", "install", "--quiet", "--constraint", constraints, wheel, cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return programs
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_its_manual(environment, command, tmp_path):
+    shown = run(environment / "tprimat", command, "--help", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "Usage: tprimat" in shown.stdout
+
+
+@pytest.mark.parametrize("module", ["tensorprimat", "benchmark_utils", "enhanced_metrics", "compare_results"])
+def test_every_import_face_is_in_the_wheel(environment, module, tmp_path):
+    imported = run(environment / "python", "-W", "error", "-c", f"import {module}", cwd=tmp_path)
+    assert imported.returncode == 0, imported.stderr
+
+
+def test_a_log_becomes_a_report_without_a_checkout(environment, tmp_path):
+    (tmp_path / "train.log").write_text("".join(LINE.format(i=i, n=8 * i) for i in range(1, 41)))
+    read = run(environment / "tprimat", "extract", "train.log", "--model-name", "llama", "--json", cwd=tmp_path)
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout)["performance_metrics"]["avg_step_time_seconds"] == 1.0
+    assert run(environment / "tprimat", "extract", "train.log", "--model-name", "llama", cwd=tmp_path).returncode == 0
+    compared = run(environment / "tprimat", "compare", "output", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert (tmp_path / "output" / "comparison_report.html").is_file()
+    assert (tmp_path / "output" / "comparison_plot.png").is_file()
