@@ -232,6 +232,51 @@ def test_a_fit_finds_the_exponent_of_a_power_law():
     assert found.factor == pytest.approx(0.5)
 
 
+def test_two_points_have_no_exponent():
+    rows = [row(context=context, mean=float(context)) for context in (64, 128)]
+    (found,) = aggregate.scalings(rows, "context_length")
+    assert (found.exponent, found.factor) == (None, None)
+
+
+def test_sizes_of_one_label_and_several_shapes_are_told_apart():
+    rows = [row(), row(d_model=256, num_layers=4, num_heads=4, num_parameters=20_000_000, mean=20.0)]
+    document = reports.render_markdown(
+        reports.tables(rows, added=(), pivots=aggregate.pivots(aggregate.told_apart(rows), rows="model_size",
+        columns="context_length", values="mean_time_ms"), fits=()), heading="x",
+    )  # fmt: skip
+    for name in ("small 768x12x12", "small 256x4x4"):
+        assert document.count(name) >= 2
+    header = next(line for line in document.splitlines() if "Width" in line)
+    assert [title for title in ("Width", "Layers", "Heads") if title in header] == ["Width", "Layers", "Heads"]
+
+
+def pair(*, alone, both, **more):
+    rows = [row(forward_only=True, mean=40.0, trial_times_ms=alone), row(trial_times_ms=both, **more)]
+    (found,) = aggregate.pass_pairs(rows)
+    return found
+
+
+def test_backward_of_two_cells_is_the_difference_of_equal_trials():
+    found = pair(alone=[40.0, 42.0, 38.0], both=[100.0, 105.0, 99.0])
+    assert found.backward_ms == pytest.approx((60 + 63 + 61) / 3)
+    assert found.backward_std_ms == pytest.approx(1.5275, rel=1e-3)
+    assert found.backward_cv_percent == pytest.approx(100 * 1.5275 / 61.333, rel=1e-3)
+    assert "of the same trial" in found.method
+
+
+def test_backward_by_its_own_clock_comes_before_a_difference():
+    found = pair(alone=[40.0, 42.0], both=[100.0, 105.0], backward_time_ms=58.0, backward_std_ms=0.5)
+    assert (found.backward_ms, found.backward_std_ms) == (58.0, 0.5)
+    assert "timed directly" in found.method
+
+
+@pytest.mark.parametrize("both", [[100.0], [], None, [100.0, None]])
+def test_trials_that_cannot_be_paired_give_no_deviation(both):
+    found = pair(alone=[40.0, 42.0], both=both)
+    assert (found.backward_ms, found.backward_std_ms, found.backward_cv_percent) == (60.0, None, None)
+    assert "no deviation" in found.method
+
+
 def test_curves_hold_everything_else_equal():
     found = aggregate.scalings(ROWS, "context_length")
     assert sorted(len(one.points) for one in found) == [2, 2]

@@ -83,6 +83,20 @@ def test_every_part_of_a_step_is_timed_and_together_they_are_the_step():
     assert cell.backward_forward_ratio == pytest.approx(cell.backward_time_ms / cell.forward_time_ms, rel=0.01)
 
 
+def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none():
+    from tensorprimat.core.cells import with_figures
+
+    cell = passes.measure(spec(num_trials=3))
+    for part in ("forward", "backward", "optimizer"):
+        mean, deviation, cv = (getattr(cell, f"{part}_{kind}") for kind in ("time_ms", "std_ms", "cv_percent"))
+        assert cv == pytest.approx(100 * deviation / mean)
+    known = with_figures(cell, {"forward": [10.0, 12.0, 14.0], "backward": [20.0, 20.0, 26.0]})
+    assert (known.forward_std_ms, known.backward_time_ms) == (2.0, 22.0)
+    assert known.backward_std_ms == pytest.approx(3.4641, rel=1e-4)
+    single = with_figures(cell, {"forward": [10.0], "backward": [20.0]})
+    assert (single.backward_time_ms, single.backward_std_ms, single.backward_cv_percent) == (20.0, None, None)
+
+
 def test_a_pass_runs_no_more_than_its_name_says():
     forward = passes.measure(spec(pass_name="forward"))
     both = passes.measure(spec(pass_name="forward-backward"))

@@ -56,6 +56,22 @@ def test_a_restless_machine_is_not_called_stable():
     assert "No count is stable: after 5 warm-up steps the CV is still 40.0 %" in warmup.conclusion(cells)[-1]
 
 
+@pytest.mark.parametrize("noise", [2.7, 0.7])
+def test_a_scatter_that_no_count_lowers_is_neither_low_nor_stable(noise):
+    cells = study(first=10.0, noise=noise)
+    assert min(cell.cv_percent for cell in cells) > warmup.LOW_CV_PERCENT
+    assert warmup.stable_from(cells) is None
+    said = warmup.conclusion(cells)[-1]
+    assert "No count is stable" in said
+    assert "low" not in said
+    assert "--steps-per-trial" in said
+
+
+def test_a_single_trial_says_that_its_scatter_is_unknown():
+    cells = [cell.model_copy(update={"cv_percent": None}) for cell in study()]
+    assert "unknown from one trial; give --trials 2" in warmup.conclusion(cells)[-1]
+
+
 def test_the_largest_count_alone_is_not_called_stable():
     cells = study()
     cells[-2] = cells[-2].model_copy(update={"cv_percent": 40.0})

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorprimat.analysis.expressions import Expression
 from tensorprimat.core.cells import Row, is_figure
@@ -22,6 +22,8 @@ CONFIGURATION = (
     "autocast", "compile", "attention", "data", "device", "device_name",
 )  # fmt: skip
 """What two cells must share to differ in their pass alone."""
+SHAPE = ("d_model", "num_layers", "num_heads")
+LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the law is
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
@@ -122,6 +124,23 @@ def sort(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
 
 
+def told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their dimensions in `model_size` where one label stands for several shapes.
+
+    "small" of widths 768 and 256 becomes "small 768x12x12" and "small 256x4x4": width, layers and heads.
+    """
+    shapes: dict[Any, set[tuple[Any, ...]]] = {}
+    for row in rows:
+        shapes.setdefault(row.get("model_size"), set()).add(tuple(row.get(key) for key in SHAPE))
+    several = {label for label, of_label in shapes.items() if len(of_label) > 1}
+    return [
+        {**row, "model_size": f"{row.get('model_size')} {'x'.join(str(row.get(key)) for key in SHAPE)}"}
+        if row.get("model_size") in several
+        else row
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pivot:
     """Means of one column by two others."""
@@ -195,11 +214,18 @@ class PassPair:
     row: Row
     forward_ms: float
     forward_backward_ms: float
+    backward_ms: float
+    backward_std_ms: float | None
+    """Sample standard deviation over the trials; None where the trials are not known one by one."""
+    method: str
+    """How backward and its deviation were found."""
 
     @property
-    def backward_ms(self) -> float:
-        """What backward adds."""
-        return self.forward_backward_ms - self.forward_ms
+    def backward_cv_percent(self) -> float | None:
+        """Deviation of backward in percent of its mean."""
+        if self.backward_std_ms is None or self.backward_ms <= 0:
+            return None
+        return 100 * self.backward_std_ms / self.backward_ms
 
     @property
     def ratio(self) -> float:
@@ -218,11 +244,36 @@ def pass_pairs(rows: Sequence[Row]) -> list[PassPair]:
         side = {"forward": alone, "forward-backward": both}.get(name)
         if side is not None:
             side[tuple(row.get(key) for key in CONFIGURATION)] = row
-    return [
-        PassPair(row=row, forward_ms=row["mean_time_ms"], forward_backward_ms=both[key]["mean_time_ms"])
-        for key, row in alone.items()
-        if key in both
-    ]
+    return [_pair(row, both[key]) for key, row in alone.items() if key in both]
+
+
+def _pair(alone: Row, both: Row) -> PassPair:
+    """Return backward by its own clock where the trials have one, else by the difference of equal trials."""
+    forward, together = alone["mean_time_ms"], both["mean_time_ms"]
+    timed, deviation = both.get("backward_time_ms"), both.get("backward_std_ms")
+    if is_figure(timed) and float(timed or 0) > 0:
+        backward, method = float(timed or 0), "Backward is timed directly, inside the forward-backward trials"
+    else:
+        backward, deviation = together - forward, None
+        of_each = [row.get("trial_times_ms") for row in (alone, both)]
+        if _pairable(of_each):
+            differences = [second - first for first, second in zip(*of_each, strict=True)]
+            backward, deviation = statistics.fmean(differences), statistics.stdev(differences)
+            method = "Backward is forward-backward minus forward of the same trial"
+        else:
+            method = "Backward is a difference of two means, which has no deviation: the trials are not paired"
+    return PassPair(
+        row=alone, forward_ms=forward, forward_backward_ms=together, backward_ms=backward,
+        backward_std_ms=deviation if is_figure(deviation) else None, method=method,
+    )  # fmt: skip
+
+
+def _pairable(trials: Sequence[Any]) -> TypeGuard[list[list[float]]]:
+    """Return True if both rows have the same number of trials, two or more, each a number."""
+    return (
+        all(isinstance(times, list) and all(map(is_figure, times)) for times in trials)
+        and len(trials[0]) == len(trials[1]) >= 2
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +285,7 @@ class Scaling:
     points: tuple[tuple[float, float], ...]
     """(axis, milliseconds)."""
     exponent: float | None
-    """None for fewer than two different values."""
+    """None for fewer than LEAST_POINTS different values."""
     factor: float | None
 
 
@@ -264,13 +315,15 @@ def _scaling(axis: str, group: Sequence[Row], named: Sequence[str]) -> Scaling:
 
 
 def power_law(points: Sequence[tuple[float, float]]) -> tuple[float, float] | tuple[None, None]:
-    """Exponent and factor of y = factor · x ** exponent through points with positive x and y.
+    """Return exponent and factor of y = factor · x ** exponent through points with positive x and y.
 
-    >>> [round(number, 6) for number in power_law([(1, 3), (10, 300)])]
+    Two points give none: a line goes through them whatever the law is.
+
+    >>> [round(number, 6) for number in power_law([(1, 3), (10, 300), (100, 30000)])]
     [2.0, 3.0]
     """
     xs, ys = ([math.log(value) for value in axis] for axis in zip(*points, strict=True))
-    if len(set(xs)) < 2:
+    if len(set(xs)) < LEAST_POINTS:
         return None, None
     slope, intercept = statistics.linear_regression(xs, ys)
     return slope, math.exp(intercept)

@@ -70,7 +70,10 @@ def command(
     pivots = []
     if rows or columns or values or len({cell.get("context_length") for cell in cells}) > 1:
         pivots = aggregate.pivots(
-            cells, rows=rows or "context_length", columns=columns or "model_size", values=values or "mean_time_ms"
+            aggregate.told_apart(cells),
+            rows=rows or "context_length",
+            columns=columns or "model_size",
+            values=values or "mean_time_ms",
         )
     fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.scalings(cells, axis)]
     tables = reports.tables(cells, added=added, pivots=pivots, fits=fits)

@@ -214,6 +214,13 @@ class Cell(CellSpec, RoundedRecord):
     backward_time_ms: Figure = None
     optimizer_time_ms: Figure = None
     """Means of the parts, marked inside the same trials."""
+    forward_std_ms: Figure = None
+    backward_std_ms: Figure = None
+    optimizer_std_ms: Figure = None
+    """Sample standard deviations of the parts over the trials; None of a single trial."""
+    forward_cv_percent: Figure = None
+    backward_cv_percent: Figure = None
+    optimizer_cv_percent: Figure = None
     backward_forward_ratio: Figure = None
     tokens_per_second: Figure = None
     flops_per_second: Figure = None
@@ -257,8 +264,8 @@ def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = No
         return cell
     mean = statistics.fmean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else None
-    means = {name: statistics.fmean(values) for name, values in (parts_ms or {}).items() if values}
-    forward, backward = means.get("forward"), means.get("backward")
+    parts = _parts(parts_ms or {})
+    forward, backward = parts.get("forward_time_ms"), parts.get("backward_time_ms")
     rate = cell.step_flops / (mean / 1e3)
     gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb) if cell.platform != "cpu" else None
     peak = gpu.peak(cell.precision) if gpu and cell.precision not in gpu.lacks else None
@@ -272,15 +279,27 @@ def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = No
             "median_time_ms": statistics.median(times),
             "min_time_ms": min(times),
             "max_time_ms": max(times),
-            "forward_time_ms": forward,
-            "backward_time_ms": backward,
-            "optimizer_time_ms": means.get("optimizer"),
+            **parts,
             "backward_forward_ratio": backward / forward if forward and backward else None,
             "tokens_per_second": cell.tokens / (mean / 1e3),
             "flops_per_second": rate,
             "mfu": rate / (peak.value * TERA) if peak and peak.value else None,
         }
     )
+
+
+def _parts(parts_ms: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """Return mean, deviation and CV of every part of a step, each timed directly in every trial."""
+    figures: dict[str, float | None] = {}
+    for name, values in parts_ms.items():
+        if not values:
+            continue
+        mean = statistics.fmean(values)
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        figures[f"{name}_time_ms"] = mean
+        figures[f"{name}_std_ms"] = deviation
+        figures[f"{name}_cv_percent"] = None if deviation is None or not mean else 100 * deviation / mean
+    return figures
 
 
 def to_json(cell: Cell) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorprimat.analysis.aggregate import PassPair, Pivot, Scaling, pass_pairs, values_of
+from tensorprimat.analysis.aggregate import LEAST_POINTS, PassPair, Pivot, Scaling, pass_pairs, told_apart, values_of
 from tensorprimat.core.cells import Row, is_figure
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown, words
@@ -15,6 +15,9 @@ from tensorprimat.reports.tables import Cell, Column, Table
 
 TITLES = {
     "model_size": "Model",
+    "d_model": "Width",
+    "num_layers": "Layers",
+    "num_heads": "Heads",
     "num_parameters": "Parameters",
     "context_length": "Context",
     "batch_size": "Batch",
@@ -32,6 +35,8 @@ TITLES = {
     "median_time_ms": "Median, ms",
     "forward_time_ms": "Forward, ms",
     "backward_time_ms": "Backward, ms",
+    "backward_std_ms": "Backward std, ms",
+    "backward_cv_percent": "Backward CV, %",
     "optimizer_time_ms": "Optimizer, ms",
     "backward_forward_ratio": "Backward / forward",
     "tokens_per_second": "Tokens/s",
@@ -50,6 +55,7 @@ FORMS: dict[str, words.Form] = {
     "mfu": words.percent,
     "peak_memory_gb": words.gigabytes,
     "cv_percent": lambda value: words.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_cv_percent": lambda value: words.UNMEASURED if value is None else f"{value:.1f}",
     "backward_forward_ratio": lambda value: words.UNMEASURED if value is None else f"{value:.2f}",
 }
 
@@ -110,6 +116,8 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
         "Forward + backward, ms",
         "Backward, ms",
         "Ratio",
+        "Backward std, ms",
+        "Backward CV, %",
     )
     return Table(
         key="passes",
@@ -124,9 +132,12 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
                     for value in (pair.forward_ms, pair.forward_backward_ms, pair.backward_ms)
                 ),
                 Cell(text=f"{pair.ratio:.2f}"),
+                Cell(text=milliseconds(pair.backward_std_ms)),
+                Cell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
             )
             for pair in pairs
         ),
+        note="; ".join(dict.fromkeys(pair.method for pair in pairs)) + ".",
     )
 
 
@@ -173,7 +184,8 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
             )
             for scaling in found
         ),
-        note="Time grows as the axis to the power of the exponent: least squares of the logarithms.",
+        note="Time grows as the axis to the power of the exponent: least squares of the logarithms, from "
+        f"{LEAST_POINTS} points on.",
     )
 
 
@@ -181,6 +193,7 @@ def tables(
     rows: Sequence[Row], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[Scaling]
 ) -> list[Table]:
     """Every table of the document, in order."""
+    rows = told_apart(rows)
     found = [complete(rows, added=added), *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
         values = values_of(rows, key)

@@ -47,6 +47,16 @@ def _spread(cell: Cell) -> str | None:
     return with_spread(cell.mean_time_ms, cell.std_time_ms)
 
 
+def _part(name: str) -> Callable[[Cell], str | None]:
+    """Return a reader of one part of a step: its mean with the deviation over the trials."""
+
+    def read(cell: Cell) -> str | None:
+        mean = getattr(cell, f"{name}_time_ms")
+        return None if mean is None else with_spread(mean, getattr(cell, f"{name}_std_ms"))
+
+    return read
+
+
 def with_spread(mean: float, deviation: float | None) -> str:
     """A time with two digits of its deviation, and no digit that this makes meaningless.
 
@@ -84,9 +94,10 @@ FIELDS = (
     Field(title="Step, ms", read=_spread),
     Field(title="CV, %", read=lambda cell: cell.cv_percent, form=lambda value: f"{value:.1f}"),
     Field(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
-    Field(title="Forward, ms", read=lambda cell: cell.forward_time_ms, form=milliseconds),
-    Field(title="Backward, ms", read=lambda cell: cell.backward_time_ms, form=milliseconds),
-    Field(title="Optimizer, ms", read=lambda cell: cell.optimizer_time_ms, form=milliseconds),
+    Field(title="Forward, ms", read=_part("forward")),
+    Field(title="Backward, ms", read=_part("backward")),
+    Field(title="Backward CV, %", read=lambda cell: cell.backward_cv_percent, form=lambda value: f"{value:.1f}"),
+    Field(title="Optimizer, ms", read=_part("optimizer")),
     Field(title="Backward / forward", read=lambda cell: cell.backward_forward_ratio, form=lambda value: f"{value:.2f}"),
     Field(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=words.rate),
     Field(title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: words.rate(value / TERA)),
