@@ -8,15 +8,20 @@ commands, so that --help needs neither numpy nor torch.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from tensorprimat import __version__
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
+from tensorprimat.reports.harmless import harmless_output
+from tensorprimat.reports.safe_text import one_line
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
@@ -50,8 +55,10 @@ Commands (tprimat COMMAND --help says more):
 Options:
   --version  print the version
   --help     print this page
+  --debug    print a traceback where an error is unexpected (any command)
 """
 
+REPORT_TO = "the issues of the TensorPrimat repository"
 _INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
 
@@ -63,7 +70,34 @@ def main(
 
     Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with harmless_output(), contextlib.ExitStack() as guard:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        debug = "--debug" in arguments
+        if debug:
+            arguments = [argument for argument in arguments if argument != "--debug"]
+        else:
+            guard.push(_unexpected)
+        return _run(arguments, program, defaults or {})
+    return 1  # after an unexpected error
+
+
+def _unexpected(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    """Say an error that nobody expected in one line, with the place in the code and where to report it."""
+    if kind is None or not issubclass(kind, Exception):
+        return False
+    frames = traceback.extract_tb(trace)
+    own = [frame for frame in frames if "tensorprimat" in frame.filename] or frames
+    where = f" in {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    reason = one_line(error)
+    print(
+        f"tprimat: unexpected error, {kind.__name__}{where}{': ' if reason else ''}{reason}; please report it at "
+        f"{REPORT_TO} with what --debug prints",
+        file=sys.stderr,
+    )
+    return True
+
+
+def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any]) -> int:
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         print(OVERVIEW.format(commands="\n".join(f"  {name:<10} {says}" for name, says in COMMANDS.items())), end="")
         return 0 if arguments else 2
@@ -77,7 +111,7 @@ def main(
     program = program or f"tprimat {name}"
     atexit.register(gc.freeze)  # at the end there is nothing worth looking for, and looking takes a tenth of a second
     try:
-        return _call(name, rest, program, defaults or {})
+        return _call(name, rest, program, defaults)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tensorprimat"):
             raise

@@ -98,11 +98,10 @@ def show(content: Table) -> None:
     if not sys.stdout.isatty():
         print(markdown.table(content))
         return
-    from rich.console import Console
-
+    from tensorprimat.reports import harmless
     from tensorprimat.reports.console import listed
 
-    console = Console(highlight=False)
+    console = harmless.console(highlight=False)
     fitting, left_out = _fitting(content, console)
     console.print(listed(content) if fitting is None else fitting)
     if left_out:

@@ -102,9 +102,9 @@ def command(
     if json:
         print(document, end="")
     else:
-        from rich.console import Console
+        from tensorprimat.reports import harmless
 
-        enhanced.show(content, Console(highlight=False).print, explain=explain)
+        enhanced.show(content, harmless.console(highlight=False).print, explain=explain)
     print(f"Written to {output_dir}: {', '.join(files)}", file=sys.stderr)
     return 0
 

@@ -47,12 +47,12 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is no result with this metric
     """
-    from rich.console import Console
 
     from tensorprimat.analysis.history import METRICS, history
     from tensorprimat.analysis.sides import model_of
     from tensorprimat.core.names import key
     from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv
     from tensorprimat.reports.history import table as table_of
@@ -78,7 +78,7 @@ def command(
             print(error, file=sys.stderr)
     for name, content_of_file in files.items():
         write_atomically(folder / name, content_of_file)
-    console = Console(highlight=False)
+    console = harmless.console(highlight=False)
     for series in all_series:
         content = table_of(series)
         console.print(safe(content.title, "bold"), table(content), "", sep="\n")

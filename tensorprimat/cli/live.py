@@ -6,10 +6,11 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from tensorprimat.reports import harmless
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
 FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
@@ -23,8 +24,8 @@ class Screen:
 
     def __init__(self, *, stderr: bool, silent: bool = False) -> None:
         """silent: says nothing but complaints (another rank talks)."""
-        self._console = Console(stderr=stderr, quiet=silent, highlight=False, markup=False, emoji=False)
-        self._errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = harmless.console(stderr=stderr, quiet=silent, highlight=False, markup=False, emoji=False)
+        self._errors = harmless.console(stderr=True, highlight=False, markup=False, emoji=False)
         if not self._console.is_terminal:
             self._console.width = FILE_WIDTH
 

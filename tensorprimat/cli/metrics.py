@@ -63,9 +63,9 @@ def command(
     if json:
         print(enhanced_json.render(content), end="")
         return 0
-    from rich.console import Console
+    from tensorprimat.reports import harmless
 
-    console = Console(highlight=False)
+    console = harmless.console(highlight=False)
     for sides in content.models.values():
         for side in sides:
             enhanced.show_explanation(side, console.print)

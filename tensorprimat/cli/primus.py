@@ -45,7 +45,6 @@ def command(
       0  shown, whether they differ or not
       2  a flag is wrong, or a file cannot be read
     """
-    from rich.console import Console
 
     from tensorprimat.core.errors import UsageError
     from tensorprimat.engines import primus_checkout
@@ -62,7 +61,9 @@ def command(
         ]
     else:
         chosen = [(model or _model_of(config), config)]
-    console = Console(highlight=False, markup=False)
+    from tensorprimat.reports import harmless
+
+    console = harmless.console(highlight=False, markup=False)
     for one, path in chosen:
         _show(effective(path), _nvidia_side(methodology, one, gpu), one, console)
     return 0

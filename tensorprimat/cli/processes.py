@@ -53,14 +53,13 @@ def command(
       1  a process could not be ended
       2  a flag is wrong, or --pid names a process that is left alone
     """
-    from rich.console import Console
-
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.reports import harmless
 
     for flag, value, least in (("--grace", grace, 0.0), ("--idle", idle, 0.1)):
         if not (math.isfinite(value) and value >= least):
             raise UsageError(f"{flag} {value:g}: must be {least:g} or more seconds")
-    console = Console(highlight=False, markup=False)
+    console = harmless.console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
     chosen = _chosen(_listed(console, idle), pid or [])

@@ -33,7 +33,7 @@ from tensorprimat.logs import survey
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import Finding
-from tensorprimat.reports import console, words
+from tensorprimat.reports import console, harmless, words
 from tensorprimat.reports.safe_text import csv_cell, one_line
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.extract import Extracted, joined
@@ -165,7 +165,7 @@ def _begin(parent: int) -> None:
 
 
 def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]:
-    screen = Console(stderr=True)
+    screen = harmless.console(stderr=True)
     if not screen.is_terminal:
         yield from findings
         return
@@ -243,9 +243,9 @@ def _csv(found: Sequence[Finding]) -> str:
 
 
 def _show(found: Sequence[Finding], foreign: int) -> None:
-    screen = Console(highlight=False, markup=False, emoji=False)
+    screen = harmless.console(highlight=False, markup=False, emoji=False)
     if not screen.is_terminal:
-        screen = Console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
+        screen = harmless.console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
     results = [finding for finding in found if finding.result is not None]
     if results:
         screen.print(console.table(_table(results)))

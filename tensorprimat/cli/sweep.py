@@ -208,14 +208,15 @@ class Progress:
     """A bar with the time left on a terminal, one line per cell elsewhere. Cells count by their estimated time."""
 
     def __init__(self, weights: Sequence[float]) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
+
+        from tensorprimat.reports import harmless
 
         self._weights = list(weights)
         self._done, self._measured = 0, 0.0
         self._start = time.monotonic()
-        console = Console(stderr=True, highlight=False)
+        console = harmless.console(stderr=True, highlight=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task(f"0/{len(self._weights)}", total=sum(self._weights), left="")

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
-from tensorprimat.reports import sections, words
+from tensorprimat.reports import harmless, sections, words
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Table
 
@@ -177,5 +177,5 @@ def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
 
 def print_summary(comparison: Comparison, console: Console | None = None) -> None:
     """Print the summary; colour and width are the terminal's own, NO_COLOR is respected."""
-    console = console or Console(highlight=False)
+    console = console or harmless.console(highlight=False)
     console.print(summary(comparison, width=console.width))

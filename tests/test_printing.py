@@ -1,0 +1,127 @@
+"""No text from files and names steers a terminal, no encoding ends a command, and an unexpected error is one line."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat import cli
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.reports import harmless
+
+ROOT = Path(__file__).parents[1]
+EVIL = "a\x1b]0;owned\x07\x1b[2Jb\u202e\x9b31m"
+COMMANDS = (
+    ["compare", "FILE"],
+    ["compare", "FILE", "GOOD", "--no-plot", "--output-dir", "OUT"],
+    ["enhance", "FILE", "GOOD", "--output-dir", "OUT"],
+    ["metrics", "FILE"],
+    ["gate", "--baseline", "GOOD", "--candidate", "FILE"],
+    ["history", "FOLDER", "--output-dir", "OUT"],
+    ["aggregate", "FILE"],
+    ["aggregate", "FOLDER"],
+    ["extract", "--log-file", "FILE"],
+    ["analyze", "FOLDER"],
+    ["verify", "FOLDER"],
+    ["run", "--model", "FILE"],
+    ["FILE"],
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("content", ["", "{}", "result"])
+def test_nothing_that_a_command_prints_steers_a_terminal(words, content, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / EVIL
+    folder.mkdir()
+    good = store.to_json(plausible.result("h100", runs=2, steps=12))
+    (tmp_path / "good.json").write_text(good)
+    (folder / f"{EVIL}.json").write_text(
+        good.replace("NVIDIA H100", r"\u001b[2JH100\u202e") if content == "result" else content
+    )
+    places = {
+        "FILE": str(folder / f"{EVIL}.json"),
+        "FOLDER": str(folder),
+        "GOOD": "good.json",
+        "OUT": str(tmp_path / "out"),
+    }
+    main([places.get(word, word) for word in words])
+    said = "".join(capfd.readouterr())
+    assert said
+    assert not set(said) & set("\x1b\x07\x9b\u202e")
+
+
+def test_only_harmless_makes_consoles():
+    for path in [*(ROOT / "tensorprimat" / "cli").glob("*.py"), *(ROOT / "tensorprimat" / "reports").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            made = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Console"
+            assert not made or path.name == "harmless.py", f"{path.name}:{node.lineno} draws past the cleaning"
+
+
+def test_a_console_keeps_its_own_colours_and_cleans_the_text(capsys):
+    from rich.text import Text
+
+    screen = harmless.console(force_terminal=True, color_system="standard", highlight=False)
+    screen.print(Text(f"x{EVIL}", style="green"))
+    said = capsys.readouterr().out
+    assert "\x1b[32m" in said
+    assert "\x1b]0;" not in said
+    assert "\x1b[2J" not in said
+
+
+def started(*words, folder, code=None, **environment):
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "tensorprimat", *words]
+    path = {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **path, **environment}, capture_output=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_of_few_characters_ends_no_command(encoding, tmp_path):
+    for machine in ("h100", "mi300x"):
+        store.write(plausible.result(machine, runs=2, steps=12), tmp_path / f"{machine}.json")
+    words = ["compare", "h100.json", "mi300x.json", "--no-plot", "--output-dir", "out"]
+    done = started(*words, folder=tmp_path, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"H100" in done.stdout
+
+
+GONE = """
+import os, sys, tempfile
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+from tensorprimat.cli import main
+for words in (["compare"], ["analyze"], ["run", "--dry-run", "--model", "llama"], ["history", "output"],
+              ["extract", "--log-file", "x.log"], ["verify", "."], ["aggregate", "x"]):
+    print(words[0], main(words), flush=True)
+"""
+
+
+def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
+    done = started(folder=tmp_path, code=GONE)
+    assert done.stdout.decode().split()[1::2][0] == "2"
+    assert len(done.stdout.splitlines()) >= 7, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    assert b"unexpected" not in done.stderr
+
+
+def test_an_unexpected_error_is_one_line_and_debug_shows_where_it_came_from(monkeypatch, capsys):
+    def fail(*_):
+        raise ZeroDivisionError("of nothing\nat all")
+
+    monkeypatch.setattr(cli, "_call", fail)
+    assert main(["compare"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tprimat: unexpected error, ZeroDivisionError in ")
+    assert said.count("\n") == 1
+    assert "--debug" in said
+    with pytest.raises(ZeroDivisionError):
+        main(["compare", "--debug"])
