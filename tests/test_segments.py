@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from job_logs import JOBS, Job
 
 from tensorprimat import logs
@@ -134,8 +139,6 @@ def test_equal_jobs_at_another_speed_are_not_averaged(read: Reader) -> None:
 
 
 def test_packed_logs_have_the_same_segments(tmp_path: Path) -> None:
-    import gzip
-
     text = "\n".join([*JOBS["torchtitan"](OTHER), *JOBS["torchtitan"](LONG)]) + "\n"
     (tmp_path / "run.log.gz").write_bytes(gzip.compress(text.encode()))
     assert_figures_of(logs.read(tmp_path / "run.log.gz"), LONG)
@@ -151,6 +154,53 @@ def test_every_training_of_a_log_becomes_a_file_of_its_own(tmp_path: Path, capsy
     assert capsys.readouterr().out.split() == [str(file) for file in files]
     for file, job in zip(files, (OTHER, LONG), strict=True):
         assert_figures_of(store.load(file), job)
+
+
+@settings(max_examples=80, deadline=None)
+@given(names=st.tuples(*[st.sampled_from(sorted(JOBS))] * 2), other_first=st.booleans(), cut=st.integers(0, 15))
+def test_no_figure_of_two_spliced_logs_mixes_the_facts_of_both(
+    names: tuple[str, str], other_first: bool, cut: int
+) -> None:
+    jobs = [OTHER, LONG] if other_first else [LONG, OTHER]
+    first, second = (JOBS[name](job) for name, job in zip(names, jobs, strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spliced.log"
+        path.write_text("\n".join([*first[: len(first) - cut], *second]) + "\n")
+        result = logs.read(path)
+    with suppress(AssertionError):
+        assert_figures_of(result, jobs[0])
+        return
+    assert_figures_of(result, jobs[1])
+
+
+def test_a_batch_that_falls_in_the_rows_is_another_training(read: Reader) -> None:
+    rows = [line for line in JOBS["nemo"](replace(OTHER, last=60)) if "iteration" in line]
+    more = [line for line in JOBS["nemo"](replace(LONG, first=61, last=90)) if "iteration" in line]
+    assert_figures_of(read(rows, more), OTHER)
+
+
+def test_rows_of_another_amount_of_work_are_another_training(read: Reader) -> None:
+    rows = JOBS["nanochat"](LONG)
+    more = [line for line in JOBS["nanochat"](replace(OTHER, first=41, last=60, startup=0.5)) if "dt: " in line]
+    result = read(rows, more)
+    assert_figures_of(result, LONG)
+    assert (
+        result.provenance.segments[1].began_by == "reported_tokens_per_second × seconds becomes another amount of work"
+    )
+
+
+def test_rows_at_another_speed_without_settings_do_not_take_those_of_the_job_before(read: Reader) -> None:
+    silent = [line for line in JOBS["litgpt"](replace(OTHER, last=90)) if "iter time" in line]
+    result = read(JOBS["litgpt"](LONG), silent)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(OTHER.seconds, rel=0.004)
+    assert result.training_config.global_batch_size is None
+    assert result.performance_metrics.tokens_per_second is None
+    assert any("runs at another speed than the training before it" in warning for warning in result.warnings)
+
+
+def test_a_job_that_was_killed_while_it_started_says_nothing_about_the_next(read: Reader) -> None:
+    killed = JOBS["torchtitan"](replace(OTHER, gpus=64, last=0))[:2]
+    assert_figures_of(read(killed, JOBS["torchtitan"](LONG)), LONG)
 
 
 def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

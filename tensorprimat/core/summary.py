@@ -71,9 +71,9 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     """
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
-    pace = _pace(steps)
+    pace = pace_of(steps)
     undisturbed = np.where(interrupted, np.nan, pace) if interrupted.any() else pace
-    timed = [np.isfinite(steps.column(name)) for name in ("seconds", *_RATES) if steps.has(name)]
+    timed = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
     trained = []
     for run, of_run in _rows_by_run(run_column):
@@ -225,17 +225,17 @@ def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
     return list(zip(numbers.tolist(), np.split(order, ends), strict=True))
 
 
-def _pace(steps: Steps) -> FloatArray:
+def pace_of(steps: Steps) -> FloatArray:
     """Seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
     if steps.has("seconds"):
         return steps.column("seconds")
-    for name in _RATES:
+    for name in RATES:
         if steps.has(name):
             return 1.0 / steps.column(name)
     return np.full(len(steps), np.nan)
 
 
-_RATES = (
+RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
 )

@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.steps import Step, Steps
@@ -204,6 +205,8 @@ def _read(log: Log) -> Reading:
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
     project = max(set(projects), key=projects.count) if projects else None
+    in_order = sorted((step.line or 0, project) for project, step in found)
+    begins = [(line, f"rows of {name}") for (_, before), (line, name) in pairwise(in_order) if name != before]
     return Reading(
         steps=Steps.of(steps),
         training_config={**config, "framework": project} if project else config,
@@ -212,6 +215,7 @@ def _read(log: Log) -> Reading:
         platform=devices.platform_of(seen.gpu_info.get("device_name")),
         source=project,
         timestamp=rows.iso(seen.timestamp),
+        begins=begins,
     )
 
 

@@ -123,13 +123,15 @@ FORMAT = Format(
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
     """The blocks that carry a rate."""
     block: dict[str, Any] = {}
+    said: set[str] = set()
     for line, text in log.lines_of_one_rank(_BLOCK.search):
-        if block and (metric := _METRIC.match(text)):
+        if block and (metric := _METRIC.match(text)) and metric["name"] not in said:
+            said.add(metric["name"])  # a second one is not this block's: the head of its own is lost
             _take(metric, block, totals)
             continue
         if "reported_tokens_per_second_per_gpu" in block:
             yield Step(**{"seconds": None, **block})
-        block = {}
+        block, said = {}, set()
         if "[step=" in text and (head := _BLOCK.search(text)):
             block = {"index": int(head["step"]), "line": line, "ended_at": rows.moment(text[: head.start()])}
         elif _NOTABLE.search(text):

@@ -1,0 +1,309 @@
+"""Where trainings begin in a log: the lines that frameworks and launchers write, and what the rows themselves tell.
+
+A training begins where rows stand before and after, and between them lies a line that frameworks and launchers write
+when training starts or dies (STARTS, DEATH), or the end of a training (ENDS); where the number of the step goes back
+or the work of a step changes; or where the reader says so (`Reading.begins`: another world size in the rows).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import RATES
+from tensorprimat.logs import files
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
+
+LAUNCHERS = (b"Setting OMP_NUM_THREADS", b"estarting worker group", b"WORLD INFO DICT")
+STARTS: dict[str, tuple[bytes, ...]] = {
+    "launchers": LAUNCHERS,
+    "megatron": (
+        *(b"- arguments -", b"using world size: ", b"[before the start of training step]", b"Begin Config File Dump"),
+        *(b"loading checkpoint from", b"loaded checkpoint from", b"loading distributed checkpoint from"),
+    ),
+    "nemo": (
+        *(b"GPU available: ", b"All distributed processes registered", b"Restoring states from the checkpoint path"),
+        b"Loading distributed checkpoint",
+    ),
+    "torchtitan": (
+        *(b"Starting job: ", b"Building device mesh with parallelism", b"-D device mesh with ["),
+        *(b"Loading the checkpoint", b"Training starts at step "),
+    ),
+    "maxtext": (b"Config param ", b"System Information: Jax", b"Num_devices: ", b"estoring from this run"),
+    "huggingface": (b"***** Running training *****", b"Continuing training from checkpoint"),
+    "nanogpt": (
+        *(b"tokens per iteration will be: ", b"Overriding: ", b"Resuming training from "),  # nanoGPT, LitGPT
+        *(b"total desired batch size: ", b"Running Python ", b"Running PyTorch ", b"Running pytorch "),
+        *(b"Distributed world size: ", b"Autodetected device type", b"Tokens / micro-batch / rank: "),
+        *(b"Total batch size ", b"Resuming optimization from step", b"| Parameter "),
+    ),
+    "olmo": (b"TrainConfig(", b"Loading checkpoint from", b"Restoring from checkpoint"),
+    "deepspeed": (b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Loading checkpoint from"),
+    "litgpt": (b"Seed set to ", b"Seed set to: ", b"'checkpoint_dir': "),
+    "mlperf": (b'"init_start"', b'"submission_benchmark"'),
+}
+"""Text that each framework writes when training starts or resumes, and hardly ever else."""
+ENDS: dict[str, tuple[bytes, ...]] = {
+    "megatron": (b"[after training is done]",),
+    "nemo": (b"`Trainer.fit` stopped",),
+    "lightning": (b"`Trainer.fit` stopped",),
+    "torchtitan": (b"Training completed",),
+    "huggingface": (b"train_steps_per_second",),
+    "nanogpt": (
+        b"eak memory usage: ",
+        b"eak memory allocated: ",
+        b"eak memory consumption: ",
+        b"Total training time: ",
+    ),
+    "litgpt": (b"Training Time", b"Training time: "),
+    "mlperf": (b'"run_stop"',),
+}
+"""Text that a framework writes when training is over."""
+DEATH = (b"slurmstepd: error", b"srun: error", b"CANCELLED AT", b"ChildFailedError", b"exitcode ", b"group FAILED")
+"""What stands in a log when processes have ended early: rows that follow are another training's."""
+CRASH = (b"Traceback (most recent call last)",)
+"""May be a crash, or something that was caught: tells nothing by itself."""
+SAYS_SIZE = (
+    *(b"using world size: ", b"Building device mesh with parallelism", b"-D device mesh with [", b"Num_devices: "),
+    *(b"Distributed world size: ", b"Total batch size ", b"tokens per iteration will be: ", b"- arguments -"),
+    b"All distributed processes registered",
+)
+"""Starts that a training writes once, or every rank with the same words: other words are another training's."""
+PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
+"""What a job's script writes before it starts training: belongs to the training that follows, if one does."""
+
+VAST = ("megatron",)
+"""Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
+SHORT_BYTES = 2**21
+
+MOST_STARTS = 8  # a line that stands between so many rows, and more than EVERY_ROWS, is none that starts a training
+EVERY_ROWS = 0.1
+UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
+STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
+SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
+
+
+class Mark(NamedTuple):
+    """A line that tells that training starts or has ended."""
+
+    line: int
+    text: bytes
+    kind: str
+    rest: bytes = b""
+    """What follows the text on its line."""
+
+
+class Cut(NamedTuple):
+    """The first line of a segment, and why it begins there."""
+
+    line: int
+    reason: str
+
+
+def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
+    """Where segments begin, the first aside: at lines that grow."""
+    rows, going_back = _rows_of(log, format, whole)
+    if not len(rows):
+        return []
+    told = dict(whole.begins)
+    marks = _believable(list(_marks(log, format, rows, whole)), rows)
+    places = np.searchsorted(rows, [mark.line for mark in marks])
+    by_gap: dict[int, list[Mark]] = {}
+    for place, mark in zip(places.tolist(), marks, strict=True):
+        if place == len(rows) or rows[place] != mark.line:  # a row itself is none
+            by_gap.setdefault(place, []).append(mark)
+    certain = {place: Cut(int(rows[place]), reason) for place, reason in _changes(whole.steps)} if whole.steps else {}
+    certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
+    certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in told.items()}
+    found: list[Cut] = []
+    for gap in sorted({*by_gap, *certain}):
+        if gap == 0 and gap not in by_gap:
+            continue
+        next_row = int(rows[gap]) if gap < len(rows) else None
+        found += _cuts_in(by_gap.get(gap, []), certain.get(gap), next_row, is_first=gap == 0)
+    return found
+
+
+def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
+    """Where segments begin between two rows. certain: where one does at the latest, if that is known beforehand."""
+    ends = [mark for mark in marks if mark.kind == "end"]
+    after = [mark for mark in marks if not ends or mark.line > ends[-1].line]
+    starts = [mark for mark in after if mark.kind == "start"]
+    deaths = [mark for mark in marks if mark.kind == "death"]
+    at: int | None = None
+    if not is_first and (certain or starts or ((ends or deaths) and next_row)):
+        reason = certain.reason if certain else _reason(starts or ends or deaths)
+        opening = [mark.line for mark in after if mark.kind in ("start", "prelude")]
+        if certain:
+            opening.append(certain.line)
+        at = min(opening) if opening else ends[-1].line + 1 if ends else next_row
+        if at is not None:
+            yield Cut(at, reason)
+    yield from _attempts([mark for mark in marks if at is None or mark.line >= at])
+
+
+def _attempts(marks: Sequence[Mark]) -> Iterator[Cut]:
+    """Where one more training starts before the one that started has come to its first row: it died."""
+    seen: dict[bytes, bytes] = {}
+    died, begin = False, None
+    for mark in marks:
+        if mark.kind in ("death", "crash"):
+            died, begin = True, None
+        elif mark.kind == "prelude" or mark.text in LAUNCHERS:
+            begin = begin or mark
+        elif mark.kind == "start":
+            again = mark.text in seen
+            if again and (died or (mark.text in SAYS_SIZE and mark.rest != seen[mark.text])):
+                yield Cut((begin or mark).line, _reason([mark]))
+                seen, died = {}, False
+            begin = (begin or mark) if again else None
+            seen[mark.text] = mark.rest
+
+
+def _reason(marks: Sequence[Mark]) -> str:
+    return f"'{marks[0].text.decode().strip()}' in line {marks[0].line}"
+
+
+def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list[int]]:
+    """Lines of rows, ascending, and the positions among them at which a reader found that numbers go back."""
+    lines, segment = whole.steps.column("line"), whole.steps.column("segment")
+    known = lines > 0
+    if not known.any():
+        return np.array(list(_lines_of_rows(log, format)), np.int64), []
+    lines, segment = lines[known], segment[known]
+    if (np.diff(lines) > 0).all() and not segment.any():
+        return lines, []
+    order = np.argsort(lines, kind="stable")
+    lines, segment = lines[order], np.maximum.accumulate(segment[order])
+    return lines, (np.flatnonzero(np.diff(segment) > 0) + 1).tolist()
+
+
+def _changes(steps: Steps) -> Iterator[tuple[int, str]]:
+    """Rows at which the work of a step changes for good: a batch that falls, or tokens that the rates say.
+
+    Only of logs whose rows stand in the order of their lines. A batch that grows is a ramp-up.
+    """
+    lines = steps.column("line")
+    if not (lines > 0).all() or (np.diff(lines) <= 0).any():
+        return
+    if steps.has("samples"):
+        samples = steps.column("samples")
+        for row in np.flatnonzero(np.diff(samples) < 0).tolist():
+            yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
+        return
+    for name in RATES:
+        if steps.has(name) and steps.has("seconds"):
+            for row in _shifts(steps.column(name) * steps.column("seconds")):
+                yield row, f"{name} × seconds becomes another amount of work"
+            return
+
+
+def _shifts(work: np.ndarray) -> list[int]:
+    """Rows at which a level of work gives way to another: STEADY_ROWS before and after that agree among themselves."""
+    known = np.flatnonzero(np.isfinite(work))
+    values = work[known]
+    if len(values) < 2 * STEADY_ROWS or np.ptp(values) <= OTHER_WORK * values.min():
+        return []
+    jumps = np.flatnonzero(np.abs(np.diff(values)) > OTHER_WORK * np.minimum(values[1:], values[:-1])) + 1
+    found = []
+    for at in jumps.tolist():
+        before, after = values[max(0, at - STEADY_ROWS) : at], values[at : at + STEADY_ROWS]
+        steady = all(
+            len(level) == STEADY_ROWS and np.ptp(level) <= SAME_WORK * level.min() for level in (before, after)
+        )
+        if steady:
+            found.append(int(known[at]))
+    return found
+
+
+def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
+    """Lines of rows in a log whose reader keeps none: it has means only."""
+    if log.size_bytes > SEARCHED_BYTES:
+        return
+    for number, block in log.numbered_blocks(HEAD_BYTES):
+        if any(needle in block for needle in format.needles):
+            for line, text in lines_of(number, block):
+                if any(needle in text.encode() for needle in format.needles) and format.detect(
+                    Log(log.path, window=[(line, text)])
+                ):
+                    yield line
+
+
+def _believable(marks: list[Mark], rows: np.ndarray) -> list[Mark]:
+    """Leave out what stands between too many rows to be the start or the end of trainings."""
+    gaps = {
+        (mark.text, int(place))
+        for mark, place in zip(marks, np.searchsorted(rows, [m.line for m in marks]), strict=True)
+    }
+    counted = Counter(text for text, _ in gaps)
+    return [mark for mark in marks if counted[mark.text] <= max(MOST_STARTS, EVERY_ROWS * len(rows))]
+
+
+def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[Mark]:
+    """Every mark that lies between rows, before the first or behind the last, in the order of lines."""
+    wanted = _searched(rows, whole, every_gap=format.name not in VAST)
+    if format.name in VAST and log.size_bytes > SHORT_BYTES:
+        wanted.pop()  # what follows the last row: facts are not looked for so late
+    kinds = _literals(format)
+    firsts, lasts = np.array(wanted, np.int64).reshape(-1, 2).T
+    for number, block in log.numbered_blocks():
+        if not len(lasts) or number > lasts[-1]:
+            return
+        begin = int(np.searchsorted(lasts, number))
+        ends = np.flatnonzero(files.line_ends(block))
+        end = int(np.searchsorted(firsts, number + len(ends), side="right"))
+        if begin < end:  # from the first line that is wanted in this block to the last
+            skipped = max(0, int(firsts[begin]) - number)
+            taken = min(len(ends), int(lasts[end - 1]) - number + 1)
+            start = int(ends[skipped - 1]) + 1 if skipped else 0
+            stop = int(ends[taken - 1]) + 1 if taken < len(ends) else len(block)
+            yield from _marks_in(number + skipped, block[start:stop], kinds)
+
+
+def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str]) -> Iterator[Mark]:
+    found: list[tuple[int, bytes]] = []
+    for text in kinds:
+        at = block.find(text)
+        while at >= 0:
+            found.append((at, text))
+            at = block.find(text, at + len(text))
+    counted = 0
+    for at, text in sorted(found):
+        number += block.count(b"\n", counted, at)
+        counted = at
+        end = block.find(b"\n", at)
+        yield Mark(
+            number, text, kinds[text], block[at + len(text) : min(end if end >= 0 else len(block), at + 300)].strip()
+        )
+
+
+def _literals(format: Format) -> dict[bytes, str]:
+    return {
+        **dict.fromkeys(PRELUDE, "prelude"),
+        **dict.fromkeys(CRASH, "crash"),
+        **dict.fromkeys(DEATH, "death"),
+        **{text: "start" for texts in STARTS.values() for text in texts},
+        **dict.fromkeys(ENDS.get(format.name, ()), "end"),
+    }
+
+
+def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tuple[int, int]]:
+    """First and last line of each gap between rows that may hold a start; of VAST formats the unusual ones alone."""
+    distance = np.diff(rows)
+    if every_gap:
+        inside = distance > 1
+    else:
+        usual = float(np.median(distance)) if len(distance) else 1.0
+        inside = distance > 2 * usual + UNUSUAL_LINES
+        segment = whole.steps.column("segment")
+        if len(segment) == len(rows):
+            inside |= (np.diff(segment) != 0) & (distance > 1)
+    gaps = [(int(rows[n]) + 1, int(rows[n + 1]) - 1) for n in np.flatnonzero(inside).tolist()]
+    head = [(1, int(rows[0]) - 1)] if rows[0] > 1 else []
+    tail = [(int(rows[-1]) + 1, 2**62)]
+    return [*head, *gaps, *tail]
