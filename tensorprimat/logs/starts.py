@@ -8,7 +8,7 @@ or the work of a step changes; or where the reader says so (`Reading.begins`: an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import RATES
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
+from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 LAUNCHERS = (b"Setting OMP_NUM_THREADS", b"estarting worker group", b"WORLD INFO DICT")
 STARTS: dict[str, tuple[bytes, ...]] = {
@@ -46,8 +46,23 @@ STARTS: dict[str, tuple[bytes, ...]] = {
     "deepspeed": (b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Loading checkpoint from"),
     "litgpt": (b"Seed set to ", b"Seed set to: ", b"'checkpoint_dir': "),
     "mlperf": (b'"init_start"', b'"submission_benchmark"'),
+    "automodel": (b"local_batch_size: ", b"World size: "),
+    "nanotron": (b"batch_accumulation_per_replica=",),
+    "composer": (b"global_train_batch_size: ", b"device_train_microbatch_size: "),
+    "torchtune": (b"max_steps_per_epoch: ",),
 }
 """Text that each framework writes when training starts or resumes, and hardly ever else."""
+TOGETHER: dict[str, tuple[str, ...]] = {
+    "nemo": ("megatron", "litgpt", "automodel"),  # Lightning announces its seed as LitGPT does
+    "megatron": ("nemo", "deepspeed", "automodel"),
+    "huggingface": ("deepspeed", "megatron", "nanogpt"),  # resumes in nanoGPT's words
+    "deepspeed": ("huggingface", "megatron", "nanogpt"),
+    "litgpt": ("nanogpt",),
+    "lightning": ("nemo", "litgpt"),
+    "mlperf": ("nemo", "megatron"),
+    "automodel": ("nemo", "megatron"),
+}
+"""Formats → the frameworks whose starting lines stand in the same training's log; those of all others are foreign."""
 ENDS: dict[str, tuple[bytes, ...]] = {
     "megatron": (b"[after training is done]",),
     "nemo": (b"`Trainer.fit` stopped",),
@@ -82,7 +97,10 @@ VAST = ("megatron",)
 SHORT_BYTES = 2**21
 
 MOST_STARTS = 8  # a line that stands between so many rows, and more than EVERY_ROWS, is none that starts a training
-EVERY_ROWS = 0.1
+EVERY_ROWS = 0.3
+TAKEN_AS_ROWS = 5  # hits of a format's needle that were rows: the others are taken for rows too
+GIVEN_UP = 50  # hits that were none
+ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
 STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
@@ -111,15 +129,15 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     if not len(rows):
         return []
     told = dict(whole.begins)
-    marks = _believable(list(_marks(log, format, rows, whole)), rows)
-    places = np.searchsorted(rows, [mark.line for mark in marks])
-    by_gap: dict[int, list[Mark]] = {}
-    for place, mark in zip(places.tolist(), marks, strict=True):
-        if place == len(rows) or rows[place] != mark.line:  # a row itself is none
-            by_gap.setdefault(place, []).append(mark)
     certain = {place: Cut(int(rows[place]), reason) for place, reason in _changes(whole.steps)} if whole.steps else {}
     certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
     certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in told.items()}
+    marks = list(_marks(log, format, rows, whole))
+    by_gap: dict[int, list[Mark]] = {}
+    for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
+        if place == len(rows) or rows[place] != mark.line:  # a row itself is none
+            by_gap.setdefault(place, []).append(mark)
+    by_gap = _believable(by_gap, len(rows), {0, len(rows), *certain})
     found: list[Cut] = []
     for gap in sorted({*by_gap, *certain}):
         if gap == 0 and gap not in by_gap:
@@ -133,36 +151,43 @@ def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *
     """Where segments begin between two rows. certain: where one does at the latest, if that is known beforehand."""
     ends = [mark for mark in marks if mark.kind == "end"]
     after = [mark for mark in marks if not ends or mark.line > ends[-1].line]
-    starts = [mark for mark in after if mark.kind == "start"]
+    starts = [mark for mark in after if mark.kind in ("start", "foreign", "row")]
     deaths = [mark for mark in marks if mark.kind == "death"]
     at: int | None = None
     if not is_first and (certain or starts or ((ends or deaths) and next_row)):
         reason = certain.reason if certain else _reason(starts or ends or deaths)
-        opening = [mark.line for mark in after if mark.kind in ("start", "prelude")]
+        opening = [mark.line for mark in after if mark.kind in ("start", "foreign", "row", "prelude")]
         if certain:
             opening.append(certain.line)
         at = min(opening) if opening else ends[-1].line + 1 if ends else next_row
         if at is not None:
             yield Cut(at, reason)
-    yield from _attempts([mark for mark in marks if at is None or mark.line >= at])
+    yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 
-def _attempts(marks: Sequence[Mark]) -> Iterator[Cut]:
+def _attempts(marks: Sequence[Mark], next_row: int | None) -> Iterator[Cut]:
     """Where one more training starts before the one that started has come to its first row: it died."""
     seen: dict[bytes, bytes] = {}
-    died, begin = False, None
+    begin: Mark | None = None
+    foreign: Mark | None = None
+    died = False
     for mark in marks:
         if mark.kind in ("death", "crash"):
             died, begin = True, None
         elif mark.kind == "prelude" or mark.text in LAUNCHERS:
             begin = begin or mark
+        elif mark.kind in ("foreign", "row"):
+            foreign, begin = mark, None
         elif mark.kind == "start":
             again = mark.text in seen
-            if again and (died or (mark.text in SAYS_SIZE and mark.rest != seen[mark.text])):
+            other_words = again and mark.text in SAYS_SIZE and mark.rest != seen[mark.text]
+            if foreign or (again and died) or other_words:
                 yield Cut((begin or mark).line, _reason([mark]))
-                seen, died = {}, False
+                seen, died, foreign = {}, False, None
             begin = (begin or mark) if again else None
             seen[mark.text] = mark.rest
+    if foreign and foreign.kind == "row" and next_row:
+        yield Cut(begin.line if begin else foreign.line + 1, "rows of another format end")
 
 
 def _reason(marks: Sequence[Mark]) -> str:
@@ -234,14 +259,24 @@ def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
                     yield line
 
 
-def _believable(marks: list[Mark], rows: np.ndarray) -> list[Mark]:
-    """Leave out what stands between too many rows to be the start or the end of trainings."""
-    gaps = {
-        (mark.text, int(place))
-        for mark, place in zip(marks, np.searchsorted(rows, [m.line for m in marks]), strict=True)
-    }
-    counted = Counter(text for text, _ in gaps)
-    return [mark for mark in marks if counted[mark.text] <= max(MOST_STARTS, EVERY_ROWS * len(rows))]
+def _believable(by_gap: Mapping[int, list[Mark]], rows: int, certain: Collection[int]) -> dict[int, list[Mark]]:
+    """Leave out what stands between too many rows to be the start or the end of trainings.
+
+    Rows of another format are a training of their own where many more of them follow one another than usually stand
+    between two rows of this one. certain: gaps in which a training begins anyway.
+    """
+    counted = Counter(text for gap, marks in by_gap.items() if gap not in certain for text in {m.text for m in marks})
+    common = {text for text, gaps in counted.items() if gaps > max(MOST_STARTS, EVERY_ROWS * rows)}
+    foreign = {gap: sum(mark.kind == "row" for mark in marks) for gap, marks in by_gap.items()}
+    inside = sorted(count for gap, count in foreign.items() if 0 < gap < rows)
+    usual = inside[len(inside) // 2] if 2 * len(inside) > rows else 0
+    believed = {}
+    for gap, marks in by_gap.items():
+        alien = foreign[gap] > 3 * usual + 2
+        kept = [mark for mark in marks if (alien if mark.kind == "row" else gap in certain or mark.text not in common)]
+        if kept:
+            believed[gap] = kept
+    return believed
 
 
 def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[Mark]:
@@ -250,6 +285,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
         wanted.pop()  # what follows the last row: facts are not looked for so late
     kinds = _literals(format)
+    others = _OtherRows(log, format)
     firsts, lasts = np.array(wanted, np.int64).reshape(-1, 2).T
     for number, block in log.numbered_blocks():
         if not len(lasts) or number > lasts[-1]:
@@ -262,11 +298,40 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             taken = min(len(ends), int(lasts[end - 1]) - number + 1)
             start = int(ends[skipped - 1]) + 1 if skipped else 0
             stop = int(ends[taken - 1]) + 1 if taken < len(ends) else len(block)
-            yield from _marks_in(number + skipped, block[start:stop], kinds)
+            yield from _marks_in(number + skipped, block[start:stop], kinds, others)
 
 
-def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str]) -> Iterator[Mark]:
-    found: list[tuple[int, bytes]] = []
+class _OtherRows:
+    """Finds rows of other formats."""
+
+    def __init__(self, log: Log, format: Format) -> None:
+        from tensorprimat.logs import FORMATS  # the table imports the readers, and they the text that this reads
+
+        self._log = log
+        self._needles = {needle: other for other in FORMATS if other.name != format.name for needle in other.needles}
+        self._hits: Counter[bytes] = Counter()
+        self._misses: Counter[bytes] = Counter()
+
+    def within(self, block: bytes) -> Iterator[tuple[int, bytes]]:
+        """(place, needle) of each row in a block."""
+        for needle, other in self._needles.items():
+            at = block.find(needle)
+            while at >= 0 and self._misses[needle] < GIVEN_UP:
+                if self._hits[needle] >= TAKEN_AS_ROWS or self._is_row(block, at, other):
+                    self._hits[needle] += 1
+                    yield at, needle
+                else:
+                    self._misses[needle] += 1
+                at = block.find(needle, at + len(needle))
+
+    def _is_row(self, block: bytes, at: int, other: Format) -> bool:
+        start = block.rfind(b"\n", 0, max(0, at - ROW_BYTES)) + 1
+        end = block.find(b"\n", at + ROW_BYTES)
+        return other.detect(Log(self._log.path, window=window_of(1, block[start : end if end >= 0 else None]))) > 0
+
+
+def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows) -> Iterator[Mark]:
+    found = list(others.within(block))
     for text in kinds:
         at = block.find(text)
         while at >= 0:
@@ -278,16 +343,21 @@ def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str]) -> Iterator
         counted = at
         end = block.find(b"\n", at)
         yield Mark(
-            number, text, kinds[text], block[at + len(text) : min(end if end >= 0 else len(block), at + 300)].strip()
+            number,
+            text,
+            kinds.get(text, "row"),
+            block[at + len(text) : min(end if end >= 0 else len(block), at + 300)].strip(),
         )
 
 
 def _literals(format: Format) -> dict[bytes, str]:
+    """Text → kind of mark, for a log of this format."""
+    own = {text for name in ("launchers", format.name, *TOGETHER.get(format.name, ())) for text in STARTS.get(name, ())}
     return {
         **dict.fromkeys(PRELUDE, "prelude"),
         **dict.fromkeys(CRASH, "crash"),
         **dict.fromkeys(DEATH, "death"),
-        **{text: "start" for texts in STARTS.values() for text in texts},
+        **{text: "start" if text in own else "foreign" for texts in STARTS.values() for text in texts},
         **dict.fromkeys(ENDS.get(format.name, ()), "end"),
     }
 
