@@ -121,12 +121,25 @@ ROWS: Mapping[str, Sequence[str]] = {
         "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
         "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",
     ),
+    "metrics": (
+        '{{"_step": {0}, "_runtime": 3{0}.5, "train/loss": 2.5, "step_time_ms": 12{0}.5}}',
+        "step,epoch,step_time,tokens_per_sec,loss\n{0},0,0.2{0},99.5,2.5",
+        '{{"step": {0}, "loss": 2.5, "tps": 131.5, "num_tokens_per_step": 26{0}, "mem": 4{0}.5}}',
+    ),
+    "timestamps": (
+        "2026-01-05 08:0{0}:00,123 INFO step {0}/99 loss 2.{0} lr 1e-05",
+        "I0116 07:3{0}:24.123456 9 a.py:9] global_step={0} train loss: 2.5{0}\nrunning validation",
+    ),
 }
 """Reader → rows of its formats, with a place for the number of the step."""
 DOCUMENTS: Mapping[str, Sequence[bytes]] = {
     "huggingface": (
         b'{"global_step": 9, "log_history": [{"loss": 1.2, "step": 1, "learning_rate": 0.1, "epoch": 0.5}]}',
         b'{"train_runtime": 836.4, "train_samples_per_second": 1.196, "train_loss": 2.5}',
+    ),
+    "metrics": (
+        b'[{"_step": 1, "_runtime": 5.5, "train/loss": 2.5}, {"_step": 2, "_runtime": 7.5, "train/loss": 2.4}]',
+        b'{"_step": 9, "_runtime": 5.5, "throughput/tokens_per_sec": 99.5, "_wandb": {"runtime": 5}}',
     ),
     "result": (
         b'{"platform": "cuda", "performance_metrics": {"total_steps": 3, "tokens_per_second": 9.5},'

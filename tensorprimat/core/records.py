@@ -296,8 +296,8 @@ class Provenance(Record):
     """nemo, bridge, primus, torch or logs."""
     format: str | None = None
     """Log format by its name in tensorprimat.logs.FORMATS; None for a live run."""
-    timing: Literal["measured", "reported"] | None = None
-    """measured by our callback, or reported by the framework in its log."""
+    timing: Literal["measured", "reported", "timestamps"] | None = None
+    """measured by our callback, reported by the framework in its log, or from the timestamps of a log's rows."""
     timer: str | None = None
     """How a live run was timed: device events, synchronised wall clock …"""
     sources: tuple[Source, ...] = ()

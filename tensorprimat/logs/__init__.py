@@ -26,12 +26,14 @@ from tensorprimat.logs import (
     litgpt,
     maxtext,
     megatron,
+    metrics,
     mlperf,
     nanogpt,
     nemo,
     olmo,
     result,
     tensorboard,
+    timestamps,
     torchtitan,
 )
 from tensorprimat.logs.format import Format, Given
@@ -50,9 +52,11 @@ FORMATS: tuple[Format, ...] = (
     lightning.FORMAT,
     mlperf.FORMAT,
     *keyvalue.FORMATS,
+    metrics.FORMAT,
     tensorboard.FORMAT,
     excel.FORMAT,
     result.FORMAT,
+    timestamps.FORMAT,
 )
 
 STDIN = "-"
@@ -77,14 +81,14 @@ def detect(log: Log) -> Detection | None:
     None where no format recognises anything in the whole file. Raises InputError for what cannot be read.
     """
     if log.is_folder or log.is_binary:
-        return _best(log, FORMATS)
+        return _best(log, [format for format in FORMATS if not format.last_resort])
     number = 1
     for block in files.blocks(log.path, HEAD_BYTES):
         likely = [format for format in FORMATS if any(needle in block for needle in format.needles)]
         if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
             return found
         number += files.count_line_ends(block)
-    return None
+    return _best(log, [format for format in FORMATS if format.last_resort])
 
 
 def _best(log: Log, formats: Sequence[Format]) -> Detection | None:

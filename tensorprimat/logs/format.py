@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprimat.core.records import Platform, Result, SegmentFacts
 from tensorprimat.core.stated import Given
@@ -45,6 +45,8 @@ class Reading:
     complete: bool = True
     ended_by: str | None = None
     """Why the run ended early, from the log: traceback, cancelled, out of memory …"""
+    timing: Literal["reported", "timestamps"] = "reported"
+    """Times are the framework's own, or follow from the moments at which rows were written."""
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
@@ -71,3 +73,5 @@ class Format:
     read: Callable[[Log], Reading | Result]
     """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
     already is a result record (the tool's own) comes back as that."""
+    last_resort: bool = False
+    """Looked for only where no other format finds anything in the whole file."""

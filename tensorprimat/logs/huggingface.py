@@ -71,6 +71,8 @@ LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """What stands beside the loss in a row of a Trainer, so that any other dictionary with a loss is none."""
+FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
+"""Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens")
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
@@ -165,7 +167,7 @@ def _configuration(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_row(said: Mapping[str, str]) -> bool:
-    return LOSS in said and any(name in said for name in COMPANIONS)
+    return LOSS in said and any(name in said for name in COMPANIONS) and not any(name in said for name in FOREIGN)
 
 
 def _is_repeated(said: Mapping[str, str], before: _Row) -> bool:

@@ -90,7 +90,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             provenance=Provenance(
                 engine="logs",
                 format=format.name,
-                timing="reported",
+                timing=said.timing,
                 sources=(_source(log, format, digest),),
                 segments=said.segments,
                 segment=choice.number,

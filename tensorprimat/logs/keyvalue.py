@@ -9,7 +9,7 @@ rate.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from math import inf, isfinite, prod
@@ -89,7 +89,7 @@ def _read(log: Log, dialect: Dialect) -> Reading:
     found = list(_rows(log, dialect, seen))
     steps = Steps.of(rows.merged((None, _step(row)) for row in found))
     steps = rows.with_intervals(steps) if dialect.averaged else steps
-    steps = _with_times(_with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
+    steps = with_times(with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
     config = _configuration(dialect, seen, steps)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
@@ -222,18 +222,21 @@ def _step(row: _Row) -> Step:
     return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
 
 
-def _with_tokens(steps: Steps, totals: dict[int, float | None]) -> Steps:
-    """Tokens of a step from the growth of a total, where the rows do not state them."""
+def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> Steps:
+    """Tokens of a step from the growth of a total, where the rows do not state them.
+
+    totals: by the column `by` of the rows.
+    """
     if steps.has("tokens") or not len(steps):
         return steps
-    total = np.array([totals.get(int(line)) for line in steps.column("line")], np.float64)  # None becomes NaN
+    total = np.array([totals.get(int(key)) for key in steps.column(by)], np.float64)  # None becomes NaN
     with np.errstate(invalid="ignore"):
         tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
         tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
     return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
 
 
-def _with_times(steps: Steps) -> Steps:
+def with_times(steps: Steps) -> Steps:
     """Time of a step from its tokens and its rate over all GPUs, where the rows state no time."""
     if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
         return steps

@@ -63,9 +63,9 @@ FORMAT = Format(
 
 
 def _is_header(text: str) -> bool:
-    """Whether a line is the head of a metrics.csv: CSVLogger always writes `step`, Lightning always logs `epoch`."""
+    """Return True for the head of a metrics.csv that carries time as this module reads it; `metrics` reads others."""
     names = text.lstrip("\ufeff").split(",") if len(text) < LONGEST_ROW else []
-    return "step" in names and ("epoch" in names or any(name in names for name in (*TIME_SO_FAR, *STEP_SECONDS)))
+    return "step" in names and any(name in names for name in (*TIME_SO_FAR, *STEP_SECONDS))
 
 
 def _steps(log: Log, reading: Reading) -> Iterator[Step]:

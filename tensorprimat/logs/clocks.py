@@ -1,0 +1,126 @@
+"""Step times from the moments at which rows were written, for logs that have no other clock.
+
+The time between two rows is known to the resolution of their stamps. Rows are merged until they span at least a hundred
+times that; what is shorter has no step time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from tensorprimat.core.steps import Step
+from tensorprimat.logs.rows import LONGEST_STEP_SECONDS
+
+CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
+LARGEST_FRACTION = 9
+
+_STAMPS = (
+    re.compile(
+        r"(?P<year>\d{4})-?(?P<month>\d\d)-?(?P<day>\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+    ),
+    re.compile(
+        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+    ),
+    re.compile(r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"),  # glog, absl
+)
+_UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """When a row was written."""
+
+    seconds: float
+    """Since 1970, the stamp read as UTC."""
+    resolution: float
+    """The last digit of the stamp, in seconds."""
+    has_year: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """One logged row: the number of its step and when it was written."""
+
+    line: int | None
+    index: int
+    moment: Moment
+    loss: float | None = None
+    learning_rate: float | None = None
+    interrupted_by: str = ""
+    """What was announced since the row before."""
+
+
+def moment_in(text: str) -> Moment | None:
+    """Return the first date and time in a text.
+
+    >>> moment_in("2026-01-05 08:00:00,250 INFO"), moment_in("no date")
+    (Moment(seconds=1767600000.25, resolution=0.001, has_year=True), None)
+    """
+    for pattern in _STAMPS:
+        if match := pattern.search(text):
+            said = match.groupdict()
+            try:
+                date = f"{said.get('year') or _UNKNOWN_YEAR}-{said['month']}-{said['day']} {said['time']}"
+                stamp = datetime.fromisoformat(date).replace(tzinfo=timezone.utc)
+            except ValueError:
+                continue
+            fraction = said["fraction"] or ""
+            seconds = (stamp - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(seconds=1)
+            return Moment(
+                seconds=seconds + float(f"0.{fraction or 0}"),
+                resolution=10.0 ** -len(fraction),
+                has_year=bool(said.get("year")),
+            )
+    return None
+
+
+def steps_between(marks: Iterable[Mark]) -> Iterator[Step]:
+    """Yield rows timed by the clock between marks; the first of a stretch has no time, nor has what is too short.
+
+    A number that does not grow is another rank's row, or a restart where it goes back.
+    """
+    start: Mark | None = None
+    last: Mark | None = None
+    for mark in marks:
+        if last is not None and mark.index == last.index:
+            continue
+        if start is None or last is None or mark.index < last.index:
+            start = last = mark
+            yield _row(mark, None, 1)
+            continue
+        if mark.interrupted_by:
+            if last is not start:
+                yield _row(last, _seconds(start, last), last.index - start.index)
+            yield _row(mark, _seconds(last, mark), mark.index - last.index)
+            start = last = mark
+            continue
+        last = mark
+        if (seconds := _seconds(start, mark)) is not None:
+            yield _row(mark, seconds, mark.index - start.index)
+            start = mark
+
+
+def _seconds(before: Mark, after: Mark) -> float | None:
+    """Return the mean time of a step between two marks, where their stamps are fine enough for it."""
+    grown = after.moment.seconds - before.moment.seconds
+    resolution = max(before.moment.resolution, after.moment.resolution)
+    if grown <= 0 or resolution > CLOCK_SHARE * grown:
+        return None
+    seconds = grown / (after.index - before.index)
+    return seconds if seconds < LONGEST_STEP_SECONDS else None
+
+
+def _row(mark: Mark, seconds: float | None, covers: int) -> Step:
+    return Step(
+        index=mark.index,
+        seconds=seconds,
+        covers=covers,
+        ended_at=mark.moment.seconds if mark.moment.has_year else None,
+        loss=mark.loss,
+        learning_rate=mark.learning_rate,
+        interrupted_by=mark.interrupted_by,
+        line=mark.line,
+    )

@@ -1,0 +1,117 @@
+"""Names under which frameworks hand their metrics to Weights & Biases, MLflow, CSV and JSON files: data for `metrics`.
+
+A name is looked up as it is, then without the prefix of its section. Where a framework divides by GPU its rates stand
+under the field per GPU, whatever the name says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorprimat.core.units import GIB
+from tensorprimat.logs.tensorboard import DIALECTS as TENSORBOARD
+
+SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/")
+
+_SECONDS: Mapping[str, float] = {
+    **{dialect.seconds: 1.0 for dialect in TENSORBOARD},
+    "time/secs_per_step": 1.0,
+    "perf/time_per_step": 1.0,
+    "timing_s/step": 1.0,
+    "timing/train/total_step_time": 1.0,
+    "time_per_step_s": 1.0,
+    "step_time_s": 1.0,
+    "step_time_seconds": 1.0,
+    "seconds_per_step": 1.0,
+    "train/time(s)": 1.0,
+    "time_per_iteration_ms": 1e-3,
+    "elapsed_time_per_iteration_ms": 1e-3,
+    "step_time_ms": 1e-3,
+    "step_time": 1.0,
+}
+UNITLESS_TIMES = ("step_time",)
+"""Names of step times that do not say their unit."""
+
+_TOKENS_PER_SECOND = (
+    *("throughput/tokens_per_sec", "tokens_per_sec", "tokens_per_second", "tokens/s", "tok_per_sec", "tok/sec"),
+    "tps",  # NeMo Automodel's
+)
+_TOKENS_PER_SECOND_PER_GPU = (
+    *("throughput/device/tokens_per_sec", "throughput/device/TPS", "throughput/device/tokens_per_second"),
+    *("device/tokens_per_sec", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu", "tokens_per_gpu_per_sec"),
+    *("tps_per_gpu", "tokens/train_per_sec_per_gpu", "perf/throughput", "valid_tokens_per_sec_per_gpu"),
+)
+
+FIELDS: Mapping[str, tuple[str, float]] = {
+    **{tag: field for dialect in TENSORBOARD for tag, field in dialect.fields.items()},
+    **{name: ("seconds", scale) for name, scale in _SECONDS.items()},
+    **dict.fromkeys(_TOKENS_PER_SECOND, ("reported_tokens_per_second", 1.0)),
+    **dict.fromkeys(_TOKENS_PER_SECOND_PER_GPU, ("reported_tokens_per_second_per_gpu", 1.0)),
+    **dict.fromkeys(
+        ("throughput/samples_per_sec", "samples_per_sec", "samples_per_second"), ("reported_samples_per_second", 1.0)
+    ),
+    **dict.fromkeys(
+        ("throughput/device/samples_per_sec", "device/samples_per_sec"), ("reported_samples_per_second_per_gpu", 1.0)
+    ),
+    **dict.fromkeys(
+        ("loss", "lm_loss", "loss/train/total", "CE loss", "CrossEntropyLoss", "loss_step", "reduced_train_loss"),
+        ("loss", 1.0),
+    ),
+    **dict.fromkeys(("grad_norm", "l2_norm/grad/global", "grad-norm"), ("gradient_norm", 1.0)),
+    **dict.fromkeys(("lr", "learning_rate", "learning-rate"), ("learning_rate", 1.0)),
+    **dict.fromkeys(("num_tokens_per_step", "perf/total_num_tokens", "tokens_per_step"), ("tokens", 1.0)),
+    **dict.fromkeys(
+        (
+            "num_input_tokens_seen",
+            "time/token",
+            "throughput/total_tokens",
+            "throughput/total tokens",
+            "consumed_tokens",
+        ),
+        ("total_tokens", 1.0),
+    ),
+    "mem": ("memory_allocated_peak_bytes", GIB),  # NeMo Automodel's
+    "memory/peak_allocated_mem": ("memory_allocated_peak_bytes", 1e9),
+    "memory/peak_reserved_mem": ("memory_reserved_peak_bytes", 1e9),
+    "peak_memory_alloc": ("memory_allocated_peak_bytes", GIB),
+    "peak_memory_reserved": ("memory_reserved_peak_bytes", GIB),
+    "perf/max_memory_allocated_gb": ("memory_allocated_peak_bytes", GIB),
+    "perf/max_memory_reserved_gb": ("memory_reserved_peak_bytes", GIB),
+    "memory/max_allocated (GiB)": ("memory_allocated_peak_bytes", GIB),
+    "memory/device_reserved (GiB)": ("memory_reserved_peak_bytes", GIB),
+    "model_tflops_per_gpu": ("reported_tflops_per_gpu", 1.0),
+    "throughput/device/flops_per_sec": ("reported_tflops_per_gpu", 1e-12),
+    "throughput/device/mfu": ("reported_mfu", 1.0),
+    "perf/mfu/actor": ("reported_mfu", 1.0),
+}
+"""Name → field of Step (or `total_tokens`: all tokens so far) and factor to its unit."""
+
+STEPS = (
+    *("trainer/global_step", "train/global_step", "torchtune/global_step", "global_step", "iteration_step"),
+    *("training/global_step", "step", "iteration", "Step", "_step"),
+)
+"""Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
+CLOCKS = ("_timestamp", "_runtime", "timestamp")
+"""Names of the moment at which a row was logged: seconds since 1970 or since the start, or a date."""
+MEASURES = (
+    *("seconds", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
+    *("reported_samples_per_second", "reported_samples_per_second_per_gpu"),
+)
+TOTALS: Mapping[str, str] = {
+    "train_runtime": "runtime_seconds",
+    "train_samples_per_second": "samples_per_second",
+    "train_tokens_per_second": "tokens_per_second",
+}
+"""Means over a whole run that the Hugging Face Trainer logs once → field of Reported."""
+
+
+def field_of(name: str) -> tuple[str, float] | None:
+    """Return the field that a metric is, and the factor to its unit; None for one that is not known.
+
+    >>> field_of("train/tokens_per_sec"), field_of("perf/time_per_step"), field_of("eval/loss")
+    (('reported_tokens_per_second', 1.0), ('seconds', 1.0), None)
+    """
+    if name in FIELDS:
+        return FIELDS[name]
+    section = next((section for section in SECTIONS if name.startswith(section)), "")
+    return FIELDS.get(name.removeprefix(section)) if section else None

@@ -1,0 +1,322 @@
+"""Tables of metrics by name: histories of Weights & Biases (CSV, JSON, JSON lines; wandb-summary.json), CSV and JSON
+lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only).
+
+`metric_names` says what a name means. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
+`_runtime`) times the steps, and the result says so. A summary holds the last row alone: its rates are those of one
+moment, and are reported, without steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import keyvalue, rows
+from tensorprimat.logs.clocks import Mark, Moment, moment_in, steps_between
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.metric_names import CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
+from tensorprimat.logs.tensorboard import EVALUATION
+from tensorprimat.logs.text import Log
+
+LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
+LARGEST_STEP = 2**53  # whole numbers beyond are not exact
+EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
+WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
+
+_OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
+
+Row = Mapping[str, Any]
+
+
+class _Merged(NamedTuple):
+    """What was logged about one step."""
+
+    line: int | None
+    step: int
+    values: dict[str, float]
+    moment: Moment | None
+    interrupted_by: str
+    """What was logged since the step before."""
+
+
+def _detect(log: Log) -> int:
+    first = next((text for _, text in log.head() if text.strip()), "")
+    start = first.lstrip("\ufeff \t")[:1]
+    if start == "[" or (start == "{" and not _object(first)):
+        return len(_document(log)) if _may_be_document(log) else 0
+    if start == "{":
+        found = (_object(text) for _, text in islice(log.head(), 200_000))
+        return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
+    names = _header(first)
+    return sum(text.count(",") >= len(names) - 1 for _, text in log.head()) - 1 if _names_a_table(names) else 0
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), source="Table of metrics")
+    table = list(_rows(log))
+    if any(mark in row for _, row in table[:50] for mark in WANDB_MARKS):
+        reading.source = "Weights & Biases"
+    if len(table) == 1 and _is_summary(table[0][1]):
+        return _summary(table[0][1], reading)
+    _totals(table, reading)
+    found = list(_merged(table))
+    steps = Steps.of(rows.merged((None, _step(row)) for row in found))
+    if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
+        reading.steps = keyvalue.with_times(_with_tokens(steps, found))
+        names = {name for _, row in table for name in row}
+        if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in names):
+            reading.warnings.append(
+                "steps: the table names its step time without a unit; it is taken as seconds, milliseconds would make "
+                "every figure 1,000 times too slow"
+            )
+        return reading
+    return _by_clock(found, reading)
+
+
+FORMAT = Format(
+    name="metrics",
+    reads="Weights & Biases histories and summaries, CSV and JSON lines of metrics by name, NeMo Automodel's jsonl",
+    looks_for="a table with a step column (step, _step, global_step …) and a step time, a rate or W&B's clock",
+    needles=(b'step"', b",step", b"step,", b'"Step"', b"Step,", b"_runtime"),
+    detect=_detect,
+    read=_read,
+)
+
+
+def _header(text: str) -> list[str]:
+    """Return the names of a CSV's columns; none for a line that is no head of one."""
+    text = text.lstrip("\ufeff")
+    if "," not in text or len(text) > LONGEST_ROW:
+        return []
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+
+
+def _names_a_table(names: Iterable[str]) -> bool:
+    plain = [_plain(name) for name in names]
+    if not any(name in STEPS for name in plain):
+        return False
+    found = [field[0] for name in plain if (field := field_of(name))]
+    return any(field in MEASURES for field in found) or (any(name in WANDB_MARKS for name in plain) and "loss" in found)
+
+
+def _is_row(row: Row) -> bool:
+    return _names_a_table(row)
+
+
+def _is_summary(row: Row) -> bool:
+    return "_wandb" in row or ("_runtime" in row and "_step" in row)
+
+
+def _plain(name: str) -> str:
+    """Return a column's name without the run that W&B's plots put before it."""
+    match = _OF_RUN.match(name)
+    return match["name"] if match else name
+
+
+def _object(text: str) -> Row | None:
+    text = text.strip()
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > LONGEST_ROW:
+        return None
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _may_be_document(log: Log) -> bool:
+    return any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
+
+
+def _document(log: Log) -> list[tuple[int | None, Row]]:
+    """Return the rows of one JSON document: a list of objects, or a summary."""
+    try:
+        document = json.loads(log.text())
+    except (ValueError, RecursionError):
+        return []
+    entries = document if isinstance(document, list) else [document]
+    return [(None, row) for row in entries if isinstance(row, dict) and (_is_row(row) or _is_summary(row))]
+
+
+def _rows(log: Log) -> Iterator[tuple[int | None, Row]]:
+    """Yield (line, values by name) of a table in any of its shapes."""
+    lines = log.bare_lines()
+    number, first = next(((line, text) for line, text in lines if text.strip()), (0, ""))
+    start = first.lstrip("\ufeff \t")[:1]
+    if start == "[" or (start == "{" and _object(first) is None):
+        yield from _document(log)
+    elif start == "{":
+        for line, text in chain([(number, first)], lines):
+            if (row := _object(text)) is not None:
+                yield line, row
+    else:
+        yield from _csv(_header(first), lines, log)
+
+
+def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Iterator[tuple[int, Row]]:
+    runs = {match["run"] for name in header if (match := _OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
+    if len(runs) > 1:
+        some = ", ".join(sorted(runs)[:3])
+        raise InputError(f"holds {len(runs)} runs ({some})", path=log.name, remedy="export one run at a time")
+    names = [_plain(name) for name in header]
+    for line, text in lines:
+        if len(text) > LONGEST_ROW:
+            continue
+        cells = _header(text) or [text]
+        if len(cells) == len(names):  # a row of another width is a torn one
+            yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in ("", "NaN", "None")}
+
+
+def _merged(table: Iterable[tuple[int | None, Row]]) -> Iterator[_Merged]:
+    """Yield steps of the train set; rows that follow each other with one number (calls of a logger) are one step."""
+    interrupted_by = ""
+    open_row: _Merged | None = None
+    for line, row in table:
+        index = _index(row)
+        if index is None:
+            continue
+        if any(name.startswith(EVALUATION) for name in row):
+            interrupted_by = "validation"
+        values = dict(_values(row))
+        if not values:
+            continue
+        if open_row and open_row.step == index:
+            open_row.values.update({name: value for name, value in values.items() if name not in open_row.values})
+            continue
+        if open_row:
+            yield open_row
+        open_row, interrupted_by = _Merged(line, index, values, _moment(row), interrupted_by), ""
+    if open_row:
+        yield open_row
+
+
+def _index(row: Row) -> int | None:
+    for name in STEPS:
+        value = _number(row.get(name))
+        if value is not None and 0 <= value < LARGEST_STEP and value == int(value):
+            return int(value)
+    return None
+
+
+def _values(row: Row) -> Iterator[tuple[str, float]]:
+    seen = set()
+    for name, said in row.items():
+        if (field := field_of(name)) is None or field[0] in seen or (value := _number(said)) is None:
+            continue
+        kind, scale = field
+        if kind not in ("loss", "gradient_norm", "learning_rate") and not 0 < value < math.inf:
+            continue
+        if kind == "seconds" and not value * scale < rows.LONGEST_STEP_SECONDS:
+            continue
+        seen.add(kind)
+        yield kind, value * scale
+
+
+def _number(said: object) -> float | None:
+    if isinstance(said, bool) or not isinstance(said, int | float | str):
+        return None
+    try:
+        return float(said)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _moment(row: Row) -> Moment | None:
+    for name in CLOCKS:
+        said = row.get(name)
+        value = _number(said)
+        if value is not None and math.isfinite(value) and value > 0:
+            whole = value == int(value)
+            return Moment(
+                seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
+            )
+        if isinstance(said, str) and (moment := moment_in(said)):
+            return moment
+    return None
+
+
+def _step(row: _Merged) -> Step:
+    fields: dict[str, Any] = {name: value for name, value in row.values.items() if name != "total_tokens"}
+    return Step(**{"seconds": None, **fields, "index": row.step, "line": row.line})
+
+
+def _with_tokens(steps: Steps, found: list[_Merged]) -> Steps:
+    """Tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+    if all(row.line is not None for row in found):
+        return keyvalue.with_tokens(steps, {row.line or 0: row.values.get("total_tokens") for row in found})
+    return keyvalue.with_tokens(steps, {row.step: row.values.get("total_tokens") for row in found}, by="index")
+
+
+def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
+    marks = [
+        Mark(
+            line=row.line,
+            index=row.step,
+            moment=row.moment,
+            loss=row.values.get("loss"),
+            learning_rate=row.values.get("learning_rate"),
+            interrupted_by=row.interrupted_by,
+        )
+        for row in found
+        if row.moment is not None and "loss" in row.values
+    ]
+    steps = Steps.of(rows.merged((None, step) for step in steps_between(marks)))
+    if not len(steps) or not np.isfinite(steps.column("seconds")).any():
+        reading.warnings.append(
+            "steps: the table has neither step times nor rates, and its clock is too coarse for any"
+        )
+        return reading
+    reading.steps, reading.timing = _with_tokens(steps, found), "timestamps"
+    reading.warnings.append(
+        "steps: timed from timestamps of the logger's calls; whatever the loop did between two rows is in their time"
+    )
+    return reading
+
+
+def _totals(table: Iterable[tuple[int | None, Row]], reading: Reading) -> None:
+    """Means over the whole run that a trainer logged once."""
+    for _, row in table:
+        for name, said in row.items():
+            target = TOTALS.get(name.removeprefix("train/"))
+            value = _number(said) if target else None
+            if target and value is not None and 0 < value < math.inf:
+                reading.reported[target] = value
+
+
+def _summary(row: Row, reading: Reading) -> Reading:
+    """The last value of every metric: means of the run where a trainer logs them, else rates of the last step."""
+    _totals([(None, row)], reading)
+    if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
+        reading.warnings.append(
+            "steps: a summary has no step times, only means over the whole run, start, evaluations and checkpoints "
+            "included; no variance can be given"
+        )
+        return reading
+    names = {
+        "seconds": "step_time_seconds",
+        "reported_tokens_per_second": "tokens_per_second",
+        "reported_tokens_per_second_per_gpu": "tokens_per_second_per_gpu",
+        "reported_samples_per_second": "samples_per_second",
+    }
+    for kind, value in _values(row):
+        if kind in names:
+            reading.reported[names[kind]] = value
+    reading.warnings.append(
+        "steps: a summary holds the last logged row alone; its rates are those of one moment, not means. The history "
+        "of the run has them all"
+        if reading.reported
+        else "steps: the summary holds neither a step time nor a rate"
+    )
+    return reading

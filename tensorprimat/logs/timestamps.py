@@ -1,0 +1,128 @@
+"""Logs of any training loop that prints the number of the step, the loss and the time of day, and no step time.
+
+The last resort: only where no other format finds a row. Times come from the stamps of the lines, so whatever lies
+between two rows is in them; rows between which a validation or a checkpoint was announced are marked, never measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs import prefixes, rows
+from tensorprimat.logs.clocks import CLOCK_SHARE, Mark, moment_in, steps_between
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import Log
+
+STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
+LONGEST_ROW = 2**12
+LEAST_ROWS = 3
+
+_STEP = re.compile(
+    r"(?<![\w/])(?:global[_ ]?|train(?:ing)?[_ ]?|opt(?:imizer)?[_ ]?)?(?:step|iter(?:ation)?|update)s?"
+    r"['\"]?\]?\s?[:=#\[(]?\s{0,8}(?P<step>\d{1,12})(?![\d.:%])(?:\s?(?:/|of)\s?(?P<last>\d{1,12})(?![\d.:%]))?",
+    re.IGNORECASE,
+)
+_LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{rows.NUMBER})(?![\w.])", re.IGNORECASE)
+_RATE = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{rows.NUMBER})(?![\w.])", re.IGNORECASE)
+_OTHER = re.compile(
+    r"\b(?P<validation>val(?:id(?:ation)?)?|eval(?:uat\w+)?|test)(?:_|\b)|\b(?:sav\w+|checkpoint\w*)\b", re.I
+)
+
+
+def _detect(log: Log) -> int:
+    if log.is_folder or log.is_binary:
+        return 0
+    found = 0
+    for _, text in log.bare_lines():
+        found += _row(text) is not None
+        if found == LEAST_ROWS:
+            return found
+    return 0
+
+
+def _row(text: str) -> re.Match[str] | None:
+    """Return the number of the step in a row of a training."""
+    if "loss" not in text and "Loss" not in text:
+        return None
+    text = text[:LONGEST_ROW]
+    match = _STEP.search(text)
+    if match is None or _LOSS.search(text) is None or _validation_in(text):
+        return None
+    return match if moment_in(text[:STAMP_CHARACTERS]) else None
+
+
+def _validation_in(text: str) -> bool:
+    other = _OTHER.search(text)
+    return other is not None and other["validation"] is not None
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
+    marks = list(_marks(log, reading))
+    steps = list(steps_between(marks))
+    resolution = max((mark.moment.resolution for mark in marks), default=0.0)
+    if not any(step.seconds for step in steps):
+        reading.warnings.append(
+            f"steps: {len(marks)} rows have nothing but timestamps, known to {resolution:g} s, and no stretch of them "
+            f"spans {1 / CLOCK_SHARE:.0f} times that without an interruption; no step time follows"
+        )
+        return reading
+    reading.steps = Steps.of(rows.merged((None, step) for step in steps))
+    reading.timestamp = rows.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
+    reading.warnings.append(
+        f"steps: timed from timestamps (known to {resolution:g} s): {len(marks)} rows are merged into {len(steps)}; "
+        "whatever the loop did between two rows is in their time"
+    )
+    return reading
+
+
+FORMAT = Format(
+    name="timestamps",
+    reads="any training loop that prints date, step and loss, and no step time",
+    looks_for="lines with a date and time, 'step N' (or iteration) and 'loss N'",
+    detect=_detect,
+    read=_read,
+    last_resort=True,
+)
+
+
+def _marks(log: Log, reading: Reading) -> Iterator[Mark]:
+    speaker: int | None = None
+    interrupted_by = ""
+    for line, text in _lines(log):
+        match = _row(text)
+        origin, _ = prefixes.split(text)
+        if match is None:
+            if other := _OTHER.search(text[:LONGEST_ROW]):
+                interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
+            continue
+        speaker = origin.rank if speaker is None else speaker
+        moment = moment_in(text[:STAMP_CHARACTERS])
+        if origin.rank != speaker or moment is None:
+            continue
+        loss, rate = _LOSS.search(text), _RATE.search(text)
+        if planned := rows.whole(match["last"]):
+            reading.training_config["max_steps"] = planned
+        yield Mark(
+            line=line,
+            index=int(match["step"]),
+            moment=moment,
+            loss=rows.number(loss["loss"]) if loss else None,
+            learning_rate=rows.positive(rate["rate"]) if rate else None,
+            interrupted_by=interrupted_by,
+        )
+        interrupted_by = ""
+
+
+def _lines(log: Log) -> Iterator[tuple[int, str]]:
+    """The lines but for a last one without its end, whose number may lack digits."""
+    is_cut = bool(log.tail(1)[-1])
+    before: tuple[int, str] | None = None
+    for line in log.bare_lines():
+        if before is not None:
+            yield before
+        before = line
+    if before is not None and not is_cut:
+        yield before

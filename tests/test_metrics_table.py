@@ -1,0 +1,200 @@
+"""Tables of metrics: Weights & Biases exports, CSV and JSON lines of any trainer, by the names of their columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tensorprimat.core.errors import InputError, NotALogError
+from tensorprimat.core.units import GIB
+
+
+def as_csv(rows: Sequence[dict[str, Any]], *, index: bool = False) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*([""] if index else []), *names])
+    for number, row in enumerate(rows):
+        writer.writerow([*([number] if index else []), *(row.get(name, "") for name in names)])
+    return buffer.getvalue()
+
+
+def as_lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def as_document(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=1)
+
+
+SHAPES = {"csv": as_csv, "json lines": as_lines, "json": as_document}
+each_shape = pytest.mark.parametrize("shape", SHAPES)
+
+
+def history(count: int = 20, step: float = 2.0, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "_step": n,
+            "_runtime": 30 + n * step + 0.0123,
+            "_timestamp": 1.75e9 + n * step + 0.0123,
+            "train/loss": 3 - n / 100,
+            **{name: value(n) if callable(value) else value for name, value in more.items()},
+        }
+        for n in range(1, count + 1)
+    ]
+
+
+@each_shape
+def test_a_history_with_rates_is_read_by_the_names_of_its_columns(read_text: Any, shape: str) -> None:
+    rows = history(**{"throughput/device/tokens_per_sec": 4096.5, "throughput/tokens_per_sec": 32772.0})
+    result = read_text(SHAPES[shape](rows), num_gpus=8)
+    assert (result.provenance.format, result.source) == ("metrics", "Weights & Biases")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32772)
+    assert result.performance_metrics.basis == "reported_rates"
+    assert result.provenance.timing == "reported"
+    assert len(result.steps) == 20
+
+
+@each_shape
+def test_a_history_with_nothing_but_its_clock_is_timed_from_timestamps(read_text: Any, shape: str) -> None:
+    result = read_text(SHAPES[shape](history()))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert result.provenance.timing == "timestamps"
+    assert any("timed from timestamps" in warning for warning in result.warnings)
+
+
+def test_a_clock_of_whole_seconds_merges_rows_until_it_is_fine_enough(read_text: Any) -> None:
+    rows = [{**row, "_runtime": int(row["_runtime"]), "_timestamp": int(row["_timestamp"])} for row in history(400)]
+    result = read_text(as_csv(rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.01)
+    assert min(result.steps.column("covers").tolist()[1:]) >= 50
+
+
+def test_a_clock_too_coarse_for_any_step_is_refused(read_text: Any) -> None:
+    rows = [{**row, "_runtime": int(row["_runtime"]), "_timestamp": int(row["_timestamp"])} for row in history(20)]
+    with pytest.raises(NotALogError, match="too coarse"):
+        read_text(as_csv(rows))
+
+
+def test_the_trainers_own_step_number_counts_not_the_number_of_calls(read_text: Any) -> None:
+    result = read_text(as_csv(history(**{"train/global_step": lambda n: 10 * n})))
+    assert result.steps.column("index").tolist()[:3] == [10, 20, 30]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.2)
+
+
+def test_an_evaluation_between_two_rows_is_not_measured(read_text: Any) -> None:
+    rows: list[dict[str, Any]] = history()
+    for row in rows[10:]:
+        row["_runtime"] += 50
+        row["_timestamp"] += 50
+    rows.insert(10, {"_step": 10, "eval/loss": 2.5, "_runtime": 99.5, "_timestamp": 1.75e9 + 70})
+    result = read_text(as_lines(rows))
+    assert [step.index for step in result.steps if step.interrupted_by == "validation"] == [11]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+def test_tokens_seen_so_far_give_the_tokens_of_a_step(read_text: Any) -> None:
+    rows = history(**{"train/num_input_tokens_seen": lambda n: n * 65536})
+    performance = read_text(as_csv(rows)).performance_metrics
+    assert performance.tokens_per_second == pytest.approx(32768)
+
+
+def test_an_index_column_that_pandas_wrote_is_no_metric(read_text: Any) -> None:
+    assert len(read_text(as_csv(history(), index=True)).steps) == 20
+
+
+def test_a_plot_exported_from_the_web_page_is_read_without_the_runs_name(read_text: Any) -> None:
+    names = ["Step", "run-7 - train/step_time_ms", "run-7 - train/step_time_ms__MIN", "run-7 - train/step_time_ms__MAX"]
+    rows = [dict(zip(names, (n, 500 + n / 100, 500, 501), strict=True)) for n in range(1, 20)]
+    assert read_text(as_csv(rows)).performance_metrics.avg_step_time_seconds == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_plot_of_two_runs_is_refused_with_their_names(read_text: Any) -> None:
+    rows = [{"Step": n, "a - train/step_time_ms": 5, "b - train/step_time_ms": 9} for n in range(9)]
+    with pytest.raises(InputError, match=r"holds 2 runs \(a, b\); export one run at a time"):
+        read_text(as_csv(rows))
+
+
+def test_a_step_time_without_a_unit_is_taken_as_seconds_and_said(read_text: Any) -> None:
+    rows = [{"epoch": 0, "step": n, "step_time": 0.25, "train_loss": 2.5} for n in range(1, 15)]
+    result = read_text(as_csv(rows))
+    assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("metrics", 0.25)
+    assert any("without a unit" in warning for warning in result.warnings)
+
+
+def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:
+    rows = [
+        {"epoch": 0, "step": n, "train/device/samples_per_sec": 9.5, "train/samples_per_sec": 76.0}
+        for n in range(1, 15)
+    ]
+    assert read_text(as_csv(rows)).performance_metrics.samples_per_second == pytest.approx(76)
+
+
+def automodel(n: int) -> dict[str, Any]:
+    return {
+        "step": n,
+        "epoch": 0,
+        "timestamp": f"2026-01-05T08:00:{n:02}.123456",
+        "loss": 2.3,
+        "grad_norm": 1.2,
+        "lr": 1e-5,
+        "mem": 40.25,
+        "tps": 131072.0,
+        "tps_per_gpu": 16384.0,
+        "num_tokens_per_step": 262144,
+        "num_label_tokens": 260000,
+    }
+
+
+def test_automodels_jsonl_times_its_steps_by_tokens_over_rate(read_text: Any) -> None:
+    result = read_text(as_lines([automodel(n) for n in range(1, 20)]), num_gpus=8)
+    performance = result.performance_metrics
+    assert (result.provenance.format, performance.basis) == ("metrics", "step_times")
+    assert (performance.avg_step_time_seconds, performance.tokens_per_step) == (2.0, 262144)
+    assert performance.tokens_per_second_per_gpu == pytest.approx(16384)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.25 * GIB / 1e9)
+    assert not any(warning.startswith("format:") for warning in result.warnings)
+
+
+def test_a_summary_with_means_of_the_run_reports_them(read_text: Any) -> None:
+    summary = {"_step": 99, "_runtime": 500.5, "train/train_runtime": 480.0, "train/train_samples_per_second": 12.5}
+    result = read_text(json.dumps({**summary, "_wandb": {"runtime": 500}}), sequence_length=512)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(12.5 * 512)
+    assert (result.performance_metrics.basis, len(result.steps)) == ("reported_means", 0)
+
+
+def test_a_summarys_last_rates_are_said_to_be_of_one_moment(read_text: Any) -> None:
+    result = read_text(json.dumps({"_step": 99, "_runtime": 500.5, "throughput/tokens_per_sec": 999.5}, indent=2))
+    assert result.performance_metrics.tokens_per_second == 999.5
+    assert any("last logged row alone" in warning for warning in result.warnings)
+
+
+def test_a_summary_without_any_rate_is_refused(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match="neither a step time nor a rate"):
+        read_text(json.dumps({"_step": 99, "_runtime": 500.5, "train/loss": 2.5}))
+
+
+@each_shape
+def test_a_table_of_something_else_is_no_training(read_text: Any, shape: str) -> None:
+    with pytest.raises(NotALogError):
+        read_text(SHAPES[shape]([{"step": n, "price": 5, "name": "a"} for n in range(9)]))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 30, 90])
+def test_a_last_row_that_was_cut_has_no_wrong_number(read_text: Any, cut: int) -> None:
+    rows = history(**{"step_time_ms": 1234.5, "throughput/tokens_per_sec": 4321.5})
+    for shape in (as_csv, as_lines):
+        steps = read_text(shape(rows)[:-cut]).steps
+        assert set(steps.column("reported_tokens_per_second").tolist()) == {4321.5}
+        assert set(steps.column("seconds").tolist()) == {1.2345}
+
+
+def test_a_step_number_that_goes_back_is_a_restart(read_text: Any) -> None:
+    rows = [*history(9, step_time_ms=1234.5), *history(20, step_time_ms=1000.0)]
+    result = read_text(as_lines(rows))
+    assert (result.runs[0].segments, result.performance_metrics.avg_step_time_seconds) == (2, 1.0)

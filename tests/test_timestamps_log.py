@@ -1,0 +1,103 @@
+"""Logs that have nothing but a date, a step and a loss on each row: timed from stamps that are fine enough."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError
+
+START = datetime(2026, 1, 5, 8, 0, 0)
+
+
+def row(n: int, seconds: float = 2.0, form: str = "{:%Y-%m-%d %H:%M:%S},{ms:03} INFO", after: float = 0.0) -> str:
+    moment = START + timedelta(seconds=n * seconds + after)
+    return form.format(moment, ms=moment.microsecond // 1000) + f" step {n}/500 loss {3 - n / 1000:.4f} lr 1e-05"
+
+
+def log(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def test_rows_are_timed_from_their_stamps_and_the_result_says_so(read_text: Any) -> None:
+    result = read_text(log(*(row(n) for n in range(1, 31))), global_batch_size=8, sequence_length=1024, num_gpus=1)
+    performance = result.performance_metrics
+    assert (result.provenance.format, result.provenance.timing) == ("timestamps", "timestamps")
+    assert performance.avg_step_time_seconds == pytest.approx(2.0)
+    assert performance.tokens_per_second == pytest.approx(4096)
+    assert any("timed from timestamps (known to 0.001 s)" in warning for warning in result.warnings)
+    assert (result.steps[3].loss, result.training_config.max_steps) == (2.996, 500)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{:%Y-%m-%d %H:%M:%S} INFO",
+        "[{:%m/%d/%Y %H:%M:%S}]",
+        "{:%Y-%m-%dT%H:%M:%S}Z",
+        "I{:%m%d %H:%M:%S}.000000  123 train.py:9]",
+    ],
+)
+def test_whole_seconds_are_merged_until_they_are_fine_enough(read_text: Any, form: str) -> None:
+    result = read_text(log(*(row(n, 0.7, form) for n in range(1, 1200))))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.7, rel=0.01)
+    assert len(result.steps) <= 10 if form[0] != "I" else len(result.steps) > 100
+
+
+def test_stamps_too_coarse_for_any_step_are_refused_with_the_reason(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match=r"nothing but timestamps, known to 1 s"):
+        read_text(log(*(row(n, 0.7, "{:%Y-%m-%d %H:%M:%S}") for n in range(1, 50))))
+
+
+def test_a_validation_between_two_rows_is_not_measured(read_text: Any) -> None:
+    lines = [row(n, after=60.0 * (n > 15)) for n in range(1, 31)]
+    lines.insert(15, "2026-01-05 08:00:50,000 INFO running validation")
+    result = read_text(log(*lines))
+    assert [step.index for step in result.steps if step.interrupted_by] == [16]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+def test_rows_of_a_validation_are_no_steps(read_text: Any) -> None:
+    lines = [row(n) for n in range(1, 31)]
+    lines.insert(15, row(15, after=0.5).replace("loss", "val_loss"))
+    result = read_text(log(*lines))
+    assert len(result.steps) == 30
+    assert [step.index for step in result.steps if step.interrupted_by] == [16]
+
+
+def test_a_restart_begins_a_new_stretch(read_text: Any) -> None:
+    lines = [row(n) for n in range(1, 10)] + [row(n, after=500.0) for n in range(5, 31)]
+    result = read_text(log(*lines))
+    assert result.runs[0].segments == 2
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any) -> None:
+    lines = [f"[rank{rank}]: {row(n, after=rank / 100)}" for n in range(1, 20) for rank in (3, 0, 1)]
+    result = read_text(log(*lines))
+    assert result.steps.column("index").tolist() == list(range(1, 20))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-05 08:00:{0:02},000 Step {0}/9 : RUN pip install",
+        "step {0} loss 2.5",
+        "2026-01-05 08:00:{0:02},000 iteration of the loss, step by step",
+        "2026-01-05 08:00:{0:02},000 epoch {0} loss 2.5",
+    ],
+)
+def test_lines_without_a_date_a_step_or_a_loss_are_no_rows(read_text: Any, text: str) -> None:
+    with pytest.raises(NotALogError):
+        read_text(log(*(text.format(n) for n in range(1, 50))))
+
+
+def test_any_other_format_comes_first_wherever_its_rows_stand(read_text: Any) -> None:
+    head = "".join(row(n) + " noise" * 3000 + "\n" for n in range(1, 80))  # more than detection looks at at a time
+    rows = "".join(f"iter {n}: loss 4.2082, time 143{n % 10}.27ms, mfu 1.01%\n" for n in range(1, 20))
+    assert read_text(head + rows).provenance.format == "nanogpt"
+    assert [format.name for format in logs.FORMATS if format.last_resort] == ["timestamps"]
