@@ -11,14 +11,16 @@ import atexit
 import contextlib
 import gc
 import importlib
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from tensorprimat import __version__
+from tensorprimat.cli import earlier
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
 from tensorprimat.reports.harmless import harmless_output
 from tensorprimat.reports.safe_text import one_line
@@ -99,19 +101,21 @@ def _unexpected(kind: type[BaseException] | None, error: BaseException | None, t
 
 def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any]) -> int:
     if not arguments or arguments[0] in ("--help", "-h", "help"):
-        print(OVERVIEW.format(commands="\n".join(f"  {name:<10} {says}" for name, says in COMMANDS.items())), end="")
+        print(OVERVIEW.format(commands="\n".join(_lines())), end="")
         return 0 if arguments else 2
-    name, *rest = arguments
+    typed, *rest = arguments
+    name = typed if typed in COMMANDS else earlier.command_of(typed) or typed
     if name == "--version":
         print(f"tprimat {__version__}")
         return 0
     if name not in COMMANDS:
         print(f"tprimat: no command {name!r}; commands: {', '.join(COMMANDS)}. Try --help.", file=sys.stderr)
         return 2
-    program = program or f"tprimat {name}"
+    program = program or f"tprimat {typed}"
+    rest = earlier.arguments_of(name, rest)
     atexit.register(gc.freeze)  # at the end there is nothing worth looking for, and looking takes a tenth of a second
     try:
-        return _call(name, rest, program, defaults)
+        return _call(name, rest, program, {**earlier.defaults_of(typed), **defaults})
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tensorprimat"):
             raise
@@ -123,6 +127,26 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         return 2
 
 
+def _lines() -> Iterator[str]:
+    """One line for each command, with the earlier scripts that it replaces."""
+    for name, says in COMMANDS.items():
+        yield f"  {name:<10} {says}"
+        if replaced := earlier.COMMANDS.get(name):
+            yield f"{'':<13}(earlier: {', '.join(replaced)})"
+
+
+def _options_of(command: Any, name: str) -> Callable[[str], str]:
+    """Return what makes today's option of a typed one: underscores, old names, and --output as --output-dir."""
+    taken = {parameter.replace("_", "-") for parameter in inspect.signature(command).parameters}
+
+    def normalise(typed: str) -> str:
+        option = earlier.option_of(name, typed)
+        other = earlier.EVERYWHERE.get(option)
+        return other if other in taken and option not in taken else option
+
+    return normalise
+
+
 def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, Any]) -> int:
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
@@ -130,9 +154,13 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     # What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside).
     parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, context_settings={"help_option_names": ["-h", "--help"], "default_map": dict(defaults)})(
-        importlib.import_module(f"tensorprimat.cli.{name}").command
-    )
+    command = importlib.import_module(f"tensorprimat.cli.{name}").command
+    settings = {
+        "help_option_names": ["-h", "--help"],
+        "default_map": dict(defaults),
+        "token_normalize_func": _options_of(command, name),
+    }
+    app.command(name, context_settings=settings)(command)
     try:
         outcome = app(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:

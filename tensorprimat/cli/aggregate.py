@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.cli.options import TO_FILE
+
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of cells (bench_*.json).")],
@@ -23,7 +25,10 @@ def command(
     rows: Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows of a pivot table.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its columns.")] = None,
     values: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its values.")] = None,
-    output: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write every table as Markdown.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR|FILE", help=f"Folder for every table as Markdown and CSV{TO_FILE}"),
+    ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write one row per cell.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write every table as a page.")] = None,
     plot: Annotated[
@@ -59,9 +64,9 @@ def command(
     from tensorprimat.core.cells import load_rows
     from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import aggregate as reports
-    from tensorprimat.reports.cells import rows_csv
+    from tensorprimat.reports.cells import rows_csv, rows_json
 
-    options.refuse_folders(output=output, csv=csv, html=html, plot=plot, roofline=roofline)
+    options.refuse_folders(csv=csv, html=html, plot=plot, roofline=roofline)
     cells, problems = load_rows(folder)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
@@ -92,8 +97,15 @@ def command(
         written.append(roofline)
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in written and plot else None)
     if output is not None:
-        write_atomically(output, document)
-        written.append(output)
+        forms = {".md": document, ".csv": rows_csv(cells, aggregate.columns_of(cells)), ".json": rows_json(cells)}
+        if file := options.named_file("--output", output):
+            files = {file: forms[file.suffix.lower()]}
+        else:
+            place = options.writable_folder("--output", output)
+            files = {place / f"cells{ending}": text for ending, text in forms.items()}
+        for path, text in files.items():
+            write_atomically(path, text)
+            written.append(path)
     if csv is not None:
         write_atomically(csv, rows_csv(cells, aggregate.columns_of(cells)))
         written.append(csv)

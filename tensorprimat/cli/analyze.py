@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli.options import TO_FILE
 
 
 def command(
@@ -28,7 +29,9 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where --save writes.")] = Path("output"),
+    output: Annotated[
+        Path, typer.Option(metavar="DIR|FILE", help=f"Where --save writes, or a file for what is found{TO_FILE}")
+    ] = Path("output"),
 ) -> int:
     """Look through folders of old training data: text logs, TensorBoard events, Excel profiles, results.
 
@@ -60,4 +63,4 @@ def command(
         global_batch_size=global_batch_size,
         model_name=model_name,
     )
-    return surveying.survey_folders(folders or [], stated, as_json=json, as_csv=csv, save_to=output if save else None)
+    return surveying.survey_folders(folders or [], stated, as_json=json, as_csv=csv, save=save, output=output)

@@ -15,6 +15,7 @@ from types import FrameType
 from tensorprimat.cli import blocks, launched, training
 from tensorprimat.cli.jobs import Job, Request, check, check_facts, job_of, plan_here
 from tensorprimat.cli.live import Screen
+from tensorprimat.cli.result_file import write_results
 from tensorprimat.cli.training import Outcome
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
@@ -219,6 +220,8 @@ def _finish(outcomes: Sequence[Outcome], request: Request, screen: Screen) -> in
         screen.table(blocks.SUMMARY_TITLES, [blocks.summary_row(result) for result in results])
     if request.json:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
+    if results and request.file is not None:
+        screen.say(f"Written: {write_results(results, request.file)}")
     if done:
         screen.say("\nFiles: " + ", ".join(str(outcome.path) for outcome in done))
         if request.profile is None:  # a profiled run is never compared

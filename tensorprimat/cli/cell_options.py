@@ -136,18 +136,54 @@ def say_warnings(cells: Sequence[Cell]) -> None:
         say(f"note: {sentence}")
 
 
+def place_of(output: Path) -> tuple[Path, Path | None]:
+    """Return the folder for one JSON per cell, and the file that --output names, if it names one.
+
+    Beside a file the cells go to a folder of the same name without its ending.
+    """
+    from tensorprimat.cli.options import named_file, writable_folder
+
+    file = named_file("--output", output)
+    return writable_folder("--output", output.with_suffix("") if file else output), file
+
+
+def keep_earlier(file: Path) -> None:
+    """Move a file of an earlier call into history/ beside it: what was measured is not overwritten."""
+    from tensorprimat.core.store import new_stamp
+
+    if file.is_file():
+        history = file.parent / "history"
+        history.mkdir(exist_ok=True)
+        file.replace(history / f"{file.stem}_{new_stamp()}{file.suffix}")
+
+
+def write_file(cells: Sequence[Cell], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
+    """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
+    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports.cells import render_csv
+
+    ending = file.suffix.lower()
+    if ending == ".json":
+        write_atomically(file, cell_files.to_json_array(cells))
+    else:
+        write_atomically(file, render_csv(cells) if ending == ".csv" else _document(cells, heading, text))
+    return file
+
+
+def _document(cells: Sequence[Cell], heading: str, text: Sequence[str]) -> str:
+    """Markdown of the cells. text: sentences under the table."""
+    from tensorprimat.reports import markdown
+    from tensorprimat.reports.cells import table, warnings
+
+    notes = markdown.bullets(warnings(cells))
+    parts = [f"# {heading}", markdown.table(table(cells)), " ".join(text), notes]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
 def write_tables(
     cells: Sequence[Cell], folder: Path, stem: str, *, heading: str, text: Sequence[str] = ()
 ) -> list[Path]:
     """Markdown and CSV of the cells in a folder. text: sentences under the table."""
-    from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import markdown
-    from tensorprimat.reports.cells import render_csv, table, warnings
-
-    notes = markdown.bullets(warnings(cells))
-    parts = [f"# {heading}", markdown.table(table(cells)), " ".join(text), notes]
-    document = "\n\n".join(part for part in parts if part) + "\n"
-    paths = [folder / f"{stem}.md", folder / f"{stem}.csv"]
-    write_atomically(paths[0], document)
-    write_atomically(paths[1], render_csv(cells))
-    return paths
+    endings = ("md", "csv")
+    return [write_file(cells, folder / f"{stem}.{ending}", heading=heading, text=text) for ending in endings]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli.options import fraction, writable_folder
+from tensorprimat.cli.options import TO_FILE, fraction, named_file, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.reports.safe_text import one_line
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from tensorprimat.core.store import Loaded, Outcome
 
 DEFAULT_FOLDER = Path("output")
+DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
+"""Where results are looked for: this tool's own folder, and that of earlier ones."""
 MANY_FILES = 200  # from here on two processes read them sooner than one
+PLACES = "output, benchmark_results"
 RESULTS = "Result files, or folders of them."
-OUTPUT_DIR = "Where comparison_* is written."
+OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
 BY = "What tells sides apart: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Label, or part of one, of the side that ratios divide by."
@@ -35,8 +38,10 @@ ASSUME_HOST_CV = "Assume that machines scatter by this much, such as 1%, and wid
 
 
 def command(
-    results: Annotated[list[Path] | None, typer.Argument(metavar="RESULT", help=RESULTS, show_default="output")] = None,
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
+    results: Annotated[
+        list[Path] | None, typer.Argument(metavar="RESULT", help=RESULTS, show_default="output, benchmark_results")
+    ] = None,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
     by: Annotated[str, typer.Option(metavar="WHAT", help=BY)] = "platform",
     baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
     assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
@@ -112,15 +117,45 @@ def command(
             from tensorprimat.analysis.published import beside
 
             comparison = replace(comparison, published=beside(comparison.sides))
-        written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else aside)
+        if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
+            written = _write_one(comparison, file)
+        else:
+            written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else aside)
     if json:
-        print((output_dir / "comparison.json").read_text(encoding="ascii"), end="")
+        from tensorprimat.reports.json import render
+
+        print(render(comparison), end="")
     else:
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison)
-    print(f"Written to {output_dir}: {', '.join(written)}", file=sys.stderr)
+    print(f"Written to {output_dir}" + (f": {', '.join(written)}" if written else ""), file=sys.stderr)
     return 0
+
+
+FILE_ENDINGS = (".json", ".csv", ".md", ".html", ".png")
+
+
+def _write_one(comparison: Comparison, file: Path) -> list[str]:
+    """Write the one report that the file's ending names."""
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports import comparison_plot, csv, html, json, markdown
+
+    ending = file.suffix.lower()
+    if ending == ".png":
+        write_atomically(file, comparison_plot.render(comparison, ("png",))["png"])
+    else:
+        renderers = {".json": json.render, ".csv": csv.render, ".md": markdown.render, ".html": html.render}
+        write_atomically(file, renderers[ending](comparison))
+    return []
+
+
+def folders_here() -> list[Path]:
+    """Return the default folders that hold result files. Raises InputError where there is none."""
+    found = [folder for folder in DEFAULT_FOLDERS if any(folder.glob("*.json"))]
+    if not found and not DEFAULT_FOLDER.is_dir():
+        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
+    return found or [DEFAULT_FOLDER]
 
 
 def _load_matplotlib() -> None:
@@ -138,8 +173,7 @@ def _loaded(
     from tensorprimat.core.store import load_all, read_each
     from tensorprimat.core.summary import summarise
 
-    if not results and not DEFAULT_FOLDER.is_dir():
-        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
+    results = results or folders_here()
 
     def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
         if len(files) < MANY_FILES:
@@ -148,7 +182,7 @@ def _loaded(
         second = aside(read_each, files[half:], model_name)
         return [*read_each(files[:half], model_name), *second()]
 
-    loaded, problems = load_all(results or [DEFAULT_FOLDER], read=read_in_halves)
+    loaded, problems = load_all(results, read=read_in_halves)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     loaded = laid_over(loaded, stated)

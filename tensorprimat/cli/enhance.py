@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli.options import writable_folder
-from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
+from tensorprimat.cli.compare import PLACES, folders_here
+from tensorprimat.cli.options import TO_FILE, named_file, writable_folder
+from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ PICTURE = "enhanced_plot"
 def command(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default="output"),
+        typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default=PLACES),
     ] = None,
     price: Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)] = None,
     flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where enhanced_* is written.")] = DEFAULT_FOLDER,
+    output_dir: Annotated[
+        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for enhanced_*{TO_FILE}")
+    ] = DEFAULT_FOLDER,
     model_name: facts.ModelName = None,
     gpu: facts.Gpu = None,
     num_gpus: facts.NumGpus = None,
@@ -72,6 +75,7 @@ def command(
     from tensorprimat.core.store import load_all, write_atomically
     from tensorprimat.reports import enhanced, enhanced_json
 
+    results = results or folders_here()
     stated = facts.statements(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -82,30 +86,34 @@ def command(
         global_batch_size=global_batch_size,
         model_name=model_name,
     )
-    assumptions = assumed(price, flops, budget_tokens, near=results or [DEFAULT_FOLDER])
-    if not results and not DEFAULT_FOLDER.is_dir():
-        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
-    loaded, problems = load_all(results or [DEFAULT_FOLDER])
+    assumptions = assumed(price, flops, budget_tokens, near=results)
+    loaded, problems = load_all(results)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     content = economics(laid_over(loaded, stated), assumptions)
-    folder = writable_folder("--output-dir", output_dir)
-    files: dict[str, str | bytes] = {} if no_plot else _pictures(content)
     document = enhanced_json.render(content)
-    picture = next((name for name in files if name.endswith(".png")), None)
-    files |= {
-        "enhanced_report.md": enhanced.render_markdown(content, picture=picture),
-        "enhanced_metrics.json": document,
-    }
-    for name, written in files.items():
-        write_atomically(folder / name, written)
+    files: dict[str, str | bytes] = {}
+    if file := named_file("--output-dir", output_dir):
+        ending = file.suffix.lower()
+        table = enhanced_json.render_csv(content) if ending == ".csv" else enhanced.render_markdown(content)
+        write_atomically(file, document if ending == ".json" else table)
+    else:
+        folder = writable_folder("--output-dir", output_dir)
+        files = {} if no_plot else _pictures(content)
+        picture = next((name for name in files if name.endswith(".png")), None)
+        files |= {
+            "enhanced_report.md": enhanced.render_markdown(content, picture=picture),
+            "enhanced_metrics.json": document,
+        }
+        for name, written in files.items():
+            write_atomically(folder / name, written)
     if json:
         print(document, end="")
     else:
         from tensorprimat.reports import harmless
 
         enhanced.show(content, harmless.console(highlight=False).print, explain=explain)
-    print(f"Written to {output_dir}: {', '.join(files)}", file=sys.stderr)
+    print(f"Written to {output_dir}" + (f": {', '.join(files)}" if files else ""), file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli.options import TO_FILE
 
 
 def command(
@@ -31,7 +32,7 @@ def command(
     warmup: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="DIR|FILE.json", help="Where the result goes.")] = Path("output"),
+    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=f"Folder for results{TO_FILE}")] = Path("output"),
     segment: Annotated[
         str | None,
         typer.Option(

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.cli import explaining
+from tensorprimat.cli.options import named_file
+from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
@@ -104,24 +106,24 @@ def _segment(text: str | None) -> int | None:
 
 
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
-    if output.suffix == ".json" and len(results) > 1:
-        raise UsageError(f"--output {output}: one file for {len(results)} results; name a folder")
+    file = named_file("--output", output) if results else None
+    if file is not None:
+        refuse_several(file, len(results))
     written: set[Path] = set()
     for extracted in results:
         _say_summary(extracted)
-        written.add(_write(extracted.result, output, written, quiet=quiet))
+        if file is None:
+            written.add(_write(extracted.result, output, written, quiet=quiet))
+    if file is not None:
+        write_results([extracted.result for extracted in results], file)
+        print(file, file=sys.stderr if quiet else sys.stdout)
 
 
 def _write(result: Result, output: Path, taken: set[Path], *, quiet: bool) -> Path:
     """Write one result and print where it is, which is returned."""
-    if output.suffix == ".json":
-        if output.is_dir():
-            raise UsageError(f"--output {output}: is a folder")
-        path = store.write(result, output)
-    else:
-        path = store.save(result, output, stamp=store.new_stamp(), beside=taken)
-        if not result.complete:
-            _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
+    path = store.save(result, output, stamp=store.new_stamp(), beside=taken)
+    if not result.complete:
+        _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
     print(path, file=sys.stderr if quiet else sys.stdout)
     return path
 

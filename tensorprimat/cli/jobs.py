@@ -47,6 +47,8 @@ class Request:
     wanted: Wanted
     profile: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
+    file: Path | None = None
+    """Where the results go besides, in the form of its ending."""
     facts: Given = field(default_factory=Given)
     """Facts about logs that mean nothing to training."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
@@ -43,3 +44,22 @@ def writable_folder(flag: str, folder: Path) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{flag} {folder}: not writable; choose another folder")
     return folder
+
+
+FILE_ENDINGS = (".json", ".csv", ".md")
+"""What a name given to --output must end in to be that of a file; anything else is a folder."""
+TO_FILE = "; a name that ends in .json, .csv or .md is a file."
+
+
+def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> Path | None:
+    """Return the path if its name is that of a file to write, None for a folder. Raises UsageError naming the flag.
+
+    >>> named_file("--output", Path("results.csv")), named_file("--output", Path("results"))
+    (PosixPath('results.csv'), None)
+    """
+    if path.suffix.lower() not in endings:
+        return None
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: is a folder")
+    writable_folder(flag, path.parent)
+    return path

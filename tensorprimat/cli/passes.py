@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import cell_options as options
+from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
     from tensorprimat.core.cells import Cell
@@ -42,8 +43,8 @@ def command(
     device: options.Device = "auto",
     memory_limit: options.MemoryLimit = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for JSON, CSV and Markdown.", show_default="none")
-    ] = None,
+        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for JSON, CSV and Markdown{TO_FILE}")
+    ] = Path("results/profiling_benchmarking_separate.csv"),
     json: Annotated[bool, typer.Option("--json", help="Cells as a JSON array on stdout instead of the table.")] = False,
 ) -> int:
     """Time forward, backward and optimizer step of a model on one device, apart and together.
@@ -66,7 +67,7 @@ def command(
       1  a cell failed, or was interrupted; what was finished is kept
       2  a flag is wrong, flags contradict, or the token file does not suit
     """
-    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import cells as cell_files
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import grid, passes
@@ -102,7 +103,8 @@ def command(
     machine = detect(cpu=specs[0].device == "cpu")
     for spec in specs:  # all of them before the first runs for minutes
         passes.check(spec, machine)
-    folder = None if output is None else writable_folder("--output", output)
+    file = named_file("--output", output)
+    folder = None if file else writable_folder("--output", output)
     cells: list[Cell] = []
     try:
         for number, spec in enumerate(specs, start=1):
@@ -113,10 +115,13 @@ def command(
     finally:  # after Ctrl-C too: what was measured is shown and written
         if cells:
             if json:
-                print("[" + ",".join(f"\n{cell_files.to_json(cell).rstrip()}" for cell in cells) + "\n]")
+                print(cell_files.to_json_array(cells), end="")
             else:
                 options.show(table(cells))
             options.say_warnings(cells)
+            if file is not None:
+                options.keep_earlier(file)
+                options.say(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:
                 written = options.write_tables(cells, folder, "passes", heading="Passes")
                 options.say(f"Files: {', '.join(map(str, written))} and {len(cells)} × bench_*.json")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli.run import CONFIGURED, METHODOLOGY, OUTPUT, PARALLEL
+from tensorprimat.cli.run import CONFIGURED, METHODOLOGY, PARALLEL
 
 if TYPE_CHECKING:
     from tensorprimat.core.spec import RunSpec
@@ -104,7 +104,9 @@ def command(
             help="Compute activations again in the backward pass: less memory, slower.",
         ),
     ] = False,
-    output: Annotated[Path, typer.Option(metavar="DIR", envvar="TPRIMAT_OUTPUT", help=OUTPUT)] = Path("output"),
+    output: Annotated[Path, typer.Option(metavar="DIR", envvar="TPRIMAT_OUTPUT", help="Folder for the result.")] = Path(
+        "output"
+    ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; train nothing.")] = False,
 ) -> int:
     """Train one model with NVIDIA's NeMo recipe and measure it.

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli.options import TO_FILE
 
+DEFAULT_FOLDER = Path("output")
 MODEL = "Which model: llama, qwen, mistral or all."
 ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
-OUTPUT = "Folder for results."
+OUTPUT = f"Folder for results{TO_FILE}"
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
 METHODOLOGY = "Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic."
 CONFIGURED = "the methodology's or the preset's"
@@ -27,7 +29,7 @@ def command(
     steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
     warmup_steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps before them.")] = 5,
     engine: Annotated[str, typer.Option(metavar="ENGINE", help=ENGINE)] = "auto",
-    output: Annotated[Path, typer.Option(metavar="DIR", help=OUTPUT)] = Path("output"),
+    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
         float | None,
         typer.Option(metavar="S", help="Seconds between runs.", show_default="30 on a GPU, 0 on a CPU"),
@@ -161,6 +163,9 @@ def command(
     """
     from tensorprimat.cli.benchmark import benchmark
     from tensorprimat.cli.jobs import Request, stated_facts
+    from tensorprimat.cli.options import named_file
+    from tensorprimat.cli.result_file import refuse_several
+    from tensorprimat.core.spec import MODELS
     from tensorprimat.engines.cluster import Cluster
     from tensorprimat.engines.prepare import Wanted
 
@@ -176,12 +181,16 @@ def command(
         namespace=namespace,
         volume_claim=volume_claim,
     )
+    file = named_file("--output", output)
+    if file is not None:
+        refuse_several(file, len(MODELS) if model == "all" else 1)
     return benchmark(
         Request(
             model=model,
             runs=runs,
             engine=engine,
-            output=output,
+            output=DEFAULT_FOLDER if file else output,
+            file=file,
             cooldown_seconds=cooldown,
             append=append,
             dry_run=dry_run,

@@ -33,7 +33,7 @@ from tensorprimat.logs import survey
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import Finding
-from tensorprimat.reports import console, harmless, words
+from tensorprimat.reports import console, harmless, markdown, words
 from tensorprimat.reports.safe_text import csv_cell, one_line
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.extract import Extracted, joined
@@ -74,7 +74,7 @@ COLUMNS: Mapping[str, Callable[[Finding], Value]] = {
 
 
 def survey_folders(
-    folders: Sequence[Path], stated: Sequence[Statement], *, as_json: bool, as_csv: bool, save_to: Path | None
+    folders: Sequence[Path], stated: Sequence[Statement], *, as_json: bool, as_csv: bool, save: bool, output: Path
 ) -> int:
     """Read everything, lay stated facts over it, print it in one of three forms, save results. Returns the exit code.
 
@@ -83,8 +83,10 @@ def survey_folders(
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
     places = _places(folders)
-    if save_to is not None:
-        options.writable_folder("--output", save_to)
+    file = options.named_file("--output", output)
+    if file is not None and save:
+        raise UsageError(f"--output {output}: --save writes several files; name a folder")
+    save_to = options.writable_folder("--output", output) if save else None
     items = list(survey.items(places))
     found, foreign = _read(items, stated)
     if stated and found:
@@ -92,8 +94,11 @@ def survey_folders(
     saved = (
         _save(found, save_to, partial(survey.look, stated=stated, alone=len(items) == 1)) if save_to is not None else []
     )
+    if file is not None:
+        store.write_atomically(file, _file_of(found, foreign, file.suffix.lower()))
+        print(f"wrote {file}", file=sys.stderr)
     if as_json:
-        print(json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False))
+        print(_json(found, foreign, saved))
     elif as_csv:
         sys.stdout.write(_csv(found))
     else:
@@ -230,6 +235,20 @@ def _document(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> 
         "profile_comparison": [dataclasses.asdict(row) for row in compare(*pair)] if pair else None,
         "saved": [str(path) for path in saved],
     }
+
+
+def _json(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> str:
+    return json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _file_of(found: Sequence[Finding], foreign: int, ending: str) -> str:
+    """What was found, as the ending of a file says."""
+    if ending == ".json":
+        return _json(found, foreign, ()) + "\n"
+    if ending == ".csv":
+        return _csv(found)
+    results = [finding for finding in found if finding.result is not None]
+    return f"# Training data\n\n{markdown.table(_table(results))}\n"
 
 
 def _csv(found: Sequence[Finding]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import cell_options as options
+from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
     from tensorprimat.core.cells import Cell, CellSpec
@@ -33,6 +34,7 @@ def command(
     compile: options.Compile = False,
     vocab_size: options.VocabSize = None,
     warmup_steps: options.WarmupSteps = 5,
+    measure_steps: options.MeasureSteps = None,
     trials: options.Trials = None,
     steps_per_trial: options.StepsPerTrial = None,
     data: options.Data = None,
@@ -49,7 +51,9 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate memory and time of each cell; run nothing.")
     ] = False,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for one JSON per cell.")] = Path("output/sweep"),
+    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=f"Folder for one JSON per cell{TO_FILE}")] = Path(
+        "output/sweep"
+    ),
 ) -> int:
     """Time every combination of sizes, contexts, batches, precisions and passes, each in a fresh process.
 
@@ -68,7 +72,6 @@ def command(
       1  a cell failed or the sweep was interrupted; finished cells are kept
       2  a flag is wrong, or flags contradict
     """
-    from tensorprimat.cli.options import writable_folder
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import fresh, grid, passes, sweep
     from tensorprimat.reports.cells import table
@@ -90,6 +93,7 @@ def command(
             seed=seed,
             device=chosen,
             warmup_steps=warmup_steps,
+            measure_steps=measure_steps,
             trials=trials,
             steps_per_trial=steps_per_trial,
             memory_limit_gb=memory_limit,
@@ -102,7 +106,7 @@ def command(
     if dry_run:
         _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
         return 0
-    folder = writable_folder("--output", output)
+    folder, file = options.place_of(output)
     measure = passes.measure if in_process else fresh.measure
     name = machine.gpu_info.device_name
     done: list[Cell] = []
@@ -121,6 +125,7 @@ def command(
             options.say_warnings(done)
             try:
                 written = options.write_tables(done, folder, "sweep", heading="Sweep")
+                written += [options.write_file(done, file, heading="Sweep")] if file else []
                 options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
             except OSError:  # a disk that had no room for a cell has none for these: what is being said matters more
                 if complete:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import cell_options as options
+from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
     from tensorprimat.core.cells import Cell
@@ -33,6 +34,7 @@ def command(
     pass_name: Annotated[
         str, typer.Option("--pass", metavar="NAME", help="forward, forward-backward or train.")
     ] = "train",
+    measure_steps: options.MeasureSteps = None,
     trials: options.Trials = None,
     steps_per_trial: options.StepsPerTrial = None,
     precision: options.Precisions = None,
@@ -42,7 +44,10 @@ def command(
     seed: options.Seed = 1234,
     device: options.Device = "auto",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for warmup.csv, warmup.png, warmup.md and one JSON per count.")
+        Path,
+        typer.Option(
+            metavar="DIR|FILE", help=f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}"
+        ),
     ] = Path("output/warmup"),
 ) -> int:
     """Find out how many warm-up steps are enough for one model on this device.
@@ -61,7 +66,6 @@ def command(
       1  a cell failed, ran out of memory or was interrupted; what was finished is kept
       2  a flag is wrong, or flags contradict
     """
-    from tensorprimat.cli.options import writable_folder
     from tensorprimat.core import cells as cell_files
     from tensorprimat.core.errors import UsageError
     from tensorprimat.machine.platform import detect
@@ -88,6 +92,7 @@ def command(
             compile=compile,
             seed=seed,
             device=chosen,
+            measure_steps=measure_steps,
             trials=trials,
             steps_per_trial=steps_per_trial,
         )
@@ -98,7 +103,7 @@ def command(
     if min(tried) < 0:
         raise UsageError(f"--counts {counts}: must be 0 or more")
     passes.check(specs[0], detect(cpu=chosen == "cpu"))
-    folder = writable_folder("--output", output)
+    folder, file = options.place_of(output)
     cells: list[Cell] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
@@ -113,6 +118,8 @@ def command(
             options.show(table(cells, title="Warm-up"))
             print("\n" + " ".join(said))
             written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=said)
+            if file is not None:
+                written.append(options.write_file(cells, file, heading="Warm-up study", text=said))
             written += _plot(cells, folder / "warmup.png")
             options.say(f"Files: {', '.join(map(str, written))}")
     return 0 if all(cell.status == "ok" for cell in cells) else 1

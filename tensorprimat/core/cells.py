@@ -309,6 +309,11 @@ def to_json(cell: Cell) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def to_json_array(cells: Sequence[Cell]) -> str:
+    """Return several cells as one JSON document."""
+    return "[" + ",".join(f"\n{to_json(cell).rstrip()}" for cell in cells) + "\n]\n"
+
+
 def save(cell: Cell, path: Path) -> Path:
     """Write one cell, whole or not at all. Raises OSError."""
     write_atomically(path, to_json(cell))

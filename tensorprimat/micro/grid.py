@@ -202,7 +202,7 @@ def _own(text: str, small: Size) -> Size:
 
 
 def _passes(text: str) -> list[str]:
-    words = _words("--pass", text, (*PASSES, "all"))
+    words = _words("--pass", text.replace("_", "-"), (*PASSES, "all"))
     return list(PASSES) if "all" in words else words
 
 

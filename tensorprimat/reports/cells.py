@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -193,6 +194,11 @@ def rows_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
     for row in rows:
         writer.writerow([_field(row.get(column)) for column in columns])
     return buffer.getvalue()
+
+
+def rows_json(rows: Sequence[Row]) -> str:
+    """Every column of every row, lists too."""
+    return json.dumps([dict(row) for row in rows], indent=2) + "\n"
 
 
 def _field(value: Any) -> str:

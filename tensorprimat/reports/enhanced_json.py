@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from typing import Any
 
@@ -9,6 +11,7 @@ from tensorprimat import __version__
 from tensorprimat.analysis.derived import Input, Metric
 from tensorprimat.analysis.returns import Economics, Enhanced, Return
 from tensorprimat.reports import words
+from tensorprimat.reports.safe_text import csv_cell
 
 SCHEMA_VERSION = 1
 ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
@@ -34,6 +37,18 @@ def document(content: Economics) -> dict[str, Any]:
 def render(content: Economics) -> str:
     """The whole file; ASCII, so that no text from a log can steer a terminal."""
     return json.dumps(document(content), indent=2, allow_nan=False) + "\n"
+
+
+def render_csv(content: Economics) -> str:
+    """One row per result with the flat values of the JSON document."""
+    rows = [{key: value for key, value in row.items() if key != "metrics"} for row in document(content)["results"]]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        row["files"] = "; ".join(row["files"])
+        writer.writerow({key: csv_cell(value) if isinstance(value, str) else value for key, value in row.items()})
+    return buffer.getvalue()
 
 
 def _side(model: str, side: Enhanced) -> dict[str, Any]:

@@ -1,0 +1,247 @@
+"""Command lines of the earlier toolkits are understood: old names, underscores, files in the place of folders."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import plausible
+import pytest
+from test_run_command import write_log
+
+from tensorprimat.cli import COMMANDS, earlier, main
+from tensorprimat.core import store
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.machine.platform import Machine
+
+SMALL = [
+    *("--d_model", "32", "--d_ff", "64", "--num_layers", "1", "--num_heads", "2", "--vocab", "64"),
+    *("--context_length", "8", "--batch_size", "1", "--device", "cpu", "--num_trials", "2", "--num_warmups", "1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments):
+    return main(list(map(str, arguments)))
+
+
+def parsed(command, *arguments):
+    """The parameters that a command line gives a command, which is not run."""
+    module = import_module(f"tensorprimat.cli.{earlier.command_of(command) or command}")
+    seen = {}
+
+    def take(**values):
+        seen.update(values)
+        return 0
+
+    take.__signature__ = inspect.signature(module.command, eval_str=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "command", take)
+        assert main([command, *arguments]) == 0
+    return seen
+
+
+# Names of options
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_long_option_is_understood_with_underscores(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    options = set(re.findall(r"^ +(--[a-z]+(?:-[a-z]+)+)", text.partition("Options:")[2], re.M))
+    for option in sorted(options):
+        main([command, "--" + option[2:].replace("-", "_") + "=", "--help"])
+        said = capsys.readouterr()
+        assert "No such option" not in said.err, option
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "field", "value"),
+    [
+        ("passes", ["--num_steps", "3"], "steps_per_trial", 3),
+        ("passes", ["--num_warmups=7"], "warmup_steps", 7),
+        ("passes", ["--num_trials", "4"], "trials", 4),
+        ("passes", ["--vocab", "99"], "vocab_size", 99),
+        ("passes", ["--vocab_size", "99"], "vocab_size", 99),
+        ("passes", ["--d_model", "64"], "d_model", 64),
+        ("passes", ["--data_path", "tokens.npy"], "data", Path("tokens.npy")),
+        ("passes", ["--forward_only"], "pass_name", "forward"),
+        ("passes", ["--pass-type", "forward"], "pass_name", "forward"),
+        ("passes", ["--results-dir", "mine"], "output", Path("mine")),
+        ("passes", ["--output-dir", "mine"], "output", Path("mine")),
+        ("passes", ["--model_size", "small"], "model_size", "small"),
+        ("passes", ["--model-sizes", "small", "medium", "large", "--seed", "1"], "model_size", "small,medium,large"),
+        ("sweep", ["--context_length", "128", "256", "--compile"], "context_length", "128,256"),
+        ("sweep", ["--context-lengths", "128,256"], "context_length", "128,256"),
+        ("sweep", ["--results-dir", "mine"], "output", Path("mine")),
+        ("warmup", ["--measure-steps", "12"], "measure_steps", 12),
+        ("warmup", ["--measure_steps", "12"], "measure_steps", 12),
+        ("run", ["--output-dir", "mine"], "output", Path("mine")),
+        ("run", ["--warmup_steps", "2"], "warmup_steps", 2),
+        ("extract", ["--log_file", "x.log"], "log_file", ["x.log"]),
+        ("extract", ["--output-dir", "mine"], "output", Path("mine")),
+        ("compare", ["--output", "mine"], "output_dir", Path("mine")),
+        ("compare", ["--output_dir", "mine"], "output_dir", Path("mine")),
+        ("compare", ["--results-dir", "mine"], "results", [Path("mine")]),
+        ("compare", ["--results-dir=mine", "--no_plot"], "results", [Path("mine")]),
+        ("enhance", ["--results_dir", "mine"], "results", [Path("mine")]),
+        ("enhance", ["--output", "mine"], "output_dir", Path("mine")),
+        ("history", ["--output", "mine"], "output_dir", Path("mine")),
+        ("aggregate", ["--results-dir", "mine"], "folder", Path("mine")),
+        ("aggregate", ["mine", "--output-dir", "tables"], "output", Path("tables")),
+    ],
+)
+def test_an_old_option_means_todays(command, old, field, value):
+    assert parsed(command, *old)[field] == value
+
+
+def test_old_names_are_not_in_the_manual(capsys):
+    main(["passes", "--help"])
+    shown = capsys.readouterr().out
+    for old in ("--num-steps", "--num_trials", "--forward-only", "--results-dir", "--pass-type", "--model-sizes"):
+        assert old not in shown
+
+
+def test_values_after_a_double_dash_stay_as_they_are():
+    assert earlier.arguments_of("compare", ["--no_plot", "--", "--results-dir"]) == ["--no_plot", "--", "--results-dir"]
+
+
+def test_an_option_that_never_was_is_still_refused(capsys):
+    assert run("passes", "--num_stepz", "3") == 2
+    assert "No such option: --num-stepz" in capsys.readouterr().err
+
+
+# Names of commands
+
+
+def test_the_overview_finds_old_studies_under_the_commands_that_replaced_them(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, command in (
+        ("benchmark_separate", "passes"),
+        ("warmup_comparison", "warmup"),
+        ("benchmark_large_models", "sweep"),
+        ("extract_primus_metrics", "extract"),
+    ):
+        place = next(number for number, line in enumerate(lines) if name in line)
+        assert lines[place - 1].split()[0] == command
+
+
+@pytest.mark.parametrize("name", [name for names in earlier.COMMANDS.values() for name in names])
+def test_every_old_name_runs_its_command(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert main([f"{name}.py", "--help"]) == 0
+    assert f"Usage: tprimat {name}" in capsys.readouterr().out
+
+
+def test_an_old_door_of_one_model_keeps_its_model():
+    assert parsed("pretrain")["model"] == "llama"
+    assert parsed("pretrain_qwen")["model"] == "qwen"
+
+
+# The studies themselves
+
+
+def test_a_command_line_of_the_separate_pass_study_runs_and_saves_where_its_guide_says(folder):
+    assert run("benchmark_separate", *SMALL, "--forward_only") == 0
+    saved = folder / "results" / "profiling_benchmarking_separate.csv"
+    (row,) = csv.DictReader(saved.read_text().splitlines())
+    assert (row["d_model"], row["pass"], row["num_trials"]) == ("32", "forward", "2")
+    first = saved.read_bytes()
+    assert run("benchmark_separate", *SMALL, "--forward_only") == 0
+    (kept,) = (folder / "results" / "history").iterdir()
+    assert kept.read_bytes() == first
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "md"])
+def test_output_with_an_ending_is_that_file(folder, ending):
+    file = folder / "new" / f"mine.{ending}"
+    assert run("passes", *SMALL, "--forward_only", "--output", file) == 0
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    text = file.read_text()
+    if ending == "json":
+        assert json.loads(text)[0]["d_model"] == 32
+    else:
+        assert "forward" in text
+
+
+# --output elsewhere
+
+
+@pytest.fixture
+def results(folder):
+    place = folder / "benchmark_results"
+    store.save(plausible.result("h100"), place, stamp="1")
+    store.save(plausible.result("mi300x"), place, stamp="1")
+    return place
+
+
+@pytest.mark.usefixtures("results")
+def test_compare_finds_the_folder_of_earlier_tools(folder):
+    assert run("compare", "--no-plot", "--output", "report") == 0
+    assert (folder / "report" / "comparison.json").is_file()
+    assert run("enhance", "--no-plot", "--output", "report") == 0
+    assert (folder / "report" / "enhanced_metrics.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "holds"),
+    [
+        ("compare", "report.md", "# Training benchmark comparison"),
+        ("compare", "figures.csv", "tokens_per_second_per_gpu"),
+        ("compare", "figures.json", '"sides"'),
+        ("enhance", "money.md", "# Efficiency, cost"),
+        ("enhance", "money.json", '"enhanced_metrics"'),
+        ("enhance", "money.csv", "cost_usd_per_trillion_tokens"),
+        ("analyze", "found.json", '"files"'),
+        ("analyze", "found.csv", "tokens_per_second"),
+        ("analyze", "found.md", "| llama |"),
+    ],
+)
+def test_a_report_can_be_one_file(results, folder, command, name, holds):
+    for flag in ("--output", "--output-dir"):
+        target = folder / f"{command}{flag}" / name
+        assert run(command, results, flag, target) == 0
+        assert holds in target.read_text()
+        assert [path.name for path in target.parent.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "md"])
+def test_extract_writes_the_file_that_is_named(folder, ending):
+    write_log(folder / "training_llama.log")
+    target = folder / f"one.{ending}"
+    assert run("extract", "training_llama.log", "--output", target) == 0
+    assert "llama" in target.read_text()
+    assert not (folder / "output").exists()
+
+
+def test_benchmark_writes_the_file_that_is_named(folder, monkeypatch, capsys):
+    laptop = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: laptop)
+    monkeypatch.setattr(sys, "argv", ["benchmark.py"])
+    for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    write_log(folder / "training_llama.log")
+    assert run("run", "--model", "llama", "--output", "results.json") == 0
+    assert store.load(folder / "results.json").model.name == "llama"
+    assert list((folder / "output" / "history").glob("*.json"))
+    assert run("run", "--output", "results.json") == 2
+    assert "one file for 3 results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "enhance", "extract", "analyze", "run", "passes"])
+def test_a_folder_that_is_called_like_a_file_is_refused(results, folder, command, capsys):
+    (folder / "taken.json").mkdir()
+    arguments = [results] if command in ("compare", "enhance", "extract", "analyze") else []
+    assert run(command, *arguments, "--output", "taken.json", *(["--model", "llama"] if command == "run" else [])) == 2
+    assert "taken.json: is a folder" in capsys.readouterr().err
