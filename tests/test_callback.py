@@ -130,6 +130,7 @@ def test_accumulation_under_nemo_comes_from_its_sizes_and_not_from_the_batch_hoo
     sizes = (config.micro_batch_size, config.global_batch_size, config.data_parallel_size)
     assert sizes == (1, 4, 1)
     assert config.gradient_accumulation_steps == 4
+    assert any("NeMo is tuned for NVIDIA GPUs and ran on CPU" in warning for warning in callback.result.warnings)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,20 @@ def test_nemo_is_refused_where_there_is_no_nvidia_gpu():
         nemo.check(spec, LAPTOP)
 
 
+MI300X = Machine(
+    platform="amd", gpu_info=GpuInfo(device_name="AMD Instinct MI300X", device_count=8, total_memory_gb=206.0), host="x"
+)
+
+
+@pytest.mark.parametrize("machine", [MI300X, LAPTOP], ids=["amd", "cpu"])
+def test_nemo_off_nvidia_is_allowed_where_it_is_installed_and_labelled(machine, trained, monkeypatch, capsys):
+    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: machine)
+    assert main(["pretrain"], defaults={"model": "llama"}) == 0
+    (spec,) = trained
+    assert (spec.platform, spec.preset) == (machine.platform, "full")
+    assert "warning: engine: NeMo is tuned for NVIDIA GPUs and ran on" in capsys.readouterr().err
+
+
 def test_every_model_has_a_recipe_and_a_converter():
     assert set(nemo_recipe.RECIPES) == set(conversion.KINDS) == set(MODELS)
 

@@ -110,5 +110,20 @@ def test_what_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint)
 def test_only_an_engine_that_trains_can_be_profiled():
     with pytest.raises(profiling.UsageError, match="reading logs has nothing to profile"):
         profiling.check("nsys", ENGINES["logs"])
-    with pytest.raises(profiling.UsageError, match="only with --engine torch"):
-        profiling.check("torch", ENGINES["nemo"])
+    with pytest.raises(profiling.UsageError, match="only with --engine torch or nemo"):
+        profiling.check("torch", ENGINES["bridge"])
+    profiling.check("torch", ENGINES["nemo"])
+
+
+def test_a_lightning_profiler_writes_the_steps_after_the_warm_up(tmp_path):
+    torch_profile = pytest.importorskip("tensorprimat.engines.torch_profile")
+    profiler = torch_profile.StepProfiler(stem=str(tmp_path / "p"), first_step=1)
+    for batch in range(5):
+        for action in ("other", torch_profile.STEP_ACTION):
+            profiler.start(action)
+            torch_profile.torch.ones(4).exp() if batch else torch_profile.torch.ones(4).tanh()
+            profiler.stop(action)
+    table = (tmp_path / "p.txt").read_text()
+    assert "aten::exp" in table
+    assert "aten::tanh" not in table
+    assert json.loads(gzip.decompress((tmp_path / "p.trace.json.gz").read_bytes()))["traceEvents"]

@@ -130,6 +130,7 @@ def command(
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS
     from tensorprimat.engines import ENGINES, nemo, prepare
+    from tensorprimat.engines.nemo_recipe import NVIDIA_RECIPE
     from tensorprimat.machine.platform import detect
 
     if model not in MODELS:
@@ -152,11 +153,14 @@ def command(
         precision=precision,
         num_gpus=num_gpus,
         num_nodes=num_nodes,
+        preset="full",
         recompute="full" if recompute else None,
     )
     spec = prepare.spec_of(model, wanted, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(output)})
     prepare.check_spec(engine, spec, machine)
+    if machine.platform != "nvd":
+        print(f"warning: {NVIDIA_RECIPE.format(machine=machine.label)}", file=sys.stderr)
     if dry_run:
         return _show(spec, machine)
     nemo.train(spec)

@@ -29,6 +29,7 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.core.units import GB
 from tensorprimat.engines import facts
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
+from tensorprimat.engines.nemo_recipe import NVIDIA_RECIPE
 from tensorprimat.machine import environment, platform
 
 
@@ -72,6 +73,8 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
             "versions": environment.versions(),
         }
     )
+    if facts.is_nemo(trainer) and machine.platform != "nvd":
+        warnings.append(NVIDIA_RECIPE.format(machine=machine.label))
     if facts.is_nemo(trainer) and config.gradient_accumulation_steps is None:
         config = config.model_copy(update={"gradient_accumulation_steps": facts.accumulation(trainer, config)})
     for name, value in found.items():

@@ -20,7 +20,7 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import cluster, endings, importable, nemo_recipe
+from tensorprimat.engines import ENGINES, cluster, endings, importable, nemo_recipe
 from tensorprimat.machine.platform import Machine
 
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
@@ -52,7 +52,7 @@ def unavailable() -> str | None:
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where NeMo cannot run the spec here."""
     spec.check()
-    if machine.platform != "nvd":
+    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # where NeMo is installed, it is asked
         raise UsageError(
             f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try --engine torch"
         )

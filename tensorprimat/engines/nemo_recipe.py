@@ -13,9 +13,16 @@ from typing import Any
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import profiling
 
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
 """Our model → its recipe in nemo.collections.llm."""
+
+NVIDIA_RECIPE = (
+    "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
+    "device. benchmark.py --engine torch runs the same code on every vendor"
+)
+"""The label of a run elsewhere: NeMo on ROCm exists, its recipes are NVIDIA's all the same."""
 
 PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
 """Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
@@ -42,6 +49,8 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
         recipe.model.config.recompute_granularity = "full"
         recipe.model.config.recompute_method = "uniform"
         recipe.model.config.recompute_num_layers = 1
+    if profiling.STEM in spec.options:
+        recipe.trainer.profiler = _profiler(run, spec)
     recipe.trainer.callbacks = [*(recipe.trainer.callbacks or []), callback(run, spec, result_file)]
     return recipe
 
@@ -74,6 +83,12 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
         training_config=said,
         result_file=result_file,
     )
+
+
+def _profiler(run: Any, spec: RunSpec) -> Any:
+    from tensorprimat.engines.torch_profile import StepProfiler
+
+    return run.Config(StepProfiler, stem=spec.options[profiling.STEM], first_step=spec.warmup_steps)
 
 
 def _set_parallelism(recipe: Any, spec: RunSpec) -> None:

@@ -78,7 +78,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         "micro_batch_size": preset.micro_batch_size,
         "global_batch_size": _default_batch(preset, engine, num_gpus * wanted.num_nodes),
         "sequence_length": preset.sequence_length,
-        "precision": "fp32" if platform == "cpu" else "bf16",
+        "precision": "fp32" if platform == "cpu" and engine.name == "torch" else "bf16",
         **configured,
         "model": model,
         "preset": preset.name,

@@ -13,10 +13,12 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.engines import Engine
 
 STEM = "profile"
-"""Option of a RunSpec: where the torch engine's own profile goes, as a path without ending."""
+"""Option of a RunSpec: where PyTorch's own profile goes, as a path without ending."""
 
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
-"""What --profile takes, and the program that it needs; None for PyTorch's own, inside the torch engine."""
+"""What --profile takes, and the program that it needs; None for PyTorch's own, inside the engine."""
+INSIDE = ("torch", "nemo")
+"""Engines that PyTorch's own profiler can be put into."""
 _WHERE = {
     "nsys": "install NVIDIA Nsight Systems, or run in NVIDIA's PyTorch container",
     "rocprof": "install ROCm's rocprofiler-sdk, or run in AMD's PyTorch container",
@@ -30,9 +32,10 @@ def check(name: str, engine: Engine) -> None:
     if engine.module is None:
         raise UsageError(f"--profile {name}: reading logs has nothing to profile; give an --engine that trains")
     program = PROGRAMS[name]
-    if program is None and engine.name != "torch":
+    if program is None and engine.name not in INSIDE:
         raise UsageError(
-            f"--profile torch: only with --engine torch; --engine {engine.name} has --profile nsys, rocprof"
+            f"--profile torch: only with --engine {' or '.join(INSIDE)}; --engine {engine.name} has --profile nsys, "
+            "rocprof"
         )
     if program is not None and shutil.which(program) is None:
         raise UsageError(f"--profile {name}: {program} is not installed; {_WHERE[name]}")

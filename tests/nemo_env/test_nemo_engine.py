@@ -46,7 +46,7 @@ def test_a_recipe_of_ours_in_fp8_survives_serialisation_with_our_callback(model,
     spec = RunSpec(
         model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
         sequence_length=8192, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, platform="nvd",
-        output_dir=str(tmp_path),
+        output_dir=str(tmp_path), options={"profile": str(tmp_path / "profile")},
     )  # fmt: skip
     recipe = nemo_recipe.build(spec)
     serialiser = ZlibJSONSerializer()
@@ -132,6 +132,21 @@ def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp
     (tmp_path / "train.log").write_text(shown.stdout + shown.stderr)
     agrees(result, logs.read(tmp_path / "train.log"))
     assert not [warning for warning in result.warnings if warning.startswith("memory:")]
+
+
+PROFILED = """
+import tiny
+from tensorprimat.engines import nemo, nemo_recipe
+spec = tiny.spec("llama", {folder!r}).model_copy(update={{"options": {{"profile": {folder!r} + "/profile"}}}})
+nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
+"""
+
+
+def test_the_torch_profiler_looks_at_steps_of_a_nemo_training(shim, tmp_path):
+    shown = python(shim, "-c", PROFILED.format(folder=str(tmp_path)))
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    assert "aten::" in (tmp_path / "profile.txt").read_text()
+    assert (tmp_path / "profile.trace.json.gz").stat().st_size > 0
 
 
 LIVE = """
