@@ -479,3 +479,20 @@ def test_a_run_to_the_quality_target_has_its_time_and_samples(shared, file, benc
     assert (said.benchmark, said.quality_target, result.training_config.peft) == (benchmark, target, peft)
     assert run.samples_to_train == samples
     assert run.time_to_train_seconds / 60 == pytest.approx(minutes, abs=0.01)
+
+
+def test_rows_that_tell_where_their_block_began_measure_the_steps_up_to_the_next(tmp_path):
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    sizes = (1536, 384, 384, 384)
+    for block, size in enumerate(sizes):
+        began = sum(sizes[:block])
+        journal.say("block_start", samples_count=began)
+        journal.track({"throughput": 8.0, "train_step_time": 1.0}, size / 8.0, step=began)
+        journal.say("block_stop", samples_count=began)
+        journal.say("eval_start", samples_count=began + size)
+        journal.say("eval_stop", None, 9.0, samples_count=began + size)
+    journal.say("run_stop", None, 0.0, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert [step.covers for step in result.steps] == [192, 48, 48, 48]
+    assert result.audit.ratio == pytest.approx(1.0)

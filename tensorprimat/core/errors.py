@@ -3,8 +3,9 @@
 TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
 ├── InputError            (2)   a file that cannot be read as what it should be
-│   └── NotALogError      (2)   a readable file that holds no usable step timing
-│       └── NoFormatError (2)   a text in which no known format recognises anything
+│   ├── NotALogError      (2)   a readable file that holds no usable step timing
+│   │   └── NoFormatError (2)   a text in which no known format recognises anything
+│   └── ContradictionError(2)   a log whose own clock contradicts what was read from it
 ├── MissingPackageError   (2)   an optional dependency is not installed
 └── RunError              (1)   training started, or should have, and did not finish
     └── OutOfMemoryError  (1)   the device's memory was not enough
@@ -55,6 +56,10 @@ class InputError(TensorPrimatError):
 
 class NotALogError(InputError):
     """The file is readable but no known format finds usable step timing in it."""
+
+
+class ContradictionError(InputError):
+    """A log whose own clock contradicts what was read from it, so that no figure of it can be trusted."""
 
 
 class NoFormatError(NotALogError):

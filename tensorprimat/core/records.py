@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
 from tensorprimat.core.units import rounded, significant
 
@@ -262,6 +263,24 @@ class Run(RoundedRecord):
     """Why an incomplete run ended: interrupted, out of memory, crashed …"""
 
 
+class Audit(RoundedRecord):
+    """The work that was read, held against the log's own clock: see core.audit."""
+
+    clock: str | None = None
+    """Which clock of the log: run_start to run_stop, train_runtime, the dates of the rows …"""
+    work: Figure = None
+    """Work between the two readings of the clock, in `work_unit`."""
+    work_unit: Literal["tokens", "samples", "steps"] = "steps"
+    clock_seconds: Figure = None
+    """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
+    ratio: Figure = None
+    """The headline's rate over work / clock_seconds; 1 where they agree."""
+    explained_by: tuple[str, ...] = ()
+    """What makes the difference, with its seconds: "start-up 212 s"."""
+    unexplained_seconds: Figure = None
+    """Seconds that nothing explains, rounding aside; negative where the clock counts less than the rows."""
+
+
 class Source(Record):
     """A file that figures were read from."""
 
@@ -392,6 +411,8 @@ class Result(Record):
     power_metrics: PowerMetrics | None = None
     runs: tuple[Run, ...] = ()
     provenance: Provenance = Field(default_factory=Provenance)
+    audit: Audit | None = None
+    """Outcome of the closing audit of a log; None where the log has no clock of its own."""
     warnings: tuple[str, ...] = ()
     """One sentence each, led by what it is about: "memory_metrics: …"."""
     series_file: str | None = None
@@ -399,6 +420,8 @@ class Result(Record):
     series_sha256: str | None = None
     """SHA-256 of that file; None in results of older versions."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
+    evidence: Evidence = Field(exclude=True, default_factory=Evidence)
+    """What the log's own clock says, from reading a log to its audit."""
 
     _from_json = model_validator(mode="before")(_read_steps)
 

@@ -119,6 +119,7 @@ def amended(result: Result, given: Given) -> Result:
                 "model": model,
                 "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
                 "steps": steps,
+                "audit": result.audit if given.warmup_steps is None else None,
                 "performance_metrics": figures
                 if figures.basis != "reported_means"
                 else with_rates(figures, config, before=before),

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprimat.core import audit
 from tensorprimat.core.checks import warnings_about
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.records import (
     MemoryMetrics,
     PerformanceMetrics,
@@ -353,6 +355,8 @@ def pool(results: Sequence[Result]) -> Result:
                 "complete": all(result.complete for result in results),
                 "host_memory_peak_gb": max(peaks, default=None),
                 "memory_metrics": _pooled_memory(results),
+                "audit": audit.pooled([result.audit for result in results]),
+                "evidence": Evidence(),
                 "warnings": _unique(tuple(warnings)),
             }
         )

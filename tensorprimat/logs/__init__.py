@@ -15,6 +15,7 @@ from tensorprimat.core.errors import InputError, NoFormatError, NotALogError, Us
 from tensorprimat.core.records import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import (
+    auditing,
     deepspeed,
     endings,
     excel,
@@ -114,8 +115,9 @@ def read(
 
     given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted;
     segment: number of the one training to read, of a log that holds several.
-    Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported, InputError
-    for what cannot be read at all, UsageError for an unknown format.
+    Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported,
+    ContradictionError where its own clock contradicts them, InputError for what cannot be read at all, UsageError for
+    an unknown format.
     """
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
@@ -145,7 +147,7 @@ def _with_something(log: Log, format: Format, results: list[Result]) -> list[Res
     telling = [result for result in results if joining.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
-    return telling
+    return [auditing.audited(result, log.name) for result in telling]
 
 
 def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:

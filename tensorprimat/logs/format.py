@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.records import Platform, Result, SegmentFacts
 from tensorprimat.core.stated import Given
 from tensorprimat.core.steps import Steps
@@ -47,6 +48,8 @@ class Reading:
     """Why the run ended early, from the log: traceback, cancelled, out of memory …"""
     timing: Literal["reported", "timestamps"] = "reported"
     """Times are the framework's own, or follow from the moments at which rows were written."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """What the log's own clock says, for the closing audit; the dates of rows are in the steps."""
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)

@@ -100,6 +100,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             ),
             warnings=tuple(dict.fromkeys(warnings)),
             steps=stated.with_work(said.steps, config),
+            evidence=said.evidence,
         )
     )
 

@@ -32,7 +32,7 @@ from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import mlperf_system
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.mlperf_rows import Block, Row, Run, steps_of
+from tensorprimat.logs.mlperf_rows import Block, Row, Run, evidence_of, steps_of
 from tensorprimat.logs.rows import LONGEST_STEP_SECONDS
 from tensorprimat.logs.text import Log
 
@@ -120,9 +120,9 @@ def _read(log: Log) -> Reading:
     mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
-    reading.steps = Steps.of(
-        step for number, run in enumerate(content.runs) for step in steps_of(run, number, batch, length)
-    )
+    steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number, batch, length)]
+    reading.steps = Steps.of(steps)
+    reading.evidence = evidence_of(content.runs, steps, batch)
     _report_rates(reading, content.runs, batch, length)
     return reading
 
@@ -186,8 +186,11 @@ def _content(log: Log) -> _Content:
             block.stopped, block.last, block.line = event.time, _counts(event), event.line
         elif event.key == "eval_start":
             evaluation = event.time
-        elif event.key == "eval_stop" and evaluation is not None:
-            run.evaluations.append((evaluation, event.time))
+            run.evaluation_lines.append(event.line)
+        elif event.key == "eval_stop":
+            run.evaluation_lines.append(event.line)
+            if evaluation is not None:
+                run.evaluations.append((evaluation, event.time))
             evaluation = None
         elif event.key == "init_start":
             content.ranks += run.started is None  # of the first run only

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
+from tensorprimat.core.clocks import Clock, Evidence
 from tensorprimat.core.steps import Step
 
+MOST_UNCOUNTED = 0.2  # of the time of all blocks
 SAME_STEP = 0.5  # what a block's mean leaves for the steps without a row must be a step time like the others
 
 
@@ -55,13 +57,13 @@ class Block:
     def samples(self, batch: int | None, length: int | None) -> float | None:
         """Return the samples trained in the block, or None if the marks do not tell.
 
-        Steps tell it best. samples_count is a progress in some logs and the size of the block in others.
+        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
         """
         if "step" in self.first and "step" in self.last and batch:
             return _positive((self.last["step"] - self.first["step"]) * batch)
         if "samples_count" in self.last:
             before, after = self.first.get("samples_count", 0.0), self.last["samples_count"]
-            return _positive(after - before if after > before else after if before == after else None)
+            return _positive(after - before)
         tokens = self.first.get("epoch_count")
         return _positive(tokens / length) if tokens and length else None
 
@@ -78,6 +80,7 @@ class Run:
     rows: list[Row] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     evaluations: list[tuple[float, float]] = field(default_factory=list)
+    evaluation_lines: list[int] = field(default_factory=list)
 
     def beginning_of(self, row: Row, before: Row | None) -> float | None:
         """When the steps of a row began: with its block, or at the row before it."""
@@ -240,12 +243,56 @@ def _covers(
     covers = [max(1, round((b - a) / unit)) if whole else 0 for a, b, whole in known if a is not None and b is not None]
     if rows[0].line in partial:
         return [0, *covers], 0
+    if rows[0].of_block and positions[0] == 0 and len(covers) == len(rows) - 1:  # rows tell where their block began
+        left = (run.samples or 0.0) / batch - (positions[-1] or 0.0) / unit
+        return [*covers, round(left) if left >= 1 else round(by_clock[-1])], 0
     first = max(0, round((positions[0] or 0) / unit))
     from_the_start = 0 < first <= 1 + 1.5 * by_clock[0]  # else training was resumed: the time before was another run's
     covers.insert(0, first if from_the_start else usual)
     if len(covers) != len(rows):  # some rows do not say how far they are
         return [round(steps) for steps in by_clock], 0
     return covers, max(0, first - covers[0])
+
+
+def evidence_of(runs: Sequence[Run], steps: Sequence[Step], batch: int | None) -> Evidence:
+    """What the marks say about time and work of each run. steps: of all runs, as read."""
+    clocks = []
+    for number, run in enumerate(runs):
+        if run.started is None or run.stopped is None or run.stopped <= run.started:
+            continue
+        counted = [step for step in steps if step.run == number and step.covers]
+        own = sum(step.covers * (_own_seconds(step) or math.nan) for step in counted)
+        stops = [block.stopped for block in run.blocks if block.stopped is not None]
+        closed = bool(stops) and len(stops) == len(run.blocks)
+        spent = [("evaluation", run.evaluated_seconds(run.started, run.stopped))]
+        if closed and own < math.inf:
+            inside = sum((block.stopped or 0.0) - block.started for block in run.blocks)
+            spent.append(("start-up", run.blocks[0].started - run.started))
+            spent.append(("inside blocks but in no row", _plausible(inside - own, inside)))
+            outside = run.stopped - run.blocks[0].started - inside - spent[0][1]
+            spent.append(("between and after blocks", outside))
+        clocks.append(
+            Clock(
+                name="run_start to run_stop",
+                seconds=run.stopped - run.started,
+                steps=run.samples / batch if run.samples and batch else None,
+                spent=tuple((what, seconds) for what, seconds in spent if seconds > 0),
+                tells_all=closed or bool(run.evaluations),
+                run=number,
+            )
+        )
+    announced = {line: "validation" for run in runs for line in run.evaluation_lines}
+    return Evidence(clocks=tuple(clocks), announced=announced)
+
+
+def _own_seconds(step: Step) -> float | None:
+    rate = step.reported_samples_per_second
+    return step.seconds or (step.samples / rate if step.samples and rate else None)
+
+
+def _plausible(uncounted: float, inside: float) -> float:
+    """Time of blocks that no row counts (synchronisation, a checkpoint); 0 where it would make another step time."""
+    return uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0
 
 
 def _positive(value: float | None) -> float | None:

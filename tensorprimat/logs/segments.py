@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.records import Result, SegmentFacts
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
@@ -117,8 +118,17 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
         complete=last.complete,
         ended_by=last.ended_by,
         warnings=[*_told(found, measured, picked=picked), *dict.fromkeys(warnings)],
+        evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
+
+
+def _evidence_of(measured: Sequence[Segment]) -> Evidence:
+    """Clocks of the only measured segment; of several, a clock of one says nothing about the rows of another."""
+    if len(measured) == 1:
+        return measured[0].reading.evidence
+    announced = {line: kind for segment in measured for line, kind in segment.reading.evidence.announced.items()}
+    return Evidence(announced=announced)
 
 
 def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[SegmentFacts, ...]:

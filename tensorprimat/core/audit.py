@@ -1,0 +1,399 @@
+"""The closing audit of a log: the work that was read, held against the log's own clock.
+
+A headline says how long a step takes. A log says more than once how long it all took: dates of rows, run_start and
+run_stop, train_runtime. `audit` multiplies the headline by the steps between two readings of such a clock and names
+what the clock holds besides: start-up, evaluation, checkpoints, pauses between rows. What is left is a contradiction:
+of more than WARNED it is a warning, of more than REFUSED no figure of this log can be trusted.
+
+Where time passes unevenly between rows the excess of single rows is a pause. An excess that most rows share is none: it
+says that a row's time is not the time of its steps. Dates that leave rows too little time never refuse a log: a
+collector may have dated the lines when it copied them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core.clocks import Clock
+from tensorprimat.core.records import Audit, Result
+from tensorprimat.core.steady import LONGEST
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
+
+TOLD = 0.01  # a headline nearer to the clock needs no explanation
+WARNED = 0.03
+REFUSED = 0.20
+FEWEST_ROWS = 8  # with dates; of fewer, one slow print or pause decides
+PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
+LEAST_SECONDS = 1.0  # between two marks a log spends so much on printing and stopping
+UNTIMED_SHARE = 0.20  # of the steps: so many may stand before the first row with a time
+DATES = "the dates of the rows"
+NAMES = {"validation": "evaluation", "checkpoint": "checkpoint"}
+
+
+class Selected(Protocol):
+    """What the audit needs of core.summary.Selection."""
+
+    @property
+    def run(self) -> int: ...
+    @property
+    def of_run(self) -> np.ndarray: ...
+    @property
+    def rows(self) -> np.ndarray: ...
+    @property
+    def segment(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One clock against the headline."""
+
+    clock: str
+    steps: float
+    rows_steps: float
+    """Steps that the rows add up to, where the log counts them too."""
+    seconds: float
+    """Of the clock, evaluation and checkpoints that the log tells taken out."""
+    expected: float
+    """Seconds of the same steps at the measured pace."""
+    explained: tuple[tuple[str, float], ...]
+    """(what, seconds) that the clock holds above what is expected."""
+    taken_out: tuple[tuple[str, float], ...]
+    slack: float
+
+    @property
+    def ratio(self) -> float:
+        """The headline's rate over the clock's."""
+        return self.seconds / self.expected
+
+    @property
+    def unexplained(self) -> float:
+        """Seconds that nothing explains, rounding aside; negative where the clock counts less than the rows."""
+        left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
+        return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, LEAST_SECONDS))
+
+    @property
+    def contradiction(self) -> float:
+        """The unexplained share of the larger of the two; of steps where the rows hold more than the log counts."""
+        return max(abs(self.unexplained) / max(self.seconds, self.expected), 1 - self.steps / self.rows_steps)
+
+
+def findings(result: Result, selections: Sequence[Selected]) -> list[Finding]:
+    """Hold every clock of every run against the headline; empty where a log has no clock, or no measured row."""
+    steps, config = result.steps, result.training_config
+    batch, length = config.global_batch_size, config.sequence_length
+    if batch and not steps.has("samples"):
+        steps = steps.replace(samples=float(batch))
+    if batch and length and not steps.has("tokens"):
+        steps = steps.replace(tokens=steps.column("samples") * length)
+    own = own_seconds(steps, config.num_gpus)
+    found = []
+    for selection in selections:
+        rows = _Rows.of(steps, selection, own, result.evidence.announced)
+        if rows is None:
+            continue
+        found += [
+            finding
+            for clock in result.evidence.clocks
+            if clock.run == selection.run
+            if (finding := rows.against(clock))
+        ]
+        if dated := rows.against_dates():
+            found.append(dated)
+    return found
+
+
+def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
+    """Seconds that each row says its steps took, from its time or from its rate; NaN where neither tells. (rows,)"""
+    covers = steps.column("covers").astype(np.float64)
+    seconds: FloatArray = steps.column("seconds") * covers
+    for rate, work, factor in (
+        ("reported_samples_per_second", "samples", 1),
+        ("reported_tokens_per_second", "tokens", 1),
+        ("reported_tokens_per_second_per_gpu", "tokens", gpus),
+        ("reported_samples_per_second_per_gpu", "samples", gpus),
+    ):
+        if factor and steps.has(rate) and steps.has(work) and not np.isfinite(seconds).all():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                derived = covers * steps.column(work) / (steps.column(rate) * factor)
+            seconds = np.where(np.isfinite(seconds), seconds, derived)
+    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, np.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Rows of the measured segment of one run."""
+
+    work: FloatArray
+    """Steps of each row, weighted where the batch grows; (rows,)."""
+    steps: FloatArray
+    own: FloatArray
+    distance: FloatArray
+    """Weighted steps from the row before to this one, rows that are missing included."""
+    ended_at: FloatArray
+    interrupted: np.ndarray
+    announced: NDArray[np.int8]
+    measured_from: int
+    pace: float
+    """Measured seconds of one weighted step."""
+
+    @classmethod
+    def of(cls, steps: Steps, selection: Selected, own: FloatArray, announced: Mapping[int, str]) -> _Rows | None:
+        covers = steps.column("covers")
+        wanted = (steps.column("segment")[selection.of_run] == selection.segment) & (covers[selection.of_run] > 0)
+        inside = selection.of_run if wanted.all() else selection.of_run[wanted]
+        weight = _weights(steps)
+        measured = own[selection.rows]
+        timed = np.isfinite(measured)
+        amount = float((covers[selection.rows] * weight[selection.rows])[timed].sum())
+        if not amount or not len(inside):
+            return None
+        index, counted = steps.column("index")[inside], covers[inside].astype(np.float64)
+        apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
+        rows = cls(
+            work=counted * weight[inside],
+            steps=counted,
+            own=own[inside],
+            distance=apart * weight[inside],
+            ended_at=steps.column("ended_at")[inside],
+            interrupted=steps.column("interrupted_by")[inside],
+            announced=_announced(steps.column("line")[inside], announced),
+            measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
+            pace=float(measured[timed].sum()) / amount,
+        )
+        return rows._grouped(-(-len(inside) // LONGEST)) if len(inside) > LONGEST else rows
+
+    def _grouped(self, size: int) -> _Rows:
+        """Sums of every `size` neighbouring rows: of millions, the audit looks at a hundred thousand."""
+        starts = np.arange(0, len(self.own), size)
+        ends = np.append(starts[1:], len(self.own)) - 1
+        return replace(
+            self,
+            work=np.add.reduceat(self.work, starts),
+            steps=np.add.reduceat(self.steps, starts),
+            own=np.add.reduceat(self.own, starts),
+            distance=np.add.reduceat(self.distance, starts),
+            ended_at=self.ended_at[ends],
+            interrupted=np.maximum.reduceat(self.interrupted, starts),
+            announced=np.maximum.reduceat(self.announced, starts),
+            measured_from=self.measured_from // size,
+        )
+
+    def against(self, clock: Clock) -> Finding | None:
+        """One clock that the log states for the whole run."""
+        steps = clock.steps or float(self.steps.sum())
+        expected = self.pace * float(self.work.sum()) * steps / float(self.steps.sum())
+        seconds = clock.seconds - sum(spent for what, spent in clock.spent if what in NAMES.values())
+        if expected <= 0 or seconds <= 0:
+            return None
+        taken_out = tuple((what, spent) for what, spent in clock.spent if what in NAMES.values())
+        explained = [(what, spent) for what, spent in clock.spent if what not in NAMES.values()]
+        explained += self._unusual_rows()
+        explained += [] if clock.tells_all else self._pauses()
+        untimed = steps - float(self.steps[np.isfinite(self.own)].sum())
+        if 0 < untimed <= UNTIMED_SHARE * steps:
+            left = seconds - expected - sum(spent for _, spent in explained)
+            explained += [("start-up", left)] if left > 0 else []
+        return Finding(
+            clock=clock.name,
+            steps=steps,
+            rows_steps=float(self.steps.sum()),
+            seconds=seconds,
+            expected=expected,
+            explained=_summed(explained, seconds),
+            taken_out=taken_out,
+            slack=clock.resolution,
+        )
+
+    def against_dates(self) -> Finding | None:
+        """The dates of the rows, from the first to the last that has one."""
+        dated = np.flatnonzero(np.isfinite(self.ended_at))
+        if len(dated) < FEWEST_ROWS or (np.diff(self.ended_at[dated]) < 0).any():
+            return None
+        first, last = int(dated[0]), int(dated[-1])
+        after = slice(first + 1, last + 1)
+        seconds = float(self.ended_at[last] - self.ended_at[first])
+        expected = self.pace * float(self.distance[after].sum())
+        if seconds <= 0:
+            return None
+        return Finding(
+            clock=DATES,
+            steps=float(self.steps[after].sum()),
+            rows_steps=float(self.steps[after].sum()),
+            seconds=seconds,
+            expected=expected,
+            explained=_summed([*self._unusual_rows(start=first + 1), *self._pauses()], seconds),
+            taken_out=(),
+            slack=2 * _resolution(self.ended_at[dated]),
+        )
+
+    def _unusual_rows(self, start: int = 0) -> list[tuple[str, float]]:
+        """Seconds above the measured pace in rows that are not measured: warm-up, and what holds an interruption."""
+        excess = np.nan_to_num(self.own - self.pace * self.work)
+        position = np.arange(len(excess))
+        warm_up = (position >= start) & (position < self.measured_from)
+        found = [("start-up", float(excess[warm_up].sum()))]
+        for code, name in enumerate(INTERRUPTIONS):
+            rows = (self.interrupted == code) & (position >= max(start, self.measured_from))
+            if name and rows.any():
+                found.append((NAMES[name], float(excess[rows].sum())))
+        return [(what, seconds) for what, seconds in found if seconds]
+
+    def _pauses(self) -> list[tuple[str, float]]:
+        """Time between the dates of two rows that the later row does not count."""
+        if not np.isfinite(self.ended_at).any():
+            return []
+        gap = np.diff(self.ended_at, prepend=np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = self.own * self.distance / self.work
+            excess = gap - own
+            known = np.isfinite(excess)
+            if not known.any():
+                return []
+            usual = max(0.0, float(np.median((excess / own)[known])))
+            usual = usual if usual > WARNED else 0.0
+            single = known & (excess > np.maximum(2 * _resolution(self.ended_at), PAUSE_SHARE * own) + usual * own)
+        pauses = [("pauses between rows", float((excess - usual * own)[single & (self.announced == 0)].sum()))]
+        for code, kind in enumerate(INTERRUPTIONS):
+            if kind:
+                pauses.append((NAMES[kind], float(excess[known & (self.announced == code) & (excess > 0)].sum())))
+        return [(what, seconds) for what, seconds in pauses if seconds]
+
+
+def _weights(steps: Steps) -> FloatArray:
+    """Work of a step, relative: tokens or samples where they are known of every row; (rows,)."""
+    for name in ("tokens", "samples"):
+        if steps.has(name):
+            amount = steps.column(name)
+            if amount.strides == (0,):  # one value for all
+                break
+            if np.isfinite(amount).all() and (amount > 0).all():
+                return np.asarray(amount / amount[-1])
+    return repeated(1.0, len(steps), np.float64)
+
+
+def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.int8]:
+    """What the log announced between the row before and each row, as positions in INTERRUPTIONS; (rows,)."""
+    kinds = np.zeros(len(lines), np.int8)
+    if announced:
+        places = np.searchsorted(lines, list(announced))
+        inside = places < len(lines)
+        codes = np.array([INTERRUPTIONS.index(kind) for kind in announced.values()], np.int8)
+        kinds[places[inside]] = codes[inside]
+    return kinds
+
+
+def _resolution(dates: FloatArray) -> float:
+    """Seconds to which dates are printed: a second, or a millisecond."""
+    known = dates[np.isfinite(dates)]
+    return 1.0 if len(known) and (known == np.round(known)).all() else 1e-3
+
+
+def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple[str, float], ...]:
+    """Each reason once, without what is too small to matter beside the clock."""
+    sums: dict[str, float] = defaultdict(float)
+    for what, seconds in explained:
+        sums[what] += seconds
+    return tuple((what, seconds) for what, seconds in sums.items() if abs(seconds) > TOLD / 5 * clock)
+
+
+def record(found: Sequence[Finding], result: Result) -> Audit | None:
+    """The outcome for the result: the clock that the log states if it states one, else the dates of the rows."""
+    if not found:
+        return None
+    name = found[0].clock
+    runs = [finding for finding in found if finding.clock == name]
+    steps, seconds = sum(run.steps for run in runs), sum(run.seconds for run in runs)
+    amount, unit = _amount(result)
+    told: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for what, spent in run.taken_out:
+            told[f"{what}, taken out of the clock"] += spent
+        for what, spent in run.explained:
+            told[what] += spent
+    return Audit(
+        clock=name,
+        work=steps * amount,
+        work_unit=unit,
+        clock_seconds=seconds,
+        ratio=seconds / sum(run.expected for run in runs),
+        explained_by=tuple(_said(what, spent) for what, spent in told.items()),
+        unexplained_seconds=sum(run.unexplained for run in runs),
+    )
+
+
+def _amount(result: Result) -> tuple[float, Literal["tokens", "samples", "steps"]]:
+    config = result.training_config
+    if result.performance_metrics.tokens_per_step:
+        return result.performance_metrics.tokens_per_step, "tokens"
+    return (config.global_batch_size, "samples") if config.global_batch_size else (1.0, "steps")
+
+
+def _said(what: str, seconds: float) -> str:
+    """`start-up 212 s`; the reason of what was taken out follows the seconds."""
+    name, comma, rest = what.partition(", ")
+    return f"{name} {_seconds(seconds)}{comma}{rest}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if abs(seconds) >= 10 else f"{seconds:.2g} s"
+
+
+def contradictions(found: Sequence[Finding]) -> list[str]:
+    """Return a sentence for every clock that leaves too much of the headline unexplained to be silent about."""
+    return [_contradiction(finding) for finding in found if finding.contradiction > WARNED]
+
+
+def refusals(found: Sequence[Finding]) -> list[str]:
+    """Return a sentence for every clock that contradicts the headline so much that no figure can be trusted."""
+    return [
+        _contradiction(finding)
+        for finding in found
+        if finding.contradiction > REFUSED and not (finding.clock == DATES and finding.unexplained < 0)
+    ]
+
+
+def _contradiction(finding: Finding) -> str:
+    if finding.rows_steps > finding.steps * (1 + WARNED):
+        return f"the rows add up to {finding.rows_steps:,.0f} steps, but the log itself counts {finding.steps:,.0f}"
+    known = " and ".join(_said(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
+    return (
+        f"{finding.steps:,.0f} steps take {_seconds(finding.expected)} at the measured pace, but "
+        f"{_seconds(finding.seconds)} by {finding.clock}"
+        + (f" ({known} known)" if known else "")
+        + f": {_seconds(abs(finding.unexplained))} ({finding.contradiction:.0%}) are unexplained".replace("%", " %")
+    )
+
+
+def pooled(audits: Sequence[Audit | None]) -> Audit | None:
+    """The audit of pooled repetitions: sums of work and clock. None where one of them has none, or of another clock."""
+    known = [audit for audit in audits if audit is not None]
+    if len(known) < len(audits) or len({(audit.clock, audit.work_unit) for audit in known}) != 1:
+        return None
+    clock = sum(audit.clock_seconds or 0.0 for audit in known)
+    expected = sum((audit.clock_seconds or 0.0) / (audit.ratio or 1.0) for audit in known)
+    return known[0].model_copy(
+        update={
+            "work": sum(audit.work or 0.0 for audit in known),
+            "clock_seconds": clock,
+            "ratio": clock / expected if expected else None,
+            "explained_by": tuple(
+                f"run {number}: {sentence}" for number, audit in enumerate(known, 1) for sentence in audit.explained_by
+            ),
+            "unexplained_seconds": sum(audit.unexplained_seconds or 0.0 for audit in known),
+        }
+    )
+
+
+def reason(audit: Audit | None) -> str | None:
+    """Why a headline is off the log's own clock, for its own line; None where it is not by more than WARNED."""
+    if audit is None or audit.ratio is None or abs(audit.ratio - 1) <= WARNED:
+        return None
+    side = "above" if audit.ratio > 1 else "below"
+    why = ", ".join(audit.explained_by) or "unexplained"
+    return f"{abs(audit.ratio - 1):.1%} {side} the log's own clock: {why}".replace("%", " %", 1)

@@ -1,0 +1,33 @@
+"""What a log's own clock says about its training, as readers hand it over for the closing audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """What a log's own clock says about one run."""
+
+    name: str
+    """As a sentence names it: "run_start to run_stop", "train_runtime"."""
+    seconds: float
+    steps: float | None = None
+    """Optimizer steps by the log's own count; None for those of the rows."""
+    spent: tuple[tuple[str, float], ...] = ()
+    """(what, seconds) of the clock that are no training and that the log itself tells."""
+    tells_all: bool = False
+    """`spent` holds every pause of the run, so the dates of rows add nothing."""
+    resolution: float = 0.0
+    """Seconds that rounding can hide."""
+    run: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a reader hands over for the audit."""
+
+    clocks: tuple[Clock, ...] = ()
+    announced: Mapping[int, str] = field(default_factory=dict)
+    """Line → "validation" or "checkpoint", for what a log announces between rows whose times leave it out."""

@@ -1,0 +1,171 @@
+"""The closing audit: what the log's own clock says beside the headline, and when it contradicts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core import audit
+from tensorprimat.core.clocks import Clock, Evidence
+from tensorprimat.core.errors import ContradictionError
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import pool, summarise
+from tensorprimat.logs.auditing import audited
+
+START = 1.7e9
+
+
+def rows(times: list[float], dates: list[float] | None = None, **fields: object) -> Steps:
+    """Rows of one step each; dates: seconds since the start."""
+    return Steps.of(
+        Step(
+            index=n,
+            seconds=seconds,
+            ended_at=None if dates is None else START + dates[n - 1],
+            line=10 * n,
+            **fields,  # type: ignore[arg-type]
+        )
+        for n, seconds in enumerate(times, start=1)
+    )
+
+
+def result(steps: Steps, *clocks: Clock, announced: dict[int, str] | None = None, warmup: int | None = None) -> Result:
+    return summarise(
+        Result(
+            platform="nvd",
+            gpu_info=GpuInfo(),
+            model=Model(),
+            training_config=TrainingConfig(global_batch_size=4, sequence_length=100, warmup_steps=warmup),
+            performance_metrics=PerformanceMetrics(),
+            steps=steps,
+            evidence=Evidence(clocks=clocks, announced=announced or {}),
+        )
+    )
+
+
+def test_a_log_without_a_clock_has_no_audit():
+    assert audited(result(rows([3.0, *[1.0] * 9])), "run.log").audit is None
+
+
+def test_a_clock_that_agrees_needs_no_explanation():
+    outcome = audited(result(rows([1.0] * 20), Clock(name="train_runtime", seconds=20.1)), "run.log")
+    assert outcome.audit is not None
+    assert (outcome.audit.clock, outcome.audit.work, outcome.audit.work_unit) == ("train_runtime", 8000.0, "tokens")
+    assert outcome.audit.ratio == pytest.approx(1.005)
+    assert outcome.audit.explained_by == ()
+    assert audit.reason(outcome.audit) is None
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_start_up_explains_what_the_clock_counts_above_the_headline():
+    outcome = audited(result(rows([12.0, *[1.0] * 19]), Clock(name="train_runtime", seconds=31.0)), "run.log")
+    assert outcome.audit.explained_by == ("start-up 11 s",)
+    assert audit.reason(outcome.audit) == "55.0 % above the log's own clock: start-up 11 s"
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_evaluation_that_the_log_times_is_taken_out_of_its_clock():
+    clock = Clock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), tells_all=True)
+    outcome = audited(result(rows([1.0] * 20), clock), "run.log")
+    assert (outcome.audit.clock_seconds, outcome.audit.ratio) == (20.0, 1.0)
+    assert outcome.audit.explained_by == ("evaluation 31 s, taken out of the clock",)
+
+
+def test_what_nothing_explains_is_the_first_warning():
+    outcome = audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=110.0)), "run.log")
+    assert outcome.warnings[0] == (
+        "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
+    )
+    assert audit.reason(outcome.audit) == "10.0 % above the log's own clock: unexplained"
+
+
+@pytest.mark.parametrize("seconds", [60.0, 160.0])
+def test_a_clock_that_contradicts_the_headline_refuses_the_log(seconds):
+    with pytest.raises(ContradictionError, match=r"100 steps take 100 s at the measured pace, but .* by train_runtime"):
+        audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=seconds)), "run.log")
+
+
+def test_rows_of_more_steps_than_the_log_counts_refuse_it():
+    with pytest.raises(ContradictionError, match="the rows add up to 100 steps, but the log itself counts 50"):
+        audited(result(rows([1.0] * 100), Clock(name="run_start to run_stop", seconds=50.0, steps=50.0)), "run.log")
+
+
+def test_dates_explain_nothing_where_they_agree():
+    outcome = audited(result(rows([1.0] * 20, [1.001 * n for n in range(1, 21)])), "run.log")
+    assert outcome.audit.clock == "the dates of the rows"
+    assert outcome.audit.ratio == pytest.approx(1.001)
+    assert outcome.audit.explained_by == ()
+
+
+def test_a_gap_between_two_dates_is_a_pause_and_has_a_name_where_the_log_announced_it():
+    dates = np.cumsum([1.001 + (30.0 if n == 9 else 7.0 if n == 14 else 0.0) for n in range(20)]).tolist()
+    outcome = audited(result(rows([1.0] * 20, dates), announced={95: "validation"}), "run.log")
+    assert outcome.audit.explained_by == ("pauses between rows 7 s", "evaluation 30 s")
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_an_excess_that_all_rows_share_is_no_pause_but_another_step_time():
+    with pytest.raises(ContradictionError, match="by the dates of the rows"):
+        audited(result(rows([1.0] * 20, [1.5001 * n for n in range(1, 21)])), "run.log")
+
+
+def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_have_been_copied():
+    outcome = audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
+    assert outcome.warnings[0].startswith("audit: 19 steps take 190 s at the measured pace, but 19 s by the dates")
+
+
+def test_rows_that_are_missing_are_no_pause():
+    steps = rows([1.0] * 40, [1.001 * n for n in range(1, 41)])
+    outcome = audited(result(steps.take(np.r_[0:10, 30:40])), "run.log")
+    assert outcome.audit.explained_by == ()
+    assert outcome.audit.ratio == pytest.approx(1.001)
+
+
+def test_dates_of_whole_seconds_hide_up_to_two_of_them():
+    outcome = audited(result(rows([0.12] * 10, [float(int(0.12 * n)) for n in range(1, 11)])), "run.log")
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_a_million_rows_are_audited_in_groups():
+    count = 300_000
+    steps = Steps(
+        {
+            "index": np.arange(1, count + 1),
+            "seconds": np.full(count, 1.0),
+            "ended_at": START + np.arange(count) + 500.5 * (np.arange(count) > count // 2),
+            "line": np.arange(count),
+        }
+    )
+    outcome = audited(result(steps), "run.log").audit
+    assert outcome.clock_seconds == pytest.approx(count + 500.5, rel=1e-4)
+    assert outcome.ratio == pytest.approx(1 + 500.5 / count, rel=1e-4)
+
+
+def test_a_growing_batch_counts_by_its_tokens():
+    sizes = [2.0] * 10 + [4.0] * 10
+    steps = rows([size / 4 for size in sizes], np.cumsum([size / 4 for size in sizes]).tolist())
+    grown = steps.replace(samples=np.array(sizes), tokens=np.array(sizes) * 100)
+    outcome = audited(result(grown, warmup=10), "run.log")
+    assert outcome.audit.ratio == pytest.approx(1.0)
+
+
+def test_pooled_runs_add_up_their_work_and_clocks():
+    runs = [
+        audited(result(rows([start, *[1.0] * 19]), Clock(name="train_runtime", seconds=start + 19)), "run.log")
+        for start in (11.0, 6.0)
+    ]
+    pooled = pool(runs).audit
+    assert (pooled.work, pooled.clock_seconds, pooled.ratio) == (16000.0, 55.0, pytest.approx(55 / 40))
+    assert pooled.explained_by == ("run 1: start-up 10 s", "run 2: start-up 5 s")
+
+
+def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
+    outcome = logs.read(shared / "logs/mlperf/v5.1_nvidia_gb200x8_llama31_8b.txt").audit
+    assert outcome.clock == "run_start to run_stop"
+    assert outcome.clock_seconds == pytest.approx(4026.5, abs=0.1)
+    assert outcome.ratio == pytest.approx(1.0114, abs=1e-3)
+    assert any("inside blocks but in no row 45 s" in sentence for sentence in outcome.explained_by)
