@@ -1,0 +1,73 @@
+"""Logs that the installed frameworks print themselves are read as what they did."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "write_framework_logs.py"
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("write_framework_logs", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL = script()
+
+
+@pytest.mark.parametrize("framework", TOOL.WRITERS)
+def test_what_a_framework_prints_here_is_read_as_what_it_did(framework: str) -> None:
+    line, agrees = TOOL.verdict(sys.executable, framework)
+    if agrees is None:
+        pytest.skip(line)
+    assert agrees, line
+
+
+def planted(tmp_path: Path) -> tuple[object, Path]:
+    ends = [0.1 * n for n in range(TOOL.STEPS + 1)]
+    losses = [3 - n / 100 for n in range(1, TOOL.STEPS + 1)]
+    path = tmp_path / "a.log"
+    path.write_text(
+        "".join(
+            f" iteration {n:8d}/      40 | elapsed time per iteration (ms): 100.0 | global batch size: 8 |"
+            f" lm loss: {losses[n - 1]:.6E} |\n"
+            for n in range(1, TOOL.STEPS + 1)
+        )
+    )
+    return TOOL.Truth(framework="a", version="1", ends=ends, losses=losses), path
+
+
+def test_a_log_that_tells_the_truth_has_no_differences(tmp_path: Path) -> None:
+    truth, path = planted(tmp_path)
+    assert TOOL.differences(truth, path) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ends": [0.105 * n for n in range(41)]}, "s by our clock"),
+        ({"losses": [9.0] * 40}, "the last loss is another"),
+        ({"tokens_per_step": 5}, "tokens a step, not 5"),
+        ({"gpus": 5}, "GPUs, not 5"),
+    ],
+)
+def test_every_difference_from_the_truth_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    truth, path = planted(tmp_path)
+    assert any(said in difference for difference in TOOL.differences(replace(truth, **changed), path))  # type: ignore[type-var]
+
+
+def test_a_log_that_nobody_can_read_is_a_difference(tmp_path: Path) -> None:
+    truth, path = planted(tmp_path)
+    path.write_text("another spelling\n")
+    assert TOOL.differences(truth, path) != []

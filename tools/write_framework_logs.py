@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""Write logs with the frameworks' own printing code, read them, and compare with a clock of our own.
+
+    tools/write_framework_logs.py                                     # what this environment holds
+    tools/write_framework_logs.py --python .venv-nemo/bin/python      # what another environment holds, too
+    tools/write_framework_logs.py --install "lightning==2.4.0 torch"  # pinned versions, in an environment made for it
+    PRIMUS_PATH=~/Primus tools/write_framework_logs.py                # Primus's logger and training-log classes, too
+
+A framework runs a few steps that sleep, in a process of its own, and prints as it always does. One line per framework
+and version says whether our reader finds the steps, their times, their tokens and their losses. A new release is one
+command away from a verdict. Exit codes: 0 all agree, 1 one differs or fails, 2 usage, 3 nothing that could be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS, INTERVAL = 40, 5
+SECONDS = 0.05  # of a step: long enough for four printed digits, short enough for a test
+TOKENS, BATCH = 4096, 8
+APART = 0.03  # the framework's clock and ours stand at slightly different places of a step
+NOT_HERE = 3
+TRUTH, LOG = "truth.json", "framework.log"
+
+
+@dataclass(kw_only=True)
+class Truth:
+    """What a framework really did, by the clock of this script."""
+
+    framework: str
+    version: str
+    log: str = LOG
+    ends: list[float] = field(default_factory=list)
+    """When each step ended; the first entry is when the first one began."""
+    losses: list[float] = field(default_factory=list)
+    tokens_per_step: int | None = None
+    gpus: int | None = None
+    first_index: int = 1
+    """Number that the framework gives to the first step."""
+
+
+class NotHereError(Exception):
+    """The framework is not installed, or not in a form that can print here."""
+
+
+def version_of(package: str) -> str:
+    """Return the installed version. Raises NotHereError without one."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise NotHereError(f"{package} is not installed") from error
+
+
+def worked(truth: Truth, steps: int = STEPS) -> Iterator[tuple[int, float]]:
+    """Yield (step, loss) after each step's work, and keep the truth about it."""
+    truth.ends.append(time.perf_counter())
+    for step in range(1, steps + 1):
+        time.sleep(SECONDS)
+        truth.ends.append(time.perf_counter())
+        truth.losses.append(3 - step / 100)
+        yield step, truth.losses[-1]
+
+
+@contextlib.contextmanager
+def printing_into(path: Path) -> Iterator[None]:
+    """Send stdout and stderr to a file."""
+    with path.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
+
+
+def transformers(into: Path) -> Truth:
+    """Print with the Trainer's `log` and its progress bar, which need no accelerate to be called."""
+    truth = Truth(framework="transformers", version=version_of("transformers"), tokens_per_step=TOKENS)
+    from transformers import Trainer, TrainerControl, TrainerState
+    from transformers.trainer_callback import ProgressCallback
+    from transformers.trainer_utils import speed_metrics
+
+    bar, state, control = (
+        ProgressCallback(),
+        TrainerState(max_steps=STEPS, is_world_process_zero=True),
+        TrainerControl(),
+    )
+    arguments = SimpleNamespace(include_num_input_tokens_seen="all")
+    handler = SimpleNamespace(on_log=lambda a, s, c, logs: bar.on_log(a, s, c, logs=logs))
+    trainer = SimpleNamespace(
+        state=state, args=arguments, control=control, callback_handler=handler, _initial_num_input_tokens_seen=0
+    )
+    with printing_into(into / LOG):
+        bar.on_train_begin(arguments, state, control)
+        began = time.time()
+        for step, loss in worked(truth):
+            state.global_step, state.epoch, state.num_input_tokens_seen = step, step / STEPS, step * TOKENS
+            bar.on_step_end(arguments, state, control)
+            if step % INTERVAL == 0:
+                Trainer.log(trainer, {"loss": loss, "grad_norm": 1.5, "learning_rate": 1e-5}, began)  # type: ignore[arg-type]
+        Trainer.log(trainer, speed_metrics("train", began, num_samples=STEPS * BATCH, num_steps=STEPS))  # type: ignore[arg-type]
+        bar.on_train_end(arguments, state, control)
+    return truth
+
+
+def _lightning_module(truth: Truth) -> Any:
+    """A LightningModule whose steps sleep; `truth` keeps when they end."""
+    import lightning.pytorch as pl
+    import torch
+
+    class Sleeper(pl.LightningModule):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if not truth.ends:
+                truth.ends.append(time.perf_counter())
+            time.sleep(SECONDS)
+            truth.losses.append(3 - (batch_idx + 1) / 100)
+            self.log("reduced_train_loss", truth.losses[-1], prog_bar=True)
+            self.log("global_batch_size", float(BATCH), prog_bar=True)
+            return self.layer(batch[0]).sum() * 0
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            truth.ends.append(time.perf_counter())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(
+                torch.utils.data.TensorDataset(torch.zeros(STEPS * BATCH, 1)), batch_size=BATCH
+            )
+
+    return Sleeper()
+
+
+def _fit(truth: Truth, into: Path, callbacks: list[Any], logger: Any) -> None:
+    import lightning.pytorch as pl
+
+    quiet = {"enable_checkpointing": False, "enable_model_summary": False}
+    if not any(hasattr(callback, "train_description") for callback in callbacks):
+        quiet["enable_progress_bar"] = False
+    trainer = pl.Trainer(
+        max_steps=STEPS, accelerator="cpu", devices=1, logger=logger, callbacks=callbacks,
+        log_every_n_steps=INTERVAL, default_root_dir=str(into), **quiet,
+    )  # fmt: skip
+    kind = type(trainer.strategy)
+    if not hasattr(kind, "current_epoch_step"):  # NeMo's progress printer asks NeMo's strategy
+        kind.current_epoch_step = property(lambda _: trainer.global_step)  # type: ignore[attr-defined]
+    trainer.fit(_lightning_module(truth))
+
+
+def lightning(into: Path) -> Truth:
+    """Write CSVLogger's metrics.csv with the times of ThroughputMonitor."""
+    truth = Truth(framework="lightning", version=version_of("lightning"))
+    from lightning.pytorch.callbacks import ThroughputMonitor
+    from lightning.pytorch.loggers import CSVLogger
+
+    logger = CSVLogger(str(into), name="", version="", flush_logs_every_n_steps=1)
+    with printing_into(into / "console.txt"):
+        _fit(truth, into, [ThroughputMonitor(batch_size_fn=lambda batch: len(batch[0]), window_size=INTERVAL)], logger)
+    truth.log, truth.first_index = "metrics.csv", 0
+    return truth
+
+
+def nemo(into: Path) -> Truth:
+    """Print with NeMo 2's progress printer and timing callback."""
+    truth = Truth(framework="nemo", version=version_of("nemo_toolkit"), first_index=0)
+    try:
+        from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
+        from nemo.lightning.pytorch.callbacks.progress_printer import ProgressPrinter
+        from nemo.utils.exp_manager import TimingCallback
+    except ImportError as error:
+        raise NotHereError(f"nemo without its progress printer: {error}") from error
+    init_num_microbatches_calculator(0, None, BATCH, BATCH, 1)
+    with printing_into(into / LOG):
+        _fit(truth, into, [TimingCallback(), ProgressPrinter(log_interval=INTERVAL)], False)
+    return truth
+
+
+def primus(into: Path) -> Truth:
+    """Print Megatron's line through Primus's averages and its coloured logger, from the checkout at PRIMUS_PATH."""
+    checkout = Path(os.environ.get("PRIMUS_PATH", ""))
+    if not (checkout / "primus" / "core" / "utils" / "logger.py").is_file():
+        raise NotHereError("PRIMUS_PATH names no checkout of Primus")
+    if importlib.util.find_spec("loguru") is None or importlib.util.find_spec("torch") is None:
+        raise NotHereError("Primus's logger needs loguru and torch")
+    git = ["git", "-C", str(checkout), "describe", "--always", "--tags"]
+    described = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    truth = Truth(framework="primus", version=described or "checkout", tokens_per_step=TOKENS * BATCH, gpus=8)
+    sys.path.insert(0, str(checkout))
+    with printing_into(into / LOG):
+        from primus.core.utils import logger
+
+        logger.setup_logger(
+            logger.LoggerConfig(
+                exp_root_path=str(into),
+                work_group="w",
+                user_name="u",
+                exp_name="e",
+                module_name="m",
+                rank=7,
+                world_size=8,
+            )
+        )
+        from primus.backends.megatron.patches.training_log import print_rank_last_patches as patches
+
+        arguments = SimpleNamespace(
+            seq_length=TOKENS, world_size=8, log_avg_skip_iterations=2, log_avg_reset_interval=50, micro_batch_size=1,
+            global_batch_size=BATCH, data_parallel_size=8,
+        )  # fmt: skip
+        extensions = [patches.ElapsedAverageExtension(arguments), patches.ThroughputAverageExtension(arguments)]
+        logger._logger.info(f"  seq_length ................................. {TOKENS}")
+        for step, loss in worked(truth):
+            milliseconds = (truth.ends[-1] - truth.ends[-2]) * 1000
+            line = (
+                f" [2026-01-16 07:32:{step % 60:02}] iteration {step:8d}/{STEPS:8d} |"
+                f" consumed samples: {step * BATCH:12d} | elapsed time per iteration (ms): {milliseconds:.1f} |"
+                f" throughput per GPU (TFLOP/s/GPU): 490.0 | learning rate: 4.134000E-07 |"
+                f" global batch size: {BATCH:5d} | lm loss: {loss:.6E} |"
+            )
+            for extension in extensions:
+                line = extension.inject(line, patches.parse_training_log_line(line))
+            logger._logger.info(line)
+    return truth
+
+
+WRITERS: dict[str, Callable[[Path], Truth]] = {
+    "transformers": transformers,
+    "lightning": lightning,
+    "nemo": nemo,
+    "primus": primus,
+}
+
+
+def write(name: str, into: Path) -> int:
+    """Write one log and the truth about it, in a process of its own."""
+    try:
+        truth = WRITERS[name](into)
+    except NotHereError as error:
+        print(error)
+        return NOT_HERE
+    (into / TRUTH).write_text(json.dumps(asdict(truth)))
+    return 0
+
+
+def differences(truth: Truth, path: Path) -> list[str]:
+    """Return what our reader says otherwise than the truth; none where all agrees."""
+    sys.path.insert(0, str(ROOT))
+    from tensorprimat import logs
+    from tensorprimat.core.errors import TensorPrimatError
+
+    try:
+        result = logs.read(path)
+    except TensorPrimatError as error:
+        return [str(error)]
+    timed = [step for step in result.steps if step.seconds and step.index > truth.first_index]
+    if not timed:
+        return ["no step has a time"]
+    spent = sum((step.seconds or 0) * step.covers for step in timed)
+    real = 0.0
+    for step in timed:
+        last = step.index - truth.first_index + 1
+        real += truth.ends[last] - truth.ends[max(last - step.covers, 0)]
+    found = []
+    if abs(spent / real - 1) > APART:
+        found.append(f"{spent:.4f} s in {len(timed)} rows, {real:.4f} s by our clock")
+    covered = sum(step.covers for step in timed)
+    if covered < STEPS // 2:
+        found.append(f"{covered} of {STEPS} steps have a time")
+    losses = {step.index: step.loss for step in result.steps if step.loss is not None}
+    last = max(losses, default=None)
+    if last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100:
+        found.append("the last loss is another")
+    tokens = result.performance_metrics.tokens_per_step
+    if truth.tokens_per_step and tokens != truth.tokens_per_step:
+        found.append(f"{tokens} tokens a step, not {truth.tokens_per_step}")
+    if truth.gpus and result.training_config.num_gpus != truth.gpus:
+        found.append(f"{result.training_config.num_gpus} GPUs, not {truth.gpus}")
+    return found
+
+
+def verdict(python: str, name: str) -> tuple[str, bool | None]:
+    """Return the line about one framework in one environment, and whether it agrees; None where it is not there."""
+    with tempfile.TemporaryDirectory(prefix="tprimat_drift_") as folder:
+        command = [python, str(Path(__file__).resolve()), "--inside", name, "--into", folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == NOT_HERE:
+            return f"{name:<14} {'-':<12} not tried: {done.stdout.strip().splitlines()[-1]}", None
+        if done.returncode:
+            return f"{name:<14} {'-':<12} FAILED: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", False
+        truth = Truth(**json.loads(Path(folder, TRUTH).read_text()))
+        found = differences(truth, Path(folder, truth.log))
+    said = "agrees" if not found else f"DIFFERS: {'; '.join(found)}"
+    return f"{truth.framework:<14} {truth.version:<12} {said}", not found
+
+
+def installed(requirements: str, folder: Path) -> str:
+    """Return the Python of a new environment with these packages. Raises CalledProcessError where pip fails."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", *requirements.split()], check=True)
+    return python
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", action="append", choices=[*WRITERS], help="only this one; may be repeated")
+    parser.add_argument("--python", action="append", default=[], help="another environment's Python; may be repeated")
+    parser.add_argument("--install", action="append", default=[], metavar="PACKAGES", help="pinned versions for pip")
+    parser.add_argument("--inside", choices=[*WRITERS], help=argparse.SUPPRESS)
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.inside:
+        return write(given.inside, given.into)
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="tprimat_drift_") as folder:
+        pythons = [sys.executable, *given.python]
+        try:
+            pythons += [installed(packages, Path(folder, str(n))) for n, packages in enumerate(given.install)]
+        except subprocess.CalledProcessError as error:
+            parser.error(f"--install: pip ended with exit code {error.returncode}")
+        for python in pythons:
+            for name in given.framework or WRITERS:
+                line, agrees = verdict(python, name)
+                print(line, flush=True)
+                outcomes.append(agrees)
+    tried = [agrees for agrees in outcomes if agrees is not None]
+    return NOT_HERE if not tried else 0 if all(tried) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
