@@ -203,6 +203,33 @@ def test_a_job_that_was_killed_while_it_started_says_nothing_about_the_next(read
     assert_figures_of(read(killed, JOBS["torchtitan"](LONG)), LONG)
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "stated_in"),
+    [
+        ("torchtitan", "num_gpus", "dp_shard=8"),
+        ("megatron", "sequence_length", "seq_length"),
+        ("megatron", "global_batch_size", "global batch size:    64"),
+        ("huggingface", "micro_batch_size", "Instantaneous batch size per device = 8"),
+        ("litgpt", "num_gpus", "'devices': 8"),
+        ("nanochat", "num_gpus", "Distributed world size: 8"),
+        ("olmo", "num_gpus", "TrainConfig("),
+        ("maxtext", "global_batch_size", "global_batch_size_to_train_on: 64"),
+        ("deepspeed", "num_gpus", "dist_world_size=8"),
+        ("mlperf", "global_batch_size", '"global_batch_size"'),
+    ],
+)
+def test_a_setting_is_explained_by_the_line_of_its_own_training_that_states_it(
+    name: str, field: str, stated_in: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.log"
+    lines = [*JOBS[name](OTHER), *JOBS[name](LONG)]
+    path.write_text("\n".join(lines) + "\n")
+    assert main(["extract", str(path), "--explain", field]) == 0
+    cited = [int(line.split(f"{path}:")[1].split(":")[0]) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert any(stated_in in lines[number - 1] for number in cited)
+    assert min(cited) > len(JOBS[name](OTHER))
+
+
 def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", str(tmp_path), "--segment", "last"]) == 2
     assert "--segment last: must be the number of a training" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from tensorprimat.core.records import (
 )
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured, time_of
-from tensorprimat.logs import FLAGS, STDIN, Log, origins
+from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
 from tensorprimat.reports.safe_text import one_line
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
@@ -93,7 +93,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     """
     for name, record in _FACTS.items():
         if field in record.model_fields:
-            return _explain_fact(result, field, getattr(getattr(result, name), field), logs)
+            return _explain_fact(result, name, field, logs)
     section, key = _placed(field)
     if section is None:
         sections = {**_SECTIONS, **_FACTS}
@@ -131,19 +131,22 @@ def _placed(field: str) -> tuple[str | None, str]:
     return next(sections, None), field
 
 
-def _explain_fact(result: Result, field: str, value: object, logs: Sequence[str]) -> str:
+def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) -> str:
     """A setting with its origin: the flag that said it, or the lines that state it."""
+    value = getattr(getattr(result, record), field)
     if value is None or value == {}:
         flag = f"; {FLAGS[field]} would give it" if field in FLAGS else ""
         return f"{field} is unknown\n  no log states it{flag}"
     shown = [f"{field} = {one_line(str(value))}"]
     if origin := result.provenance.assumed.get(field):
         return "\n".join([*shown, f"  from {origin}, not from the log"])
+    known = result.provenance.format
     for path in logs:
-        found = [] if path == STDIN else origins.stating(Log(Path(path)), field, value)
-        shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
+        if path != STDIN and known not in (None, "result"):
+            found = citations.stating(Log(Path(path)), named(str(known)), result.provenance.segment, record, field)
+            shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
     if len(shown) == 1:
-        shown.append("  no line names it with this value: it follows from the rows or from other settings")
+        shown.append("  no line states it: it follows from other settings")
     return "\n".join(shown)
 
 

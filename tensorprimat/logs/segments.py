@@ -45,6 +45,8 @@ class Segment:
     alone: bool = False
     """It does not state all settings, and its speed says that they are not those of the segment before it."""
     reading: Reading
+    parts: tuple[Part, ...] = ()
+    """What was read; () for the whole log."""
 
     @property
     def steps(self) -> int:
@@ -233,6 +235,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
         began_by=reason,
         inherits=False,
         reading=reading,
+        parts=parts,
     )
 
 

@@ -1,0 +1,146 @@
+"""The lines of a log that state a setting, found by the reader itself: the first line with which it knows the value.
+
+Nothing is searched for by name. The reader reads less and less of the lines that it had, and the line whose presence
+makes the difference is the one that states the fact; so a citation holds for every format and never names a line that
+only looks like it. A value that two lines make together (nodes × devices) has two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tensorprimat.core.records import Result
+from tensorprimat.logs import files, segments
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.text import Log, Part, lines_of
+
+ROWS_KEPT = 200  # lines from the first row on: enough for a reader to tell its format and work
+LINES_BEHIND = 20_000  # searched behind the first row, where the lines before it do not state the fact
+SHOWN_CHARACTERS = 100  # of a line, from a little before the value on
+
+
+def stating(log: Log, format: Format, segment: int | None, record: str, field: str) -> list[tuple[int, str]]:
+    """Return (line, excerpt) of the lines that state a field; none where it follows from something else.
+
+    segment: number of the training that the result is of, None for the one that is measured; record: the dictionary of
+    Reading that holds the field.
+    """
+    if log.is_folder or log.is_binary:
+        return []
+    found = segments.read(log, format)
+    if isinstance(found, Result) or not (chosen := segments.benchmark_of(found, segment)):
+        return []
+    value = getattr(chosen[0].reading, record).get(field)
+    if value is None:
+        return []
+    lines = _Lines.of(log, chosen[0])
+
+    def says(parts: Sequence[Part]) -> bool:
+        if not parts:
+            return False
+        reading = format.read(replace(log, parts=tuple(parts)))
+        return isinstance(reading, Reading) and getattr(reading, record).get(field) == value
+
+    return [(line, _excerpt(text, value)) for line, text in map(lines.text_of, _needed(lines, says))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lines:
+    """The lines of one training that are looked through: number and place of each; columns of shape (lines,)."""
+
+    log: Log
+    number: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    first_row: int
+    """Position of the first row."""
+
+    @classmethod
+    def of(cls, log: Log, segment: segments.Segment) -> _Lines:
+        rows = segment.reading.steps.column("line")
+        first_row = int(rows.min()) if len(rows) else -1
+        numbers: list[np.ndarray] = []
+        starts: list[np.ndarray] = []
+        stops: list[np.ndarray] = []
+        for part in segment.parts or (Part(1, 0, files.offsets_of_lines(log.path, [])[-1]),):
+            at, number = part.start, part.first_line
+            for block in files.blocks_between(log.path, part.start, part.stop):
+                ends = np.flatnonzero(files.line_ends(block)) + 1
+                ends = ends if len(ends) and ends[-1] == len(block) else np.append(ends, len(block))
+                numbers.append(number + np.arange(len(ends)))
+                starts.append(at + np.concatenate([[0], ends[:-1]]))
+                stops.append(at + ends)
+                at, number = at + len(block), number + files.count_line_ends(block)
+                if 0 <= first_row < number - LINES_BEHIND:
+                    break
+        all_numbers = np.concatenate(numbers)
+        is_first = np.flatnonzero(all_numbers == first_row)
+        return cls(
+            log=log,
+            number=all_numbers,
+            start=np.concatenate(starts),
+            stop=np.concatenate(stops),
+            first_row=int(is_first[0]) if len(is_first) else len(all_numbers),
+        )
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def between(self, begin: int, end: int) -> list[Part]:
+        """Parts that hold the lines at positions from `begin` to before `end`."""
+        if begin >= end:
+            return []
+        breaks = np.flatnonzero(self.start[begin + 1 : end] != self.stop[begin : end - 1]) + begin + 1
+        edges = [begin, *breaks.tolist(), end]
+        return [Part(int(self.number[a]), int(self.start[a]), int(self.stop[b - 1])) for a, b in pairwise(edges)]
+
+    def text_of(self, position: int) -> tuple[int, str]:
+        """Number and text of a line."""
+        (part,) = self.between(position, position + 1)
+        block = b"".join(files.blocks_between(self.log.path, part.start, part.stop))
+        return next(lines_of(part.first_line, block), (part.first_line, ""))
+
+
+def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
+    """Positions of the last and the first line that the value cannot do without."""
+    kept = (lines.first_row, min(len(lines), lines.first_row + ROWS_KEPT))
+
+    def with_rows(begin: int, end: int) -> list[Part]:
+        return [
+            *lines.between(begin, min(end, kept[0])),
+            *lines.between(kept[0], max(end, kept[1]) if end else kept[1]),
+        ]
+
+    from_rows = says(lines.between(*kept))
+    if from_rows:  # the rows themselves state it
+        end = _first(kept[0], len(lines), lambda end: says(lines.between(kept[0], end + 1)))
+        return [] if end is None else [end]
+    last = _first(0, len(lines), lambda end: says(with_rows(0, end + 1)))
+    if last is None:
+        return []
+    begin = _first(0, last, lambda left_out: not says(with_rows(left_out + 1, last + 1)))
+    return [last] if begin is None else [begin, last]
+
+
+def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
+    """The first number from `begin` to before `end` at which something holds that then goes on to hold."""
+    if begin >= end or not holds(end - 1):
+        return None
+    low, high = begin, end - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _excerpt(text: str, value: object) -> str:
+    """The line, or so much of a long one as stands around the value."""
+    spelled = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    match = re.search(rf"(?<![\w.])(?:{re.escape(spelled)}|{re.escape(str(value))})", text)
+    start = max(0, match.end() - SHOWN_CHARACTERS * 4 // 5) if match and len(text) > SHOWN_CHARACTERS else 0
+    return text[start : start + SHOWN_CHARACTERS].strip()
