@@ -34,7 +34,7 @@ def dated(one, day):
 
 def test_one_side_alone_is_reported_alone():
     comparison = compare(files(result("h100", runs=3)))
-    assert [side.label for side in comparison.sides] == ["NVIDIA H100 80GB HBM3"]
+    assert [side.label for side in comparison.sides] == ["H100"]
     assert comparison.pairs == ()
     assert comparison.mean_ratio is None
 
@@ -50,15 +50,15 @@ def test_files_of_one_configuration_are_runs_of_one_side():
 def test_files_of_different_configuration_stay_apart_and_say_what_differs():
     comparison = compare(files(result("h100"), result("h100", precision="fp8", tensor_model_parallel_size=4)))
     assert [side.label for side in comparison.sides] == [
-        "NVIDIA H100 80GB HBM3 (precision BF16, tensor parallel 1)",
-        "NVIDIA H100 80GB HBM3 (precision FP8, tensor parallel 4)",
+        "H100 · BF16",
+        "H100 · FP8",
     ]
     assert len(comparison.pairs) == 1
 
 
 def test_two_gpu_models_of_one_vendor_are_two_sides():
     comparison = compare(files(result("h100"), result("h100", device_name="NVIDIA B200")))
-    assert {side.label for side in comparison.sides} == {"NVIDIA B200", "NVIDIA H100 80GB HBM3"}
+    assert {side.label for side in comparison.sides} == {"B200", "H100"}
 
 
 def test_the_same_file_twice_is_no_second_run():

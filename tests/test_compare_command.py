@@ -43,7 +43,7 @@ def test_a_folder_of_results_becomes_a_summary_and_every_report(results, tmp_pat
     assert compare(results, "--output-dir", out) == 0
     assert files_of(out) == WRITTEN
     said = capsys.readouterr()
-    assert "AMD Instinct MI300X is faster than NVIDIA H100 80GB HBM3" in " ".join(said.out.split())
+    assert "MI300X is faster than H100" in " ".join(said.out.split())
     assert "comparison_report.html" in said.err
     assert "comparison_plot.png" in (out / "comparison_report.md").read_text()
 
@@ -81,7 +81,7 @@ def test_without_matplotlib_everything_but_the_plot_is_written(results, tmp_path
 
 def test_the_baseline_can_be_chosen_by_a_part_of_its_name(results, tmp_path, capsys):
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--baseline", "mi300x") == 0
-    assert "NVIDIA H100 80GB HBM3 is slower than AMD Instinct MI300X" in " ".join(capsys.readouterr().out.split())
+    assert "H100 is slower than MI300X" in " ".join(capsys.readouterr().out.split())
 
 
 def test_sides_can_be_told_apart_by_precision(tmp_path, capsys):

@@ -80,7 +80,7 @@ def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
     assert enhance(results, "--output-dir", tmp_path / "report") == 0
     shown = capsys.readouterr()
     assert "Llama-3.1-8B" in shown.out
-    assert "NVIDIA H100 80GB HBM3" in shown.out
+    assert "H100" in shown.out
     assert "\x1b" not in shown.out  # plain when piped
     assert "Written to" in shown.err
     report = (tmp_path / "report" / "enhanced_report.md").read_text()
@@ -132,7 +132,7 @@ def test_break_even_is_the_price_at_which_a_token_costs_the_same(results, tmp_pa
     enhance(results, "--output-dir", tmp_path, "--price", "H100=2", "--price", "MI300X=1")
     document = written(tmp_path)
     (against,) = document["returns"]
-    assert (against["baseline"], against["candidate"]) == ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X")
+    assert (against["baseline"], against["candidate"]) == ("H100", "MI300X")
     assert against["break_even_price_usd_per_gpu_hour"] == pytest.approx(2 * 10.0 / 12.5)
     h100, mi300x = side(document, "nvd"), side(document, "amd")
     assert against["budget_saving_usd"] == pytest.approx(h100["budget_cost_usd"] - mi300x["budget_cost_usd"])
@@ -151,9 +151,9 @@ def test_results_of_different_work_have_no_return_on_each_other(results, tmp_pat
 def test_a_return_without_a_price_names_the_side_that_lacks_it(results, tmp_path):
     saved(results, "amd", "AMD Instinct MI355X", 6.0, stamp="3")
     enhance(results, "--output-dir", tmp_path)
-    without = next(one for one in written(tmp_path)["returns"] if one["candidate"] == "AMD Instinct MI355X")
+    without = next(one for one in written(tmp_path)["returns"] if one["candidate"] == "MI355X")
     assert without["break_even_price_usd_per_gpu_hour"] is not None  # only the baseline's price is needed
-    assert without["metrics"]["budget_saving_usd"]["reason"].startswith("AMD Instinct MI355X: no price of MI355X")
+    assert without["metrics"]["budget_saving_usd"]["reason"].startswith("MI355X: no price of MI355X")
 
 
 def test_a_price_for_a_device_that_no_result_has_is_a_warning(results, tmp_path):
@@ -217,7 +217,7 @@ def test_metrics_of_one_result_are_shown_with_what_they_rest_on(results, capsys)
     file = next(results.glob("*rocm*.json"))
     assert main(["metrics", str(file), "--price", "1.85"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "AMD Instinct MI300X: what they rest on" in shown
+    assert "MI300X: figures" in shown
     assert "$1.85/h" in shown
     assert "ml-engineering" in shown
     assert main(["metrics", str(file), "--json"]) == 0

@@ -77,9 +77,9 @@ def test_configurations_and_models_are_series_of_their_own_but_versions_are_not(
     upgraded = upgraded.model_copy(update={"gpu_info": gpu})
     series, _ = history(files([on_day(1), upgraded, on_day(3, precision="fp8"), on_day(4, model="qwen")]))
     assert [(one.label, len(one.entries)) for one in series] == [
-        ("NVIDIA H100 80GB HBM3 · llama (precision BF16)", 2),
-        ("NVIDIA H100 80GB HBM3 · llama (precision FP8)", 1),
-        ("NVIDIA H100 80GB HBM3 · qwen", 1),
+        ("H100 · llama · BF16", 2),
+        ("H100 · llama · FP8", 1),
+        ("H100 · qwen", 1),
     ]
 
 

@@ -102,7 +102,7 @@ def test_fairness_stands_above_the_headline_everywhere(two):
 
 def test_a_headline_names_who_by_how_much_and_how_sure(two):
     headline = words.headline(two.pairs[0])
-    assert headline.startswith("AMD Instinct MI300X is faster than NVIDIA H100 80GB HBM3: 1.16")
+    assert headline.startswith("MI300X is faster than H100: 1.16")
     assert "x the tokens/s/GPU (95 % interval 1." in headline
 
 
@@ -111,7 +111,7 @@ def test_the_precision_is_part_of_the_headline_where_it_differs():
         plausible.result("h100", runs=3, precision="fp8", seconds=9.0), plausible.result("mi300x", runs=3, seed=1)
     )
     headline = words.headline(comparison.pairs[0])
-    assert "AMD Instinct MI300X (BF16) is slower than NVIDIA H100 80GB HBM3 (FP8)" in headline
+    assert "MI300X · BF16 is slower than H100 · FP8" in headline
 
 
 def test_what_is_not_comparable_gets_no_ratio_and_no_word_of_speed(incomparable):
@@ -221,7 +221,7 @@ def test_every_figure_of_the_results_says_where_it_comes_from(two):
     table = sections.results(two.sides)
     for row in table.rows:
         for column, cell in zip(table.columns, row, strict=True):
-            if column.title not in ("Side", "GPUs", "Runs × steps"):
+            if column.title not in ("Side", "Device", "GPUs", "Runs × steps"):
                 assert cell.source, column.title
                 assert "benchmark_" in cell.source
 
@@ -275,7 +275,7 @@ def test_several_candidates_become_one_table_against_the_baseline():
         by="gpu",
     )
     text = on_terminal(comparison, width=120)
-    assert text.count("Against NVIDIA GPU 0") == 1
+    assert text.count("Against GPU 0") == 1
     assert text.count("faster") == 3
 
 
@@ -321,7 +321,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
     }  # fmt: skip
     assert document["verdict"] == document["ratio"]["verdict"] == "faster"
     assert document["fairness"]["verdict"] == "identical"
-    assert [side["label"] for side in document["sides"]] == ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"]
+    assert [side["label"] for side in document["sides"]] == ["H100", "MI300X"]
 
 
 def test_several_models_have_a_verdict_over_all_and_one_each(three_models):

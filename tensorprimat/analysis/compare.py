@@ -21,7 +21,7 @@ from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.analysis.sides import BY, Group, gather, model_of, usable
+from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import Loaded
 
@@ -50,9 +50,12 @@ def compare(
     items, warnings = usable(loaded)
     if not items:
         raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
-    models = tuple(dict.fromkeys(model_of(item.result) for item in items))
-    groups = {model: gather([item for item in items if model_of(item.result) == model], by) for model in models}
-    sides = {id(group): side_of(group, assumed) for of_model in groups.values() for group in of_model}
+    named = paired_models(items)
+    models = tuple(dict.fromkeys(named))
+    groups = {
+        model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
+    }
+    sides = {id(group): side_of(group, model, assumed) for model in models for group in groups[model]}
     meetings = {model: _meetings(groups[model], baseline, assumed) for model in models}
     if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
         labels = dict.fromkeys(side.label for side in sides.values())
@@ -62,7 +65,7 @@ def compare(
     found, level_of_mean = ratios(in_order, assumed, mean=mean)
     pairs = tuple(
         Pair(
-            model=model_of(meeting.baseline.result),
+            model=sides[id(meeting.baseline)].model,
             baseline=sides[id(meeting.baseline)],
             candidate=sides[id(meeting.candidate)],
             fairness=meeting.fairness,
@@ -72,7 +75,7 @@ def compare(
         for meeting, ratio in zip(in_order, found, strict=True)
     )
     return Comparison(
-        by=by,
+        by="argument" if all(item.side is not None for item in items) else by,
         models=models,
         sides=tuple(sides.values()),
         pairs=pairs,
@@ -83,7 +86,7 @@ def compare(
     )
 
 
-def side_of(group: Group, assumed: Assumptions) -> Side:
+def side_of(group: Group, model: str, assumed: Assumptions) -> Side:
     """A side as reports show it."""
 
     def of(metric: str) -> Estimate:
@@ -91,7 +94,7 @@ def side_of(group: Group, assumed: Assumptions) -> Side:
 
     return Side(
         label=group.label,
-        model=model_of(group.result),
+        model=model,
         result=group.result,
         files=group.files,
         step_time_seconds=of("avg_step_time_seconds"),
@@ -117,8 +120,12 @@ def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
     if baseline is None:
         return [group for group in groups if group.key == groups[0].key]
     wanted = baseline.lower()
-    exactly = [group for group in groups if wanted in (group.label.lower(), group.result.platform)]
-    return exactly or [group for group in groups if wanted in group.label.lower()]
+    exactly = [group for group in groups if wanted in (group.label.lower(), group.key.lower(), group.result.platform)]
+    return exactly or [
+        group
+        for group in groups
+        if wanted in group.label.lower() or wanted in (group.result.gpu_info.device_name or "").lower()
+    ]
 
 
 def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:

@@ -127,6 +127,7 @@ def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str
     if not items:
         raise InputError(f"no {side} to gate with: {'; '.join(warnings) or 'no results'}")
     groups = {}
+    items = [replace(item, side=side) for item in items]
     for model in dict.fromkeys(model_of(item.result) for item in items):
         found = gather([item for item in items if model_of(item.result) == model], "platform")
         if len(found) > 1:

@@ -176,7 +176,7 @@ class Comparison:
     """Everything that reports show."""
 
     by: str
-    """What tells sides apart: platform, engine, precision, preset or gpu."""
+    """What tells sides apart: platform, engine, precision, preset or gpu; argument where the user named the sides."""
     models: tuple[str, ...]
     sides: tuple[Side, ...]
     """Every side of every model, in reading order; one alone is reported alone."""

@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from tensorprimat.core import names
-from tensorprimat.core.identity import FIELDS, signature
+from tensorprimat.core.devices import short_device
+from tensorprimat.core.identity import (
+    BY_KEY,
+    FIELDS,
+    PACE_COLUMNS,
+    Pace,
+    differing,
+    other_speed,
+    paces,
+    signature,
+    stated_by_some,
+)
 from tensorprimat.core.records import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
@@ -19,8 +30,9 @@ PLATFORM_NAMES = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU"}
 
 
 def device_label(result: Result) -> str:
-    """The device's own name, else its vendor's."""
-    return result.gpu_info.device_name or PLATFORM_NAMES.get(result.platform or "", "unknown device")
+    """Return the device's short name, else its vendor's."""
+    name = result.gpu_info.device_name
+    return short_device(name) if name else PLATFORM_NAMES.get(result.platform or "", "unknown device")
 
 
 BY: dict[str, Callable[[Result], str]] = {
@@ -28,7 +40,7 @@ BY: dict[str, Callable[[Result], str]] = {
     "engine": lambda result: result.provenance.engine or "unknown engine",
     "precision": lambda result: (result.training_config.precision or "unknown precision").upper(),
     "preset": lambda result: result.model.preset or "unknown preset",
-    "gpu": lambda result: result.gpu_info.device_name or "unknown GPU",
+    "gpu": lambda result: short_device(result.gpu_info.device_name or "unknown GPU"),
 }
 """What can tell sides apart, and how a side is then called."""
 
@@ -54,19 +66,45 @@ def model_of(result: Result) -> str:
     return names.key(result.model.name) if result.model.name else "unknown model"
 
 
+def paired_models(items: Sequence[Loaded]) -> list[str]:
+    """Return the name under which each result is paired: one for all spellings of a model, and for all equal shapes.
+
+    Where the user named the sides and each holds one model, they meet whatever their models are called.
+    """
+    names_of = [model_of(item.result) for item in items]
+    of_shape: dict[str, str] = {}
+    renamed: dict[str, str] = {}
+    for item, name in zip(items, names_of, strict=True):
+        shape = BY_KEY["shape"].read(item.result)
+        if shape is not None:
+            first = of_shape.setdefault(shape, renamed.get(name, name))
+            if first != name:
+                renamed.setdefault(name, first)
+    found = [renamed.get(name, name) for name in names_of]
+    per_side: dict[str | None, set[str]] = {}
+    for item, name in zip(items, found, strict=True):
+        per_side.setdefault(item.side, set()).add(name)
+    if None not in per_side and len(per_side) > 1 and all(len(models) == 1 for models in per_side.values()):
+        return [found[0]] * len(found)
+    return found
+
+
 def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
     """Results that may enter, each run once, and a sentence for everything left out."""
     kept, warnings = [], []
     seen: dict[Hashable, list[Result]] = {}
     for item in loaded:
         name = item.path.name
-        if not item.result.complete:
+        if not item.result.complete and item.side is not None and item.result.performance_metrics.measured_steps:
+            measured = item.result.performance_metrics.measured_steps
+            warnings.append(f"{name}: the run did not finish; its {measured} measured steps count")
+        elif not item.result.complete:
             warnings.append(f"{name}: left out, the benchmark did not finish")
             continue
         if item.result.provenance.profiled:
             warnings.append(f"{name}: left out, a profiler slowed the run down")
             continue
-        fresh = _without_known_runs(item.result, seen)
+        fresh = _without_known_runs(item.result, seen, item.side)
         if fresh is None:
             warnings.append(f"{name}: left out, its runs are in another file already")
             continue
@@ -76,18 +114,21 @@ def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
     return kept, warnings
 
 
-def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]]) -> Result | None:
-    """The result without runs seen before: same device, configuration, start and step times. Adds to `seen`.
+def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side: str | None) -> Result | None:
+    """The result without runs seen before on its side: same device, configuration, start and step times.
+
+    Adds to `seen`.
 
     None where no run is left. A latest file and its copy in history hold the same runs: counted twice they would feign
     certainty.
     """
     started = {run.index: run.started_at or result.timestamp for run in result.runs} or {0: result.timestamp}
-    column, seconds = result.steps.column("run"), result.steps.column("seconds")
+    column = result.steps.column("run")
+    times_and_rates = np.stack([result.steps.column(name) for name in PACE_COLUMNS])
     fresh = []
     for run, start in started.items():
-        times = seconds[column == run].tobytes()
-        alike = seen.setdefault((result.gpu_info.device_name, start, times), [])
+        times = times_and_rates[:, column == run].tobytes()
+        alike = seen.setdefault((side, result.gpu_info.device_name, start, times), [])
         if start is None or not times or all(signature(result) != signature(other) for other in alike):
             fresh.append(run)
             alike.append(result)
@@ -104,17 +145,66 @@ def _only(result: Result, runs: Sequence[int]) -> Result:
 
 
 def gather(items: Sequence[Loaded], by: str) -> list[Group]:
-    """Files of one model as sides, in reading order: pooled where everything that fairness looks at agrees."""
-    members: dict[tuple[object, ...], list[Loaded]] = {}
+    """Group files of one model as sides, in reading order, and pool those that are runs of one benchmark.
+
+    Files that the user put on one side are runs of one benchmark unless they are known to differ, and keep the order in
+    which the sides were named. Other files have to agree in everything, their speed included.
+    """
+    ordered = _as_named(items) if all(item.side is not None for item in items) else _as_found(items, by)
+    firsts = [files[0].result for files in ordered]
+    keys = [_key(files[0], by) for files in ordered]
+    titles = keys
+    if by == "platform" and len({BY_KEY["precision"].read(first) for first in firsts}) > 1:
+        named = [files[0].side is not None for files in ordered]
+        titles = [
+            key if own else with_precision(key, first) for key, own, first in zip(keys, named, firsts, strict=True)
+        ]
+    labels = tell_apart(titles, firsts, [files[0].path for files in ordered])
+    return [_group(label, key, files) for label, key, files in zip(labels, keys, ordered, strict=True)]
+
+
+def _key(item: Loaded, by: str) -> str:
+    return item.side if item.side is not None else BY[by](item.result)
+
+
+def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
+    """Return the files of every benchmark on every side, sides in the order in which they were named."""
+    benchmarks: list[list[Loaded]] = []
+    for item in items:
+        for files in benchmarks:
+            known = (other.result for other in files)
+            if files[0].side == item.side and all(_poolable(other, item.result) for other in known):
+                files.append(item)
+                break
+        else:
+            benchmarks.append([item])
+    order = list(dict.fromkeys(item.side for item in items))
+    return sorted(benchmarks, key=lambda files: order.index(files[0].side))
+
+
+def _poolable(one: Result, other: Result) -> bool:
+    if not (len(one.steps) and len(other.steps)):  # means without steps cannot be pooled
+        return False
+    return one.platform == other.platform and not differing(one, other, unknown_equal=True)
+
+
+def _as_found(items: Sequence[Loaded], by: str) -> list[list[Loaded]]:
+    """Return the files of every benchmark: equal in every field, and not clearly of another speed."""
+    members: dict[tuple[object, ...], list[list[Loaded]]] = {}
+    speeds: dict[int, tuple[Pace, ...]] = {}
     for item in items:
         result = item.result
-        alone = None if len(result.steps) else item.path  # means without steps cannot be pooled
-        key = (BY[by](result), result.platform, result.gpu_info.device_name, signature(result), alone)
-        members.setdefault(key, []).append(item)
-    ordered = sorted(members.values(), key=lambda files: _rank(files[0].result, by))
-    firsts = [files[0].result for files in ordered]
-    labels = tell_apart([BY[by](first) for first in firsts], firsts, [files[0].path for files in ordered])
-    return [_group(label, files, by) for label, files in zip(labels, ordered, strict=True)]
+        alone = None if len(result.steps) else item.path
+        of_key = members.setdefault((BY[by](result), signature(result), alone), [])
+        speeds[id(item)] = paces(result)
+        for files in of_key:
+            if not any(other_speed(speeds[id(other)], speeds[id(item)]) for other in files):
+                files.append(item)
+                break
+        else:
+            of_key.append([item])
+    every = [files for of_key in members.values() for files in of_key]
+    return sorted(every, key=lambda files: _rank(files[0].result, by))
 
 
 def _rank(result: Result, by: str) -> tuple[int, str]:
@@ -124,16 +214,25 @@ def _rank(result: Result, by: str) -> tuple[int, str]:
     return (place if by == "platform" else 0, BY[by](result))
 
 
-def _group(label: str, files: Sequence[Loaded], by: str) -> Group:
+def _group(label: str, key: str, files: Sequence[Loaded]) -> Group:
     runs = [run for file in files for run in runs_of(file.result)]
     return Group(
         label=label,
-        key=BY[by](files[0].result),
+        key=key,
         files=tuple(str(file.path) for file in files),
-        result=files[0].result if len(files) == 1 else pool([file.result for file in files]),
+        result=files[0].result if len(files) == 1 else _pooled([file.result for file in files]),
         runs=tuple(runs),
         hosts=tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs),
     )
+
+
+def _pooled(results: Sequence[Result]) -> Result:
+    """Pool runs of one benchmark; what only some of the files state becomes a warning."""
+    whole = pool(results)
+    if not (partly := stated_by_some(results)):
+        return whole
+    note = f"runs: taken as one benchmark although only some of the {len(results)} files state {', '.join(partly)}"
+    return whole.model_copy(update={"warnings": (*whole.warnings, note)})
 
 
 def runs_of(result: Result) -> list[Result]:
@@ -143,8 +242,16 @@ def runs_of(result: Result) -> list[Result]:
 
 
 def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence[Path]) -> list[str]:
-    """The labels, where those of the same name also say what tells them apart, at worst their file."""
+    """The labels, where those of the same name also say what tells them apart, at worst their file.
+
+    Precision comes first, because it is what a speed means nothing without: "H100 · FP8".
+    """
     told = []
+    twins = [label for label in labels if labels.count(label) > 1]
+    labels = [
+        with_precision(label, result) if label in twins and _precisions_differ(label, labels, results) else label
+        for label, result in zip(labels, results, strict=True)
+    ]
     for label, result in zip(labels, results, strict=True):
         alike = [other for other, name in zip(results, labels, strict=True) if name == label]
         apart = _what_tells_apart(result, alike) if len(alike) > 1 else ""
@@ -154,10 +261,20 @@ def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence
     ]
 
 
+def with_precision(label: str, result: Result) -> str:
+    """Return a label with the precision that ran: "H100 · BF16"."""
+    how = BY_KEY["precision"].read(result)
+    return f"{label} · {how}" if how and how not in label.upper() else label
+
+
+def _precisions_differ(label: str, labels: Sequence[str], results: Sequence[Result]) -> bool:
+    return len({BY_KEY["precision"].read(one) for one, name in zip(results, labels, strict=True) if name == label}) > 1
+
+
 def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
     """Device and the first fields, in the order of the fairness table, that not all of them share; at most three."""
     told = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
-        if field.key not in ("shape", "versions") and len({field.read(other) for other in alike}) > 1:
+        if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:
             told.append(f"{field.label} {field.read(result) or 'not stated'}")
     return ", ".join(told[:3])

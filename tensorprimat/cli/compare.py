@@ -27,11 +27,11 @@ DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Where results are looked for: this tool's own folder, and that of earlier ones."""
 MANY_FILES = 200  # from here on two processes read them sooner than one
 PLACES = "output, benchmark_results"
-RESULTS = "Result files, or folders of them."
+RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
 BY = "What tells sides apart: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
-BASELINE = "Label, or part of one, of the side that ratios divide by."
+BASELINE = "Name, or part of one, of the side that ratios divide by; without it the first."
 ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and let a verdict rest on it."
 
 ASSUME_HOST_CV = "Assume that machines scatter by this much, such as 1%, and widen intervals of one machine by it."
@@ -39,10 +39,11 @@ ASSUME_HOST_CV = "Assume that machines scatter by this much, such as 1%, and wid
 
 def command(
     results: Annotated[
-        list[Path] | None, typer.Argument(metavar="RESULT", help=RESULTS, show_default="output, benchmark_results")
+        list[str] | None,
+        typer.Argument(metavar="[NAME=]PATH", help=RESULTS, show_default="output, benchmark_results"),
     ] = None,
     output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
-    by: Annotated[str, typer.Option(metavar="WHAT", help=BY)] = "platform",
+    by: Annotated[str | None, typer.Option(metavar="WHAT", help=BY, show_default="platform, or the arguments")] = None,
     baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
     assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
     assume_host_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_HOST_CV)] = None,
@@ -69,9 +70,10 @@ def command(
 ) -> int:
     """Compare benchmark results: who trains the same model at which rate, how sure that is, and whether it is fair.
 
-    Results are grouped by model, and within a model by platform (or by what --by says); several files or runs of one
-    machine and configuration are one side. A ratio is printed only where both sides did the same work, and a verdict
-    only where the runs support one. One side alone is reported alone.
+    Two or more arguments are sides of the comparison: results, folders of them, or logs, which are read as extract
+    reads them; the first is the baseline. Of one folder, or with --by, results are grouped by platform (or by what --by
+    says). Several runs of one machine and configuration are one side. A ratio is printed only where it means something,
+    with what may be said about it, and a verdict only where the runs support one.
 
     Writes into DIR: comparison_report.html (everything, in one file that works offline), comparison_report.md,
     comparison_plot.png and .svg, comparison_loss.png and .svg where losses were logged, comparison.json and .csv.
@@ -79,7 +81,8 @@ def command(
     \b
     Examples:
       ./compare_results.py
-      ./compare_results.py output/benchmark_cuda_llama.json from_amd/ --output-dir report --assume-run-cv 2%
+      ./compare_results.py base=old/ new=new/ --output-dir report
+      ./compare_results.py h100=run1.log mi300x=run2.log.gz --assume-run-cv 2%
 
     \b
     Exit codes:
@@ -105,8 +108,8 @@ def command(
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(
-            _loaded(results, aside, stated, warmup_steps=warmup),
-            by=by,
+            _loaded(results, aside, stated, warmup_steps=warmup, by_argument=by is None),
+            by=by or "platform",
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
             confidence=fraction("--confidence", confidence),
@@ -166,14 +169,18 @@ def _load_matplotlib() -> None:
 
 
 def _loaded(
-    results: list[Path] | None, aside: Aside, stated: Sequence[Statement], *, warmup_steps: int | None
+    results: list[str] | None,
+    aside: Aside,
+    stated: Sequence[Statement],
+    *,
+    warmup_steps: int | None,
+    by_argument: bool,
 ) -> list[Loaded]:
-    """Every result of the files and folders; what a folder holds besides is said on stderr."""
+    """Return every result that the arguments name, with its side; what is odd about them is said on stderr."""
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import load_all, read_each
+    from tensorprimat.core.store import read_each
     from tensorprimat.core.summary import summarise
-
-    results = results or folders_here()
+    from tensorprimat.session import sides
 
     def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
         if len(files) < MANY_FILES:
@@ -182,7 +189,9 @@ def _loaded(
         second = aside(read_each, files[half:], model_name)
         return [*read_each(files[:half], model_name), *second()]
 
-    loaded, problems = load_all(results, read=read_in_halves)
+    arguments = sides.parse(results or [str(folder) for folder in folders_here()])
+    several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
+    loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_halves)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     loaded = laid_over(loaded, stated)

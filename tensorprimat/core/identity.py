@@ -380,17 +380,19 @@ def same_run(one: Result, other: Result) -> bool:
         return bool(len(losses))
     if all(not column.any() for column in measured) and (len(losses) or _tells(one.steps)):
         return True
-    return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in _PACED)
+    return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in PACE_COLUMNS)
 
 
-_PACED = (
+PACE_COLUMNS = (
     "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
 )  # fmt: skip
 
 
 def _tells(steps: Steps) -> bool:
     """Return True if some pace has enough different values that two runs would not repeat them by chance."""
-    return any(len(np.unique(column[np.isfinite(column)])) > FEWEST_VALUES for column in map(steps.column, _PACED))
+    return any(
+        len(np.unique(column[np.isfinite(column)])) > FEWEST_VALUES for column in map(steps.column, PACE_COLUMNS)
+    )
 
 
 def _apart(one: Steps, other: Steps, name: str) -> FloatArray:

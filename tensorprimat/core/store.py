@@ -51,6 +51,8 @@ class Loaded:
 
     path: Path
     result: Result
+    side: str | None = None
+    """Side of a comparison that the user put it on."""
 
 
 def new_stamp() -> str:

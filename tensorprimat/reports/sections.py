@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.derived import Metric
@@ -130,9 +131,9 @@ _SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
 
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
-    """One row per pair: the ratio to its baseline and what it shows."""
+    """One row per pair, best first within a model: the ratio to its baseline and what it shows."""
     rows = []
-    for pair in pairs:
+    for pair in ranked(pairs):
         ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
         form = words.ratio_form(ratio) if ratio else words.times
         ends = words.interval(ratio.estimate, form) if ratio else None
@@ -163,6 +164,17 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
         note="Ratio: candidate over baseline; above 1 the candidate does more work per second."
         + (f" {TOGETHER}" if any(_of_a_family(pair) for pair in pairs) else ""),
     )
+
+
+def ranked(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return pairs model by model, within a model by their ratio from the highest; those without one come last."""
+    models = list(dict.fromkeys(pair.model for pair in pairs))
+
+    def ratio(pair: Pair) -> float:
+        value = pair.ratio.estimate.value if pair.ratio is not None else None
+        return -math.inf if value is None else value
+
+    return sorted(pairs, key=lambda pair: (models.index(pair.model), -ratio(pair)))
 
 
 TOGETHER = "Intervals of several comparisons are widened so that all verdicts of this report hold together (Holm 1979)."

@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Callable
 
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, TaskFactors
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import Model
@@ -230,24 +231,37 @@ def headline(pair: Pair) -> str:
     precisions = tuple(map(precision, (pair.candidate, pair.baseline)))
     if precisions[0] != precisions[1]:
         candidate, baseline = (
-            name if how in name else f"{name} ({how})"
+            name if how in name else f"{name} · {how}"
             for name, how in zip((candidate, baseline), precisions, strict=True)
         )
+    if pair.ratio.metric == TIME_TO_TRAIN:
+        return _time_to_train(pair, pair.ratio)
     condition = f", {condition_of(pair)}" if pair.fairness.conditions else ""
-    factors = f". {candidate} {factors_in_words(pair.ratio.task)}" if pair.ratio.task else ""
     if pair.ratio.verdict == "too_few_runs":
         form = ratio_form(pair.ratio)
         metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
         said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return f"{said}, but one run each cannot confirm it{factors}" if _single_runs(pair) else f"{said}{factors}"
+        return f"{said}, but one run each cannot confirm it" if _single_runs(pair) else said
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
-        said = f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
-    elif pair.ratio.verdict == "unsettled":
-        said = f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
-    else:
-        said = f"~ No difference shown between {candidate} and {baseline}{condition}: {amount}"
-    return f"{said}{factors}"
+        return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
+    if pair.ratio.verdict == "unsettled":
+        return f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
+    return f"~ No difference shown between {candidate} and {baseline}{condition}: {amount}"
+
+
+def _time_to_train(pair: Pair, ratio: Ratio) -> str:
+    """Return the times to one quality target: their ratio first, then the rate and the samples that it comes from."""
+    candidate, estimate, task = pair.candidate.label, ratio.estimate, ratio.task
+    if estimate.value is None:
+        return f"No ratio of {candidate} to {pair.baseline.label}: at least one side has no time to train"
+    said = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {pair.baseline.label} to the quality target"
+    if task is not None:
+        said += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
+    if estimate.low and estimate.high:
+        said += f" ({confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)})"
+        return f"~ No difference shown: {said}" if ratio.verdict == "no_difference_shown" else said
+    return f"{said}; one run each cannot confirm it" if _single_runs(pair) else said
 
 
 def _single_runs(pair: Pair) -> bool:
@@ -260,16 +274,6 @@ def condition_of(pair: Pair) -> str:
     if len(conditions) < 2:
         return f"if the {conditions[0]} {'match' if conditions[0].endswith('s') else 'matches'}" if conditions else ""
     return f"if the {', '.join(conditions[:-1])} and the {conditions[-1]} match"
-
-
-def factors_in_words(task: TaskFactors) -> str:
-    """Time to train and what it comes from, to follow the candidate's name.
-
-    >>> factors_in_words(TaskFactors(time=1.0657, rate=1.005, samples=1.071))
-    'takes 1.066x the time to the target: it runs at 1.005x the rate and needs 1.071x the samples'
-    """
-    time, rate, samples = (times(value, 3) for value in (task.time, task.rate, task.samples))
-    return f"takes {time} the time to the target: it runs at {rate} the rate and needs {samples} the samples"
 
 
 def mean_in_words(comparison: Comparison) -> str | None:

@@ -1,0 +1,144 @@
+"""Read what a person names as the sides of a comparison: results, folders, logs, each with or without a name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core import store
+from tensorprimat.core.devices import short_device
+from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.store import Loaded, Read
+from tensorprimat.logs.text import Log
+from tensorprimat.session.extract import files_of, joined, read_each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One word of the command line: a path, and the name of its side if the user gave one."""
+
+    path: Path
+    name: str | None = None
+
+
+def parse(words: Sequence[str]) -> list[Argument]:
+    """Split NAME=PATH, unless a file of that very name exists. Raises UsageError for an empty part.
+
+    >>> parse(["base=old/", "new.json"])
+    [Argument(path=PosixPath('old'), name='base'), Argument(path=PosixPath('new.json'), name=None)]
+    """
+    arguments = []
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals or "/" in name or "\\" in name or Path(word).exists():
+            arguments.append(Argument(path=Path(word)))
+        elif name.strip() and path:
+            arguments.append(Argument(path=Path(path), name=name.strip()))
+        else:
+            raise UsageError(f"{word}: write a side as NAME=PATH, such as base=old/")
+    return arguments
+
+
+def load(
+    arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.read_each
+) -> tuple[list[Loaded], list[str]]:
+    """Read every argument, logs by the path that extract takes. Returns results, and a sentence for what is odd.
+
+    by_argument: every argument is a side, those of one name together; a side without a name is called after its
+    device where that tells it apart, else after its path. read: reads the result files of a folder.
+    Raises InputError for what holds neither a result nor training.
+    """
+    loaded, notes = [], []
+    sides = _provisional(arguments) if by_argument else [None] * len(arguments)
+    for argument, side in zip(arguments, sides, strict=True):
+        found, odd = _read(argument.path, one_side=argument.name is not None, read=read)
+        loaded += [replace(item, side=side) for item in found]
+        notes += odd
+    if by_argument:
+        unnamed = {side for argument, side in zip(arguments, sides, strict=True) if argument.name is None}
+        loaded = _named(loaded, unnamed)
+    return loaded, notes
+
+
+def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
+    """Return a name for every argument: its own, else as much of its path as tells it apart."""
+    unnamed = [argument.path for argument in arguments if argument.name is None]
+    names: list[str | None] = []
+    for argument in arguments:
+        if argument.name is not None:
+            names.append(argument.name)
+            continue
+        parts = _plain(argument.path).parts
+        alike = [_plain(path) for path in unnamed if path != argument.path]
+        depth = next((n for n in range(1, len(parts) + 1) if all(other.parts[-n:] != parts[-n:] for other in alike)), 0)
+        names.append("/".join(parts[-depth:]) if depth else str(argument.path))
+    return names
+
+
+def _plain(path: Path) -> Path:
+    """Return a path without the endings of logs and results."""
+    path = path if path.name else path.absolute()
+    while path.suffix in (".json", ".log", ".txt", ".gz", ".xz", ".bz2", ".zst", ".out", ".jsonl"):
+        path = path.with_suffix("")
+    return path
+
+
+def _named(loaded: Sequence[Loaded], unnamed: set[str | None]) -> list[Loaded]:
+    """Call a side without a name after its device, where it has one and no other side has the same."""
+    devices: dict[str | None, set[str | None]] = {}
+    for item in loaded:
+        devices.setdefault(item.side, set()).add(item.result.gpu_info.device_name)
+    only = {side: next(iter(names)) for side, names in devices.items() if len(names) == 1}
+    short = {side: short_device(name) for side, name in only.items() if name}
+    taken = [*short.values(), *(set(devices) - unnamed)]
+    titles = {side: name for side, name in short.items() if side in unnamed and taken.count(name) == 1}
+    return [replace(item, side=titles.get(item.side, item.side)) for item in loaded]
+
+
+def _read(path: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+    if path.is_dir():
+        return _of_folder(path, one_side=one_side, read=read)
+    if not path.exists() or _holds_result(path):
+        return store.load_all([path])
+    return _of_logs([str(path)], one_side=one_side)
+
+
+def _holds_result(path: Path) -> bool:
+    """Return True for a result, and for JSON that is neither result nor log: it is refused as a result would be."""
+    try:
+        is_result = store.is_result(store.read_json(path))
+    except InputError:
+        is_result = False
+    if is_result:
+        return True
+    return path.suffix.lower() == ".json" and logs.detect(Log(path)) is None
+
+
+def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+    """Return the results of a folder; where it has none, what its logs hold."""
+    try:
+        return store.load_all([folder], read=read)
+    except InputError as refusal:
+        try:
+            found, notes = _of_logs(files_of(folder), one_side=one_side)
+        except InputError:
+            raise refusal from None
+        if not found:
+            raise
+        return found, notes
+
+
+def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], list[str]]:
+    notes: list[str] = []
+
+    def refuse(error: TensorPrimatError) -> None:
+        if len(paths) == 1:
+            raise error
+        notes.append(f"left out: {error}")
+
+    extracted, odd = joined(read_each(paths, (), format=None, refuse=refuse), one_side=one_side)
+    if not extracted and paths:
+        raise InputError("neither a result nor a log of training", path=Path(paths[0]).parent)
+    return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]

@@ -1,0 +1,194 @@
+"""Sides of a comparison as people name them: folders, files, logs, with and without names."""
+
+import gzip
+import json
+
+import pytest
+from plausible import result
+from test_extract import log
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+
+
+@pytest.fixture
+def compare(tmp_path, capsys):
+    """Run compare on paths below tmp_path and return exit code, comparison.json and what was said."""
+
+    def run(*arguments):
+        code = main(["compare", *map(str, arguments), "--no-plot", "--output-dir", str(tmp_path / "report")])
+        said = capsys.readouterr()
+        report = tmp_path / "report" / "comparison.json"
+        return code, json.loads(report.read_text()) if code == 0 else None, said.out + said.err
+
+    return run
+
+
+def runs_in(folder, machine="h100", **options):
+    store.save(result(machine, **{"runs": 5, **options}), folder, stamp="1")
+    return folder
+
+
+def labels(document):
+    return [side["label"] for side in document["sides"]]
+
+
+def test_two_folders_are_two_sides_and_the_first_is_the_baseline(tmp_path, compare):
+    old, new = runs_in(tmp_path / "old"), runs_in(tmp_path / "new", seconds=13.6, seed=1)
+    for first, second, verdict in ((old, new, "slower"), (new, old, "faster")):
+        code, document, _ = compare(first, second)
+        assert code == 0
+        assert labels(document) == [first.name, second.name]
+        assert (document["pairs"][0]["baseline"], document["verdict"]) == (first.name, verdict)
+        assert [side["runs"] for side in document["sides"]] == [5, 5]
+
+
+def test_sides_can_be_named(tmp_path, compare):
+    runs_in(tmp_path / "a")
+    runs_in(tmp_path / "b", seconds=12.0, seed=1)
+    _, document, _ = compare(f"base={tmp_path / 'a'}", f"new={tmp_path / 'b'}")
+    assert labels(document) == ["base", "new"]
+    assert document["headline"].startswith("new is faster than base: ")
+
+
+def test_arguments_of_one_name_are_one_side(tmp_path, compare):
+    for number in range(3):
+        runs_in(tmp_path / f"{number}", runs=1, seed=number, timestamp=None)
+    _, document, _ = compare(f"base={tmp_path / '0'}", f"base={tmp_path / '1'}", f"new={tmp_path / '2'}")
+    assert [(side["label"], len(side["files"])) for side in document["sides"]] == [("base", 2), ("new", 1)]
+
+
+def test_the_same_results_on_both_sides_are_counted_on_both(tmp_path, compare):
+    runs_in(tmp_path / "a")
+    _, document, _ = compare(f"x={tmp_path / 'a'}", f"y={tmp_path / 'a'}")
+    assert document["verdict"] == "no_difference_shown"
+
+
+def test_sides_of_different_devices_are_called_after_them(tmp_path, compare):
+    _, document, _ = compare(runs_in(tmp_path / "x", "mi300x", seconds=11.0), runs_in(tmp_path / "y"))
+    assert labels(document) == ["MI300X", "H100"]
+    assert document["pairs"][0]["baseline"] == "MI300X"
+
+
+def test_a_baseline_can_be_chosen_among_several_sides_which_are_ranked(tmp_path, compare):
+    for name, seconds in (("a", 12.8), ("b", 11.0), ("c", 14.0)):
+        runs_in(tmp_path / name, seconds=seconds, seed=ord(name))
+    _, document, said = compare(tmp_path / "a", tmp_path / "b", tmp_path / "c", "--baseline", "c")
+    assert {pair["baseline"] for pair in document["pairs"]} == {"c"}
+    assert said.index("  b  ") < said.index("Against c") or "b " in said
+    rows = said[said.index("Against c") :]
+    assert rows.index("\n  b ") < rows.index("\n  a ")
+
+
+def test_by_still_groups_everything_whatever_the_arguments(tmp_path, compare):
+    runs_in(tmp_path / "a", precision="bf16")
+    runs_in(tmp_path / "b", precision="fp8", seconds=9.0)
+    _, document, _ = compare(tmp_path / "a", tmp_path / "b", "--by", "precision")
+    assert labels(document) == ["BF16", "FP8"]
+
+
+def test_one_folder_is_grouped_by_platform(tmp_path, compare):
+    runs_in(tmp_path / "a")
+    runs_in(tmp_path / "a", "mi300x", seconds=11.0)
+    _, document, _ = compare(tmp_path / "a")
+    assert labels(document) == ["H100", "MI300X"]
+
+
+def test_logs_go_straight_in_packed_or_not(tmp_path, compare):
+    (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
+    text = "  seq_length ............... 8192\n" + log(milliseconds=9000.0).replace(" 07:", " 09:")
+    (tmp_path / "two.log.gz").write_bytes(gzip.compress(text.encode()))
+    code, document, _ = compare(
+        f"h100={tmp_path / 'one.log'}", f"mi300x={tmp_path / 'two.log.gz'}", "--model-name", "llama"
+    )
+    assert code == 0
+    assert labels(document) == ["h100", "mi300x"]
+    assert document["fairness"]["level"] == "same_work"
+    assert document["fairness"]["conditions"] == ["model shape", "trainable parameters"]
+    assert document["ratio"]["value"] == pytest.approx(10 / 9, rel=1e-3)
+
+
+def test_a_log_and_a_result_meet(tmp_path, compare):
+    (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
+    folder = runs_in(tmp_path / "results")
+    code, document, _ = compare(folder, tmp_path / "one.log", "--model-name", "llama")
+    assert code == 0
+    assert document["sides"][0]["label"] == "H100"
+    assert document["ratio"]["value"] > 0
+
+
+def test_a_folder_of_logs_is_its_runs(tmp_path, compare):
+    for side, pace in (("old", 10000.0), ("new", 9000.0)):
+        (tmp_path / side).mkdir()
+        for number in (1, 2):
+            text = log(milliseconds=pace + 7 * number).replace(" 07:", f" 1{number}:")
+            (tmp_path / side / f"run{number}.log").write_text("  seq_length ............... 8192\n" + text)
+    _, document, _ = compare(tmp_path / "old", tmp_path / "new", "--model-name", "llama")
+    assert [(side["label"], side["runs"]) for side in document["sides"]] == [("old", 2), ("new", 2)]
+    assert document["verdict"] == "faster"
+
+
+def test_a_log_alone_is_read_and_not_refused_as_json(tmp_path, compare):
+    (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
+    code, document, said = compare(tmp_path / "one.log")
+    assert (code, len(document["sides"])) == (0, 1)
+    assert "invalid JSON" not in said
+
+
+def test_files_of_equal_settings_and_clearly_different_speed_are_two_sides_of_one_folder(tmp_path, compare):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name, seconds in (("first", 9.7), ("second", 7.69)):
+        store.write(result("h100", device_name="H100", seconds=seconds), folder / f"{name}.json")
+    _, document, _ = compare(folder)
+    assert labels(document) == ["H100 [first]", "H100 [second]"]
+
+
+def test_runs_of_one_named_side_pool_although_only_some_state_a_setting(tmp_path, compare):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    silent = result("h100", seed=1, seconds=12.9)
+    config = silent.training_config.model_copy(update={"attention_backend": None})
+    store.write(result("h100"), folder / "a.json")
+    store.write(
+        silent.model_copy(update={"training_config": config, "timestamp": "2025-11-04T00:00:00"}), folder / "b.json"
+    )
+    runs_in(tmp_path / "new", seed=3)
+    _, document, _ = compare(f"base={folder}", f"new={tmp_path / 'new'}")
+    assert len(document["sides"]) == 2
+    assert any("only some of the 2 files state attention" in warning for warning in document["warnings"])
+
+
+def test_models_with_equal_shapes_pair_whatever_their_names(tmp_path, compare):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    store.write(result("h100", runs=3), folder / "a.json")
+    own = result("mi300x", runs=3, seconds=11.0)
+    named = own.model_copy(update={"model": own.model.model_copy(update={"name": "our-8b", "preset": None})})
+    store.write(named, folder / "b.json")
+    _, document, _ = compare(folder)
+    assert len(document["pairs"]) == 1
+    assert document["verdict"] == "faster"
+
+
+def test_two_named_sides_of_two_models_meet_and_are_refused_with_a_remedy(tmp_path, compare):
+    runs_in(tmp_path / "a")
+    runs_in(tmp_path / "b", model="qwen")
+    _, document, _ = compare(tmp_path / "a", tmp_path / "b")
+    assert document["verdict"] == "not_comparable"
+    assert document["fairness"]["remedy"] == "Benchmark the same model on both sides."
+
+
+@pytest.mark.parametrize("word", ["=x.json", "base="])
+def test_half_a_name_is_a_wrong_flag(compare, word):
+    code, _, said = compare(word, "other.json")
+    assert code == 2
+    assert "NAME=PATH" in said
+
+
+def test_a_path_that_holds_nothing_is_named(tmp_path, compare):
+    (tmp_path / "noise.txt").write_text("nothing at all\n")
+    code, _, said = compare(tmp_path / "noise.txt")
+    assert code == 2
+    assert "noise.txt" in said
+    assert "invalid JSON" not in said
