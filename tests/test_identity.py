@@ -52,11 +52,11 @@ def test_versions_count_unless_left_out():
     assert identity.differing(result(), newer, context=False) == []
 
 
-def test_speed_differs_clearly_beyond_five_percent_or_twice_the_spread_of_the_steps():
-    quiet, near, far = (identity.paces(result(seconds=s)) for s in (12.8, 13.1, 14.0))
+def test_speed_differs_clearly_beyond_eight_percent_or_twice_the_spread_of_the_steps():
+    quiet, near, far = (identity.paces(result(seconds=s)) for s in (12.8, 13.1, 14.3))
     assert identity.other_speed(quiet, near) is None
     assert identity.other_speed(quiet, far) is not None
-    noisy = [identity.paces(result(seconds=s, noise=0.4)) for s in (12.8, 14.0)]
+    noisy = [identity.paces(result(seconds=s, noise=0.4)) for s in (12.8, 14.3)]
     assert identity.other_speed(*noisy) is None
 
 

@@ -25,7 +25,7 @@ Weight = Literal["work", "configuration", "context"]
 nothing."""
 Reader = Callable[[Result], str | None]
 
-OTHER_SPEED = 0.05  # repetitions on one kind of device scatter by 1 to 2 %; beyond 5 % something else changed
+OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a machine by some percent; not by more
 SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # of a printed pace: "6.06 s, 6.06 s, 6.05 s" is what any run prints
