@@ -110,9 +110,48 @@ def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
     assert (config.model.tensor_model_parallel_size, config.model.sequence_parallel) == (4, True)
     assert config.model.seq_length == config.dataset.seq_length == 4096
     assert (config.train.train_iters, config.train.micro_batch_size, config.train.global_batch_size) == (6, 1, 8)
-    assert config.mixed_precision == "bf16_with_fp8_delayed_scaling_mixed"
+    assert config.mixed_precision == "bf16_with_fp8_current_scaling_mixed"
     assert (config.logger.log_interval, config.validation.eval_iters) == (1, 0)
     assert config.tokenizer.vocab_size == 152_063
+
+
+OFFERED = [f"llama3_8b_pretrain_8gpu_{gpu}_{kind}_config" for gpu in ("h100", "gb200") for kind in ("bf16", "fp8cs")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu", "name"),
+    [
+        ({"precision": "fp8"}, "NVIDIA H100 80GB HBM3", "llama3_8b_pretrain_8gpu_h100_fp8cs_config"),
+        ({"precision": "bf16"}, "NVIDIA H200", "llama3_8b_pretrain_8gpu_h100_bf16_config"),
+        ({"precision": "fp8"}, "NVIDIA GB200", "llama3_8b_pretrain_8gpu_gb200_fp8cs_config"),
+        ({"precision": "fp8"}, "NVIDIA B200", None),
+        ({"precision": "fp16"}, "NVIDIA H100", None),
+        ({"model": "qwen"}, "NVIDIA H100", None),
+        ({"num_gpus": 4}, "NVIDIA H100", None),
+        ({}, "NVIDIA A100-SXM4-80GB", None),
+    ],
+)
+def test_the_performance_recipe_is_that_of_the_gpu_its_count_and_the_precision(tmp_path, changes, gpu, name):
+    asked = spec(tmp_path, **{"model": "llama", "num_gpus": 8, **changes})
+    assert bridge.performance_recipe_name(asked, gpu, OFFERED) == name
+
+
+def test_a_performance_recipe_keeps_its_own_precision_and_recomputation(tmp_path):
+    tuned = recipe()
+    tuned.mixed_precision, tuned.model.recompute_granularity = "its own", "its own"
+    asked = spec(tmp_path, precision="fp8", context_parallel_size=1)
+    config = bridge.configure(tuned, asked, is_performance_recipe=True)
+    assert (config.mixed_precision, config.model.recompute_granularity) == ("its own", "its own")
+    assert config.train.global_batch_size == 8
+    config = bridge.configure(tuned, asked.model_copy(update={"recompute": "full"}), is_performance_recipe=True)
+    assert config.model.recompute_granularity == "full"
+
+
+def test_another_recipe_gets_what_performance_recipes_have_in_common(tmp_path):
+    plain = recipe()
+    plain.ddp = SimpleNamespace(check_for_nan_in_grad=True, grad_reduce_in_fp32=True)
+    config = bridge.configure(plain, spec(tmp_path))
+    assert (config.ddp.check_for_nan_in_grad, config.ddp.grad_reduce_in_fp32) == (False, False)
 
 
 def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_path):

@@ -196,7 +196,7 @@ def test_configurations_set_every_value_and_divide():
 @pytest.mark.parametrize(
     ("methodology", "model", "platform", "gpu", "precision", "values"),
     [  # tensor parallel, context parallel, micro batch, global batch, sequence, precision
-        ("max", "llama", "nvd", "H100 SXM", None, (1, 1, 1, 128, 8192, "fp8")),
+        ("max", "llama", "nvd", "H100 SXM", None, (1, 2, 1, 128, 8192, "fp8")),
         ("max", "llama", "nvd", "H200 SXM", "bf16", (1, 2, 1, 128, 8192, "bf16")),
         ("max", "llama", "nvd", "B200", None, (1, 1, 2, 128, 8192, "fp8")),
         ("max", "llama", "amd", "MI300X", None, (1, 1, 2, 128, 8192, "bf16")),
@@ -223,6 +223,14 @@ def test_a_methodology_sets_what_its_source_says(methodology, model, platform, g
         row.sequence_length,
         row.precision,
     ) == values
+
+
+def test_an_engine_has_its_own_row_where_its_vendor_tunes_it_otherwise():
+    def context_parallel(engine):
+        row = catalogue.find_configuration("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
+        return row.context_parallel_size
+
+    assert (context_parallel("nemo"), context_parallel("bridge")) == (2, 1)
 
 
 def test_a_methodology_says_nothing_about_what_it_does_not_hold():

@@ -42,7 +42,7 @@ MI355X = machine("AMD Instinct MI355X", "amd", memory_gb=309.0)
 
 def test_nemo_starts_from_the_work_that_both_vendors_agree_on():
     made = spec(H100)
-    assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192)
+    assert configuration(made) == ("fp8", 1, 2, 1, 128, 8192)
     assert made.methodology == "agreed"
     assert spec(H100, methodology="max").methodology == "max"
 
@@ -92,7 +92,7 @@ def test_the_torch_engine_takes_a_methodology_only_when_asked():
 
 def test_a_flag_that_says_otherwise_makes_the_run_the_users_own():
     made = spec(H100, global_batch_size=256)
-    assert configuration(made) == ("fp8", 1, 1, 1, 256, 8192)
+    assert configuration(made) == ("fp8", 1, 2, 1, 256, 8192)
     assert made.methodology is None
     assert spec(H100, global_batch_size=128).methodology == "agreed"
 

@@ -101,7 +101,7 @@ def test_a_nemo_without_the_collection_is_said_before_what_else_is_missing(tmp_p
     [
         (["--model", "gpt"], "--model gpt: no such model; models: llama, qwen, mistral"),
         (["--precision", "fp32"], "--precision fp32: NeMo trains in bf16, fp8, fp16"),
-        (["--tensor-parallel-size", "3"], "8 devices cannot hold replicas of 3"),
+        (["--tensor-parallel-size", "3"], "8 devices cannot hold replicas of 6"),
         (["--num-gpus", "16"], "--num-gpus 16: this machine has 8"),
         (["--num-nodes", "2"], "--num-nodes 2: start the script with srun or torchrun"),
         (["--steps", "many"], "Invalid value for '--steps'"),

@@ -114,6 +114,8 @@ class Configuration:
     global_batch_size: int
     sequence_length: int
     source: str
+    engine: str | None = None
+    """The only engine that the row is for; None for every engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,23 +314,42 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
     )  # fmt: skip
 
 
-def find_configuration(
-    methodology: str, *, model: str, platform: str, gpu: str | None, precision: str | None = None
-) -> Configuration | None:
-    """What a methodology sets for a model on a GPU (a catalogue name); None where it says nothing about it.
+def find_configurations(
+    methodology: str,
+    *,
+    model: str,
+    platform: str,
+    gpu: str | None,
+    precision: str | None = None,
+    engine: str | None = None,
+) -> list[Configuration]:
+    """Return the rows of a methodology for a model on a GPU (a catalogue name), the headline first.
 
-    precision: asked for by the user; None takes the headline's.
+    precision: the one that the user chose; None leaves it to the headline. engine: leaves out rows of other engines;
+    None keeps those of every engine.
     """
-    return next(
-        (
-            row
-            for row in methodologies()
-            if (row.methodology, row.model, row.platform) == (methodology, model, platform)
-            and (not row.gpus or gpu in row.gpus)
-            and precision in (None, row.precision)
-        ),
-        None,
-    )
+    return [
+        row
+        for row in methodologies()
+        if (row.methodology, row.model, row.platform) == (methodology, model, platform)
+        and (not row.gpus or gpu in row.gpus)
+        and precision in (None, row.precision)
+        and (engine is None or row.engine in (None, engine))
+    ]
+
+
+def find_configuration(
+    methodology: str,
+    *,
+    model: str,
+    platform: str,
+    gpu: str | None,
+    precision: str | None = None,
+    engine: str | None = None,
+) -> Configuration | None:
+    """Return the first of `find_configurations`; None where the methodology says nothing about the model on the GPU."""
+    rows = find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision, engine=engine)
+    return rows[0] if rows else None
 
 
 @cache

@@ -124,6 +124,11 @@ def _trainable(result: Result) -> str | None:
     return "all" if result.training_config.peft == "none" else None
 
 
+def _environment(result: Result) -> str | None:
+    variables = result.training_config.environment
+    return ", ".join(f"{name}={value}" for name, value in sorted(variables.items())) or None
+
+
 def _versions(result: Result) -> str | None:
     versions = result.training_config.versions
     return ", ".join(f"{package} {version}" for package, version in sorted(versions.items())) or None
@@ -242,6 +247,7 @@ FIELDS: tuple[Field, ...] = (
         read=lambda result: _text(result.gpu_info.pytorch_version),
     ),
     Field(key="versions", label="package versions", weight="context", read=_versions),
+    Field(key="environment", label="environment variables", weight="context", read=_environment),
     Field(key="timing", label="step times", weight="context", read=lambda result: _text(result.provenance.timing)),
     Field(key="power_limit_watts", label="power limit", weight="context", read=_watts),
     Field(key="warmup_steps", label="declared warm-up steps", weight="context", read=_config("warmup_steps")),

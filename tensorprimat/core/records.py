@@ -128,6 +128,8 @@ class TrainingConfig(ConfigurationRecord):
     framework_version: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that took part, by package."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of a live run that change how fast it runs, by name; empty where none is known."""
 
 
 class ModelShape(Record):

@@ -26,6 +26,7 @@ from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import importable
 from tensorprimat.engines.following import follow
 from tensorprimat.logs.format import Given
 from tensorprimat.machine.platform import Machine, detect
@@ -36,8 +37,17 @@ RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
 MODEL_INSTEAD = {"mistral": "mistralai/Mistral-7B-v0.1"}
 """Whose configuration replaces the recipe's model."""
 
-PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp16": "fp16_mixed"}
-"""Our precision → Megatron-Bridge's recipe for it."""
+PERFORMANCE_RECIPES = "megatron.bridge.perf_recipes.llama"
+"""Where NVIDIA's performance recipes are, from version 0.6 on; each carries its environment variables."""
+PERFORMANCE_STEMS = {"llama": "llama3_8b"}
+"""Our model → how the names of its performance recipes begin; qwen and mistral have none."""
+PERFORMANCE_GPUS = ("GB300", "GB200", "B300", "B200", "H200", "H100")
+"""GPUs with performance recipes, the longer names first; H200 takes those of H100, because it has the same cores."""
+PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
+"""Our precision → its name in a performance recipe; fp8 is current scaling."""
+
+PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
+"""Our precision → Megatron-Bridge's recipe for it, where no performance recipe sets it."""
 
 Value = Callable[[RunSpec], Any]
 SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
@@ -68,6 +78,21 @@ SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
     (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
 )
 """What is set in a recipe: where (the first place that this version has), and to what."""
+
+TUNED = {
+    "ddp.check_for_nan_in_grad": False,
+    "ddp.check_for_large_grads": False,
+    "ddp.grad_reduce_in_fp32": False,
+    "rerun_state_machine.check_for_nan_in_loss": False,
+    "model.cross_entropy_fusion_impl": "te",
+    "model.apply_rope_fusion": True,
+    "train.manual_gc": True,
+    "train.manual_gc_interval": 100,
+}
+"""What every performance recipe sets, for recipes that are none, where this version has the place.
+
+Source: NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py.
+"""
 
 STATED = (
     "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
@@ -110,19 +135,34 @@ def recipe_name(model: str, offered: Sequence[str]) -> str:
     return fitting[0]
 
 
-def configure(config: Any, spec: RunSpec) -> Any:
-    """The recipe's configuration with every value of the spec set. Raises RunError where it has no place for one."""
+def performance_recipe_name(spec: RunSpec, device_name: str | None, offered: Sequence[str]) -> str | None:
+    """Return NVIDIA's performance recipe for this model, GPU, GPU count and precision; None where there is none.
+
+    offered: the names in PERFORMANCE_RECIPES.
+    """
+    gpu = next((gpu for gpu in PERFORMANCE_GPUS if gpu in (device_name or "")), None)
+    stem, precision = PERFORMANCE_STEMS.get(spec.model), PERFORMANCE_PRECISIONS.get(spec.precision)
+    if gpu is None or stem is None or precision is None:
+        return None
+    name = f"{stem}_pretrain_{spec.num_gpus}gpu_{'H100' if gpu == 'H200' else gpu}_{precision}_config".lower()
+    return name if name in offered else None
+
+
+def configure(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False) -> Any:
+    """Set every value of the spec in a recipe's configuration and return it.
+
+    A performance recipe keeps its own precision and, where the spec asks for none, its own recomputation; any other
+    gets what performance recipes have in common. Raises RunError where the recipe has no place for a value.
+    """
     for places, value in SETTINGS:
-        for place in places:
-            *owners, name = place.split(".")
-            owner = config
-            for part in owners:
-                owner = getattr(owner, part, None)
-            if hasattr(owner, name):
-                setattr(owner, name, value(spec))
-                break
-        else:
+        if is_performance_recipe and _is_the_recipes_own(places[0], spec):
+            continue
+        if not any(_set(config, place, value(spec)) for place in places):
             raise RunError(f"this Megatron-Bridge has no {' or '.join(places)} in its recipes; try --engine torch")
+    if not is_performance_recipe:
+        for place, tuned in TUNED.items():
+            _set(config, place, tuned)
+        config.mixed_precision = _reducing_in_bf16(config.mixed_precision)
     if spec.pipeline_model_parallel_size > 1:
         import torch
 
@@ -130,16 +170,60 @@ def configure(config: Any, spec: RunSpec) -> Any:
     return config
 
 
-def train_rank(spec: RunSpec) -> None:
-    """One rank under torchrun: build the recipe and train."""
+def _is_the_recipes_own(place: str, spec: RunSpec) -> bool:
+    return place == "mixed_precision" or (place.startswith("model.recompute") and spec.recompute == "none")
+
+
+def _set(config: Any, place: str, value: Any) -> bool:
+    """Set a value at a dotted place; return False where the configuration has no such place."""
+    *owners, name = place.split(".")
+    for part in owners:
+        config = getattr(config, part, None)
+    if not hasattr(config, name):
+        return False
+    setattr(config, name, value)
+    return True
+
+
+def _reducing_in_bf16(name: str) -> Any:
+    """Return the precision of this name with gradients reduced in bf16, as performance recipes have it.
+
+    The name itself, which leaves the reduction in fp32, where this version has no such function.
+    """
+    try:
+        precisions = importlib.import_module("megatron.bridge.training.mixed_precision")
+    except ImportError:
+        return name
+    precision = getattr(precisions, name)()
+    precision.grad_reduce_in_fp32 = False
+    return precision
+
+
+def _recipe(spec: RunSpec) -> tuple[Any, bool]:
+    """Return the configuration of the model's recipe, and True if it is NVIDIA's performance recipe."""
+    device_name = detect().gpu_info.device_name
+    if importable(PERFORMANCE_RECIPES):
+        performance = importlib.import_module(PERFORMANCE_RECIPES)
+        if name := performance_recipe_name(spec, device_name, dir(performance)):
+            print(f"Megatron-Bridge's performance recipe: {name}", flush=True)
+            return getattr(performance, name)(), True
     recipes = importlib.import_module("megatron.bridge.recipes")
-    config = getattr(recipes, recipe_name(spec.model, dir(recipes)))()
+    return getattr(recipes, recipe_name(spec.model, dir(recipes)))(), False
+
+
+def train_rank(spec: RunSpec) -> None:
+    """Build the recipe and train one rank under torchrun."""
+    config, is_performance_recipe = _recipe(spec)
+    for name, value in (getattr(config, "env_vars", None) or {}).items():  # before CUDA and NCCL start and read them
+        os.environ.setdefault(name, str(value))
     if instead := MODEL_INSTEAD.get(spec.model):
         bridge = importlib.import_module("megatron.bridge").AutoBridge
         config.model = bridge.from_hf_pretrained(instead).to_megatron_provider(load_weights=False)
     pretrain = importlib.import_module("megatron.bridge.training.pretrain").pretrain
     forward_step = importlib.import_module("megatron.bridge.training.gpt_step").forward_step
-    pretrain(config=configure(config, spec), forward_step_func=forward_step)
+    pretrain(
+        config=configure(config, spec, is_performance_recipe=is_performance_recipe), forward_step_func=forward_step
+    )
 
 
 def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
@@ -186,13 +270,23 @@ def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
             "gpu_info": machine.gpu_info,
             "methodology": spec.methodology,
             "training_config": config.model_copy(
-                update={**unsaid, "data": "mock", "framework": "Megatron-Bridge", "framework_version": _version()}
+                update={
+                    **unsaid,
+                    **_fp8(spec),
+                    "data": "mock",
+                    "framework": "Megatron-Bridge",
+                    "framework_version": _version(),
+                }
             ),
             "provenance": result.provenance.model_copy(
                 update={"engine": "bridge", "host": machine.host, "gpu_ids": machine.gpu_ids}
             ),
         }
     )
+
+
+def _fp8(spec: RunSpec) -> dict[str, str]:
+    return {"fp8_recipe": "hybrid, current scaling"} if spec.precision == "fp8" else {}
 
 
 def _version() -> str | None:

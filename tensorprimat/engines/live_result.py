@@ -71,6 +71,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
             **declared.training_config,
             "warmup_steps": declared.warmup_steps,
             "versions": environment.versions(),
+            "environment": environment.settings(),
         }
     )
     if facts.is_nemo(trainer) and machine.platform != "nvd":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Result
+from tensorprimat.core.records import GpuInfo, Result, TrainingConfig
 from tensorprimat.core.store import DEFAULT_METHODOLOGY
 
 if TYPE_CHECKING:
@@ -44,7 +44,15 @@ def values(
     mine = {key: value for key in VALUES if (value := said.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
         return {**mine, "methodology": None}
-    row = _row(name or DEFAULT_METHODOLOGY, model=model, platform=platform, gpu=gpu, precision=mine.get("precision"))
+    rows = _rows(
+        name or DEFAULT_METHODOLOGY,
+        model=model,
+        platform=platform,
+        gpu=gpu,
+        precision=mine.get("precision"),
+        engine=engine,
+    )
+    row = rows[0] if rows else None
     if row is None:
         if name is not None:
             raise UsageError(_says_nothing(name, model, gpu, mine.get("precision")))
@@ -69,30 +77,48 @@ def label(result: Result, name: str | None) -> Result:
     if name is None:
         return result
     config = result.training_config
-    row = _row(name, model=result.model.name, platform=result.platform, gpu=result.gpu_info, precision=config.precision)
-    if row is None:
+    rows = _rows(
+        name, model=result.model.name, platform=result.platform, gpu=result.gpu_info, precision=config.precision
+    )
+    if not rows:
         warning = f"methodology: {_says_nothing(name, result.model.name, result.gpu_info, config.precision)}"
         return result.model_copy(update={"warnings": (*result.warnings, warning)})
-    differing = [
-        f"{key} {stated} instead of {getattr(row, key)}"
-        for key in VALUES
-        if (stated := getattr(config, key)) is not None and stated != getattr(row, key)
-    ]
+    differing = min((_differing(config, row) for row in rows), key=len)
     if differing:
         warning = f"methodology: not {name}, which the log contradicts ({', '.join(differing)})"
         return result.model_copy(update={"warnings": (*result.warnings, warning)})
     return result.model_copy(update={"methodology": name})
 
 
-def _row(
-    name: str, *, model: str | None, platform: str | None, gpu: GpuInfo, precision: str | None
-) -> Configuration | None:
+def _differing(config: TrainingConfig, row: Configuration) -> list[str]:
+    """Return what a log states otherwise than a row of a methodology, one phrase for each value."""
+    return [
+        f"{key} {stated} instead of {getattr(row, key)}"
+        for key in VALUES
+        if (stated := getattr(config, key)) is not None and stated != getattr(row, key)
+    ]
+
+
+def _rows(
+    name: str,
+    *,
+    model: str | None,
+    platform: str | None,
+    gpu: GpuInfo,
+    precision: str | None,
+    engine: str | None = None,
+) -> list[Configuration]:
     names = dict.fromkeys(row.methodology for row in catalogue.methodologies())
     if name not in names:
         raise UsageError(f"--methodology {name}: no such methodology; choose {', '.join(names)}")
     known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
-    return catalogue.find_configuration(
-        name, model=model or "", platform=platform or "", gpu=known.name if known else None, precision=precision
+    return catalogue.find_configurations(
+        name,
+        model=model or "",
+        platform=platform or "",
+        gpu=known.name if known else None,
+        precision=precision,
+        engine=engine,
     )
 
 

@@ -20,10 +20,9 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, cluster, endings, importable, nemo_recipe
-from tensorprimat.machine.platform import Machine
+from tensorprimat.engines import ENGINES, cluster, endings, importable, nemo_performance, nemo_recipe
+from tensorprimat.machine.platform import Machine, detect
 
-ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # long sequences fragment the allocator's blocks
 NEMO_SEED = 1234  # nemo.lightning's init_parallel_ranks has it as a default that no recipe can change
 RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, somebody started the ranks already
 
@@ -103,11 +102,20 @@ def _out_of_memory(spec: RunSpec) -> OutOfMemoryError:
 
 def execute(recipe: Any, spec: RunSpec) -> None:
     """Run a recipe: in this process for one GPU or one rank of several, else by NeMo-Run with torchrun."""
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    for name, value in _environment(spec).items():
+        os.environ.setdefault(name, value)
     if spec.num_gpus == 1 or started_by_launcher():
         _run_here(recipe, spec)
     else:
         _run_under_torchrun(recipe, spec)
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    """Return NVIDIA's performance variables for this machine's GPU, the user's own values where there are any."""
+    if spec.platform != "nvd":
+        return {}
+    variables = nemo_performance.environment(spec, detect().gpu_info.device_name)
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
 def _run_here(recipe: Any, spec: RunSpec) -> None:
@@ -133,7 +141,7 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
         ntasks_per_node=spec.num_gpus,
         launcher="torchrun",
         env_vars={
-            **ENVIRONMENT,
+            **_environment(spec),
             "PYTHONPATH": _before(package_parent, "PYTHONPATH"),  # the ranks have to find the callback
             "PATH": _before(str(Path(sys.executable).parent), "PATH"),  # torchrun, where no environment is activated
         },

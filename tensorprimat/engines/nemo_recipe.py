@@ -13,7 +13,7 @@ from typing import Any
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import profiling
+from tensorprimat.engines import nemo_performance, profiling
 
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
 """Our model → its recipe in nemo.collections.llm."""
@@ -51,7 +51,8 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
         recipe.model.config.recompute_num_layers = 1
     if profiling.STEM in spec.options:
         recipe.trainer.profiler = _profiler(run, spec)
-    recipe.trainer.callbacks = [*(recipe.trainer.callbacks or []), callback(run, spec, result_file)]
+    nemo_performance.apply(recipe, spec)
+    recipe.trainer.callbacks = [*recipe.trainer.callbacks, callback(run, spec, result_file)]
     return recipe
 
 

@@ -11,8 +11,13 @@ PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine",
     "flash-attn", "triton", "numpy",
 )  # fmt: skip
-SETTINGS = ("CUDA_", "HIP_", "ROCR_", "NCCL_", "RCCL_", "NVTE_", "PYTORCH_", "TORCH_", "OMP_NUM_THREADS", "HIPBLASLT_")
+SETTINGS = (
+    "CUDA_", "CUBLAS_", "NVIDIA_TF32", "NCCL_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_", "GPU_MAX_HW_QUEUES",
+    "HIPBLASLT_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_NUM_THREADS", "MKL_",
+)  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
+NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")
+"""Ends of names that only say where something lies, which release an image holds, or which GPUs a job got."""
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
@@ -27,5 +32,9 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def settings() -> dict[str, str]:
-    """Environment variables of this process that change speed, by name."""
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)}
+    """Return the environment variables of this process that change speed, by name."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(SETTINGS) and not name.endswith(NO_SETTINGS)
+    }

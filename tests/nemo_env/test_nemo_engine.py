@@ -61,6 +61,31 @@ def test_a_recipe_of_ours_in_fp8_survives_serialisation_with_our_callback(model,
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_path):
+    from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
+
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines import nemo_recipe
+
+    spec = RunSpec(
+        model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
+        sequence_length=8192, precision=precision, num_gpus=8, context_parallel_size=2, platform="nvd",
+        output_dir=str(tmp_path),
+    )  # fmt: skip
+    recipe = nemo_recipe.build(spec)
+    ddp = recipe.trainer.strategy.ddp
+    assert (ddp.overlap_grad_reduce, ddp.overlap_param_gather, ddp.check_for_nan_in_grad) == (True, True, False)
+    assert (ddp.grad_reduce_in_fp32, recipe.trainer.plugins.grad_reduce_in_fp32) == (False, False)
+    assert recipe.optim.config.use_precision_aware_optimizer is (precision == "bf16")
+    assert recipe.model.config.cross_entropy_fusion_impl == "te"
+    names = [callback.__fn_or_cls__.__name__ for callback in recipe.trainer.callbacks]
+    assert names.count("MegatronCommOverlapCallback") == names.count("GarbageCollectionCallback") == 1
+    serialiser = ZlibJSONSerializer()
+    assert serialiser.deserialize(serialiser.serialize(recipe)) == recipe
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_nemos_own_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
     import nemo_run
     from nemo.collections import llm

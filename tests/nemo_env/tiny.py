@@ -23,7 +23,7 @@ TINY_MODEL = {
     "num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "num_query_groups": 2,
     "apply_rope_fusion": False, "bias_dropout_fusion": False, "masked_softmax_fusion": False,
     "gradient_accumulation_fusion": False, "bias_activation_fusion": False, "cross_entropy_loss_fusion": False,
-    "persist_layer_norm": False, "use_cpu_initialization": True,
+    "cross_entropy_fusion_impl": "native", "persist_layer_norm": False, "use_cpu_initialization": True,
 }  # fmt: skip
 VOCABULARY = 512
 
@@ -54,7 +54,8 @@ def shrink(recipe):
         DistributedDataParallelConfig, overlap_grad_reduce=False, overlap_param_gather=False,
         grad_reduce_in_fp32=False, average_in_collective=False,
     )  # fmt: skip
-    recipe.optim.config.use_distributed_optimizer = False
+    recipe.optim.config.use_distributed_optimizer = recipe.optim.config.use_precision_aware_optimizer = False
+    recipe.trainer.callbacks = [c for c in recipe.trainer.callbacks if "Overlap" not in c.__fn_or_cls__.__name__]
     recipe.optim.config.clip_grad = 0.0
     recipe.optim.config.bf16 = False
     recipe.trainer.plugins = run.Config(nl.MegatronMixedPrecision, precision="32")

@@ -1,0 +1,78 @@
+"""NVIDIA's performance settings for NeMo 2 recipes: one block, taken whole from NeMo's own performance scripts.
+
+Source: NVIDIA/NeMo, scripts/performance (helpers.py, executors.py, llm/pretrain_llama3_8b.py), PerfEnvPlugin of
+nemo.lightning.run.plugins and `pretrain_performance_optimizations` of the recipes, read at commit 8cfedd72 of
+2025-09-20. NVIDIA publishes this block for Llama 3 8B; the same is set for all three models, because qwen's and
+mistral's recipes have no performance mode of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorprimat.core.spec import RunSpec
+
+GARBAGE_COLLECTION_STEPS = 100
+LAYERNORM_MARGIN = 16  # streaming multiprocessors that layer norm leaves to communication
+BLACKWELL = ("B200", "GB200", "B300", "GB300")
+
+ALWAYS = {
+    "TORCH_NCCL_HIGH_PRIORITY": "1",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+    "NCCL_NVLS_ENABLE": "0",  # saves memory; user buffers, which would want it, are not registered
+    "NVTE_FLASH_ATTN": "1",
+    "NVTE_FUSED_ATTN": "1",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
+    "NVTE_BWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
+}
+"""Environment variables that every run of the performance scripts has."""
+
+
+def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
+    """Return the environment variables that NVIDIA sets for this configuration on this GPU."""
+    is_blackwell = any(name in (device_name or "") for name in BLACKWELL)
+    variables = dict(ALWAYS)
+    if spec.tensor_model_parallel_size > 1 or spec.context_parallel_size > 1:
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if is_blackwell else "1"
+    if spec.pipeline_model_parallel_size > 1:
+        variables["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"
+    if "B200" not in (device_name or "") or "GB200" in (device_name or ""):  # fails on B200, as NVIDIA notes
+        variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return variables
+
+
+def apply(recipe: Any, spec: RunSpec) -> None:
+    """Set NVIDIA's performance settings in a `nemo_run.Partial` whose parallel sizes and precision are set already.
+
+    Raises ImportError without NeMo.
+    """
+    import nemo_run as run
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
+    from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
+
+    recipe.trainer.plugins.grad_reduce_in_fp32 = False
+    recipe.optim.config.use_precision_aware_optimizer = spec.precision == "bf16"
+    recipe.model.config.cross_entropy_fusion_impl = "te"
+    recipe.trainer.strategy.ddp = run.Config(
+        DistributedDataParallelConfig,
+        check_for_nan_in_grad=False,
+        check_for_large_grads=False,
+        grad_reduce_in_fp32=False,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+        average_in_collective=True,
+    )
+    overlap = run.Config(MegatronCommOverlapCallback, tp_comm_overlap=False)
+    overlap.overlap_param_gather_with_optimizer_step = False  # only with a virtual pipeline, which is not set here
+    collection = run.Config(
+        GarbageCollectionCallback, gc_interval_train=GARBAGE_COLLECTION_STEPS, gc_interval_val=GARBAGE_COLLECTION_STEPS
+    )
+    kept = [callback for callback in recipe.trainer.callbacks or [] if not _is_of(callback, (overlap, collection))]
+    recipe.trainer.callbacks = [*kept, collection, overlap]
+
+
+def _is_of(callback: Any, others: tuple[Any, ...]) -> bool:
+    """Return True if a configured callback is of the class of one of the others: recipes bring some of their own."""
+    kind = getattr(callback, "__fn_or_cls__", type(callback))
+    return any(kind is other.__fn_or_cls__ for other in others)

@@ -1,0 +1,46 @@
+"""The environment that NVIDIA's performance scripts set, by GPU and parallel sizes."""
+
+import pytest
+
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import nemo_performance
+from tensorprimat.machine import environment
+
+
+def spec(**changes):
+    return RunSpec(
+        **{
+            "model": "llama", "preset": "full", "engine": "nemo", "steps": 5, "warmup_steps": 1, "micro_batch_size": 1,
+            "global_batch_size": 128, "sequence_length": 8192, "precision": "bf16", "num_gpus": 8, "platform": "nvd",
+            **changes,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu", "connections"),
+    [
+        ({}, "NVIDIA H100 80GB HBM3", None),
+        ({"context_parallel_size": 2}, "NVIDIA H100 80GB HBM3", "1"),
+        ({"tensor_model_parallel_size": 4}, "NVIDIA H200", "1"),
+        ({"tensor_model_parallel_size": 4}, "NVIDIA B200", "32"),
+    ],
+)
+def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connections):
+    assert nemo_performance.environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
+
+
+@pytest.mark.parametrize(("gpu", "expandable"), [("NVIDIA H100", True), ("NVIDIA B200", False), ("NVIDIA GB200", True)])
+def test_expandable_segments_are_left_out_where_they_fail(gpu, expandable):
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.environment(spec(), gpu)) is expandable
+
+
+def test_settings_that_change_speed_are_recorded_and_places_are_not(monkeypatch):
+    for name, value in {
+        "NVTE_FUSED_ATTN": "1", "HSA_NO_SCRATCH_RECLAIM": "1", "CUDA_HOME": "/usr", "CUDA_VISIBLE_DEVICES": "3",
+        "TRITON_CACHE_DIR": "/tmp", "NCCL_VERSION": "2.27", "MY_TOKEN": "secret",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    recorded = environment.settings()
+    assert (recorded["NVTE_FUSED_ATTN"], recorded["HSA_NO_SCRATCH_RECLAIM"]) == ("1", "1")
+    assert not {"CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_DIR", "NCCL_VERSION", "MY_TOKEN"} & set(recorded)
