@@ -177,10 +177,11 @@ def _sources(path: Path, result: Result, places: Mapping[str, Sequence[Path]]) -
 
 def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
     try:
-        cell = cells.load(path)
+        with regular.usable(path):
+            cell = cells.load(path)
+            computed = json.loads(cells.to_json(cells.with_figures(cell)))
     except InputError as error:
         return Finding(path=path, state="differs", says=error.what)
-    computed = json.loads(cells.to_json(cells.with_figures(cell)))
     names = ("mean_time_ms", "std_time_ms", "cv_percent", "median_time_ms", "min_time_ms", "max_time_ms")
     rates = ("tokens_per_second", "flops_per_second", "num_parameters")
     wrong = [

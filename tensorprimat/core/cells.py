@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, computed_field
 
-from tensorprimat.core import catalogue, flops, models
+from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.records import Count, Figure, ModelShape, Record, RoundedRecord
@@ -337,6 +337,18 @@ Row = dict[str, Any]
 """One cell as a row of a table: the JSON's keys, and `file`."""
 
 
+LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
+LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
+_LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
+_NUMBERS = frozenset(
+    {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",
+     "num_parameters", "backward_forward_ratio", "context_length", "batch_size", "schema_version"}
+) | frozenset(
+    name for name in Cell.model_fields if name.endswith(("_ms", "_gb", "_percent", "_second")) and name not in _LISTS
+)  # fmt: skip
+"""Keys of a row that hold a number or nothing."""
+
+
 def load_rows(folder: Path) -> tuple[list[Row], list[str]]:
     """Every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
 
@@ -354,11 +366,33 @@ def load_rows(folder: Path) -> tuple[list[Row], list[str]]:
             problems.append(f"left out: {error}")
             continue
         found = document if isinstance(document, list) else [document]
-        rows += [{**row, "file": path.name} for row in found if _is_row(row)]
+        for row in filter(_is_row, found):
+            if wrong := _wrong_value(row):
+                problems.append(f"left out: {path}: {wrong}")
+            else:
+                kept = {key: value for key, value in row.items() if key in _LISTS or not isinstance(value, list | dict)}
+                rows.append({**kept, "file": path.name})
     if not rows:
         why = f" ({problems[0]})" if problems else ""
         raise InputError(f"no cells in it{why}", path=folder, remedy="run tprimat sweep first")
     return rows, problems
+
+
+def _wrong_value(row: Row) -> str | None:
+    """Return the first value of a row that a table cannot hold, or None."""
+    for key, value in row.items():
+        scalar = value is None or isinstance(value, str | bool | int | float)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_NUMBER:
+            return f"{key} is a number that nothing measures"
+        if (
+            key in _NUMBERS
+            and value is not None
+            and not (isinstance(value, int | float) and not isinstance(value, bool))
+        ):
+            return f"{key} is {type(value).__name__}, not a number"
+        if key in Cell.model_fields and key not in _LISTS and not scalar:
+            return f"{key} is {type(value).__name__}, not a single value"
+    return None
 
 
 def _is_row(document: Any) -> bool:
@@ -367,9 +401,7 @@ def _is_row(document: Any) -> bool:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes(), parse_constant=_none)
-    except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
+        return json.loads(regular.content(path, most_bytes=LARGEST_BYTES), parse_constant=_none)
     except UnicodeDecodeError:
         raise InputError("not text: a cell is a JSON file", path=path) from None
     except json.JSONDecodeError as error:

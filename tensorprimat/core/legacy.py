@@ -52,6 +52,7 @@ SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
 DEVICE_USED_METHODS = ("smi_total_vram",)
 """`measurement_method`s that ask the driver about the whole device; the others ask the allocator."""
 
+LARGEST = 10**30  # beyond it an integer counts nothing, and some have no float
 UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
 _FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
 _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)
@@ -212,7 +213,9 @@ def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[st
 def _is_measured(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in UNKNOWN_WORDS
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 < value < LARGEST
+    if isinstance(value, float):
         return math.isfinite(value) and value > 0
     return True
 

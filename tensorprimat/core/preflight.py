@@ -13,10 +13,12 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import Count, Figure, Record
 from tensorprimat.core.store import write_atomically
 
+LARGEST_BYTES = 2**24  # a record has some kilobytes
 FOLDER = "preflight"
 """Of an output folder: where preflights are kept."""
 
@@ -122,13 +124,11 @@ def save(preflight: Preflight, folder: Path) -> Path:
 def load(path: Path) -> Preflight:
     """Read one. Raises InputError for anything else."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES))
         if not isinstance(document, dict) or document.get("kind") != "preflight":
             raise InputError("JSON, but not a preflight", path=path)
         return Preflight.model_validate(document)
-    except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
-    except (ValueError, ValidationError) as error:
+    except (ValueError, RecursionError, ValidationError) as error:
         raise InputError(f"not a preflight: {str(error).splitlines()[0]}", path=path) from error
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +14,24 @@ from tensorprimat.core.errors import InputError
 
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe waits for a writer, which may never come
 _CHUNK_BYTES = 2**20
+
+
+UNUSABLE = (ValueError, ArithmeticError, RecursionError, MemoryError)
+"""Errors of code that meets a value which no measurement has: not a number, too large, nested too deep."""
+
+
+@contextmanager
+def usable(name: Path | str) -> Iterator[None]:
+    """Turn an error about a value into one that names the file. The one guard of each input file.
+
+    Raises InputError for UNUSABLE; errors that already are of this program, and those of the system, pass.
+    """
+    try:
+        yield
+    except UNUSABLE as error:
+        first = (str(error).splitlines() or [""])[0][:200]
+        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        raise InputError(f"holds a value that cannot be used ({reason})", path=name) from error
 
 
 def opened(path: Path) -> IO[bytes]:

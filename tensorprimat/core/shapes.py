@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models, names
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core import models, names, regular
+from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.records import ModelShape
 
@@ -200,11 +200,9 @@ def _of_config(text: str, path: Path) -> NamedShape:
     """Read a Hugging Face config.json."""
     where = f"--shape {text}"
     try:
-        if path.stat().st_size > _LARGEST_CONFIG_BYTES:
-            raise UsageError(f"{where}: larger than any config.json of a model")
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{where}: {error.strerror or error}") from error
+        config = json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
+    except InputError as error:
+        raise UsageError(f"{where}: {error.what}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not a config.json ({error})") from error
     kind = str(config.get("model_type")) if isinstance(config, dict) else ""

@@ -302,7 +302,8 @@ def load(path: Path, *, model_name: str | None = None) -> Result:
 
     model_name: for files of version 1, which do not say it. Raises InputError with the reason for anything else.
     """
-    return _from_document(read_json(path), path, model_name=model_name)
+    with regular.usable(path):
+        return _from_document(read_json(path), path, model_name=model_name)
 
 
 def _from_document(document: Any, path: Path, *, model_name: str | None) -> Result:
@@ -419,8 +420,9 @@ def read_each(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
 
 def _outcome(file: Path, model_name: str | None) -> Outcome:
     try:
-        document = read_json(file)
-        return _from_document(document, file, model_name=model_name) if is_result(document) else None
+        with regular.usable(file):
+            document = read_json(file)
+            return _from_document(document, file, model_name=model_name) if is_result(document) else None
     except InputError as error:
         return error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 
 PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
@@ -136,6 +137,8 @@ def _load(path: Path, environment: Mapping[str, str], below: Sequence[Path] = ()
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_dir():
+            regular.opened(path).close()  # a pipe would be waited for
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such file", path=path, remedy="name a Primus experiment file") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import stated
+from tensorprimat.core import regular, stated
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.stated import FLAGS
@@ -20,6 +20,7 @@ from tensorprimat.logs import (
     endings,
     excel,
     files,
+    folded,
     huggingface,
     joining,
     keyvalue,
@@ -121,6 +122,7 @@ def read(
     """
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
+        warnings += _folds(log)
         result = stated.amended(joining.join(log, chosen, warnings, segment), given or Given())
         return _with_something(log, chosen, [result])[0]
 
@@ -129,6 +131,7 @@ def read_each(path: str | Path, *, given: Given | None = None, format: str | Non
     """As `read`, one Result for every training in the log that can be measured."""
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
+        warnings += _folds(log)
         results = joining.join_each(log, chosen, warnings)
         return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
 
@@ -136,10 +139,11 @@ def read_each(path: str | Path, *, given: Given | None = None, format: str | Non
 @contextmanager
 def _log(path: str | Path) -> Iterator[Log]:
     if str(path) == STDIN:
-        with files.spooled_stdin() as spool:
+        with files.spooled_stdin() as spool, regular.usable("standard input"):
             yield Log(spool, called="standard input")
     else:
-        yield Log(Path(path))
+        with regular.usable(Path(path)):
+            yield Log(Path(path))
 
 
 def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
@@ -167,6 +171,18 @@ def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
                 "--format overrides"
             )
     return format, warnings
+
+
+def _folds(log: Log) -> list[str]:
+    """Return a warning about a log whose lines were broken at a width."""
+    first = [] if log.is_folder or log.is_binary else [text for _, text in next(log.windows(), [])]
+    width = folded.fold_width(first)
+    if width is None:
+        return []
+    return [
+        f"steps: lines are folded at {width} characters, in the middle of numbers; a figure may be off by powers of "
+        "ten; read the log as it was written"
+    ]
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:

@@ -26,7 +26,7 @@ from tensorprimat.logs.names import model_name
 from tensorprimat.logs.rows import iso, merged, moment, positive, seconds
 from tensorprimat.logs.text import Log
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![.,]?\d)"
 _TIMER = re.compile(
     r"(?:global_step=|\d/)(?P<step>\d{1,15}), "
     rf"(?:RunningAvgSamplesPerSec=(?P<running>{_NUMBER}), CurrSamplesPerSec=(?P<rate>{_NUMBER})"
@@ -35,7 +35,7 @@ _TIMER = re.compile(
 )
 _PIPELINE = re.compile(
     rf"steps?:\s*(?P<step>\d{{1,15}})\s.*?loss: (?P<loss>{_NUMBER}|nan|inf)\s.*?"
-    rf"iter time \(s\): (?P<seconds>{_NUMBER})\s+samples/sec: (?P<rate>{_NUMBER})"
+    rf"iter time \(s\): (?P<seconds>{_NUMBER})\s+samples/sec: (?P<rate>\d{{1,15}}\.\d{{3}}|nan|inf)(?!\d)"
 )
 _CHAT = re.compile(
     rf"\|E2E latency=(?P<seconds>{_NUMBER})s.*?(?:\|CurSamplesPerSec=(?P<rate>{_NUMBER}) \|Avg.*)?$"
@@ -89,6 +89,8 @@ class _Content:
     timer: list[Step] = field(default_factory=list)
     pipeline: list[Step] = field(default_factory=list)
     chat: list[Step] = field(default_factory=list)
+    cut: int = 0
+    """Rows of the timer without their end."""
     running_mean: float | None = None
     skipped: int = 0
     interval: int | None = None
@@ -132,6 +134,8 @@ def _read(log: Log) -> Reading:
         reading.warnings.append(
             "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
         )
+    if content.cut:
+        reading.warnings.append(f"steps: {content.cut} rows are cut off before their end and left out")
     if content.chat:
         reading.warnings.append("steps: iterations of reinforcement learning, generation included")
     return reading
@@ -168,6 +172,9 @@ def _content(log: Log) -> _Content:
             content.skipped = int(schedule["skipped"])
         else:
             _configure(content, text[:LONGEST_COMMAND])
+    if any(step.memory_allocated_bytes for step in content.timer):  # then every whole row tells the memory at its end
+        whole = [step for step in content.timer if step.memory_allocated_bytes]
+        content.cut, content.timer = len(content.timer) - len(whole), whole
     return content
 
 

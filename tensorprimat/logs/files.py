@@ -21,6 +21,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import envelopes, packed
 
@@ -249,7 +250,7 @@ def _is_transformed(head: bytes) -> bool:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
-        with path.open("rb") as file:
+        with regular.opened(path) as file:
             yield file
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error

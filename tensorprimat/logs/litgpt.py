@@ -19,7 +19,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.names import model_name
-from tensorprimat.logs.rows import merged
+from tensorprimat.logs.rows import merged, number
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(
@@ -71,8 +71,8 @@ def _read(log: Log) -> Reading:
         for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
             said.setdefault(match["name"], match["value"])
         for name, pattern in _TOTALS.items():
-            if match := pattern.search(text):
-                totals[name] = float(match[1].replace(",", ""))
+            if (match := pattern.search(text)) and (total := number(match[1])) is not None:
+                totals[name] = total
         if "longest sequence length in the train data" in text:
             said["padded"] = "yes"
     reading = Reading(steps=Steps.of(merged((None, step) for step in _steps(rows))), source="LitGPT log")

@@ -102,12 +102,13 @@ _SIZES = re.compile(
 _WORLD = re.compile(r"using world size: (\d+)")
 _VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
 _EXPERIMENT = re.compile(r"(?:EXP=|--config[ =]|config file: ?|\bconfig(?:_name)? *: )(\S+\.ya?ml)")
+_SIZE = r"(\d{1,15}(?:\.\d{0,15})?)(?![.,]?\d)"
 _MEMORY = re.compile(
-    r"\(after (\d+) iterations\) memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) "
-    r"\| reserved: ([\d.]+) \| max reserved: ([\d.]+)"
+    rf"\(after (\d{{1,15}}) iterations\) memory \(MB\) \| allocated: {_SIZE} \| max allocated: {_SIZE} "
+    rf"\| reserved: {_SIZE} \| max reserved: {_SIZE}"
 )
-_MEMORY_OF_BRIDGE = re.compile(r"\(after (\d+) iterations\) memory \(GB\)((?: \| mem-[a-z-]+: [\d.]+)+)")
-_SIZE_OF_BRIDGE = re.compile(r" \| (mem-[a-z-]+): ([\d.]+)")
+_MEMORY_OF_BRIDGE = re.compile(r"\(after (\d{1,15}) iterations\) memory \(GB\)((?: \| mem-[a-z-]{1,40}: [\d.]{1,30})+)")
+_SIZE_OF_BRIDGE = re.compile(rf" \| (mem-[a-z-]{{1,40}}): {_SIZE}")
 BRIDGE_SIZES = tuple(f"mem-{kind}-gigabytes" for kind in ("allocated", "max-allocated", "reserved", "max-reserved"))
 _ROCM = re.compile(r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|rocm mem usage|\brocm/")
 _CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/")
@@ -195,7 +196,7 @@ class Facts:
                 config[field] = word
         if precision := self._precision():
             config["precision"] = precision
-        if (rate := self._value("lr")) and re.fullmatch(r"[\d.]+(?:[eE][+-]?\d+)?", rate):
+        if (rate := self._value("lr")) and re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", rate):
             config["learning_rate"] = float(rate)
         if self._is_set("use_distributed_optimizer"):
             config["strategy"] = "zero-1"

@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
 from tensorprimat.logs import rows
 from tensorprimat.logs.format import Reading
 
@@ -69,10 +71,8 @@ def find(path: Path) -> System | None:
 
 def _read(path: Path) -> System | None:
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            return None
-        document = json.loads(path.read_text(errors="replace"))
-    except (OSError, ValueError, RecursionError):
+        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode(errors="replace"))
+    except (InputError, ValueError, RecursionError):
         return None
     if not isinstance(document, dict):
         return None

@@ -46,7 +46,9 @@ def chunks(path: Path, file: IO[bytes], kind: str, size: int) -> Iterator[bytes]
     """
     try:
         yield from _bounded(path, _UNPACKERS[kind](path, file, size))
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+    except (
+        EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError
+    ) as error:  # fmt: skip
         raise InputError(f"broken {kind} data: {error}", path=path, remedy="copy the file again") from error
     except OSError as error:
         if error.errno is not None:

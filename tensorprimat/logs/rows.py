@@ -13,8 +13,11 @@ import numpy as np
 
 from tensorprimat.core.steps import Step, Steps
 
-NUMBER = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan\b|NaN\b|inf\b)"
-"""A printed number, thousands separators allowed, nan and inf among them."""
+NUMBER = (
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d{1,3})?(?![.,]?\d)(?![eE][-+]?\d)|nan\b|NaN\b|inf\b)"
+)
+"""A printed number, thousands separators allowed, nan and inf among them; not the beginning of something longer, as in
+1.2.3, 1234,567 or 2701,3."""
 
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.names import known
 from tensorprimat.core.steps import Step, Steps
@@ -269,7 +270,7 @@ def _collect(path: Path, content: _Content) -> None:
                 if 0 <= event.step < LARGEST_STEP and 0 < event.wall_time < LATEST_TIME:
                     content.tags.add(value.tag)
                     content.scalars.append(_Scalar(step=event.step, time=event.wall_time, tag=value.tag, value=number))
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, ValueError, MemoryError, OverflowError) as error:  # the last two: a forged length
         raise InputError("is damaged: a record of it is no TensorBoard event", path=path) from error
 
 
@@ -289,10 +290,8 @@ def _collect_hparams(log: Log, content: _Content) -> None:
 
     path = (log.path if log.is_folder else log.path.parent) / HPARAMS_FILE
     try:
-        if path.stat().st_size > LARGEST_HPARAMS:
-            return
-        document = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, yaml.YAMLError, RecursionError):
+        document = yaml.safe_load(regular.content(path, most_bytes=LARGEST_HPARAMS).decode(errors="replace"))
+    except (InputError, ValueError, yaml.YAMLError, RecursionError):
         return
     waiting, seen = [document], set()
     while waiting:

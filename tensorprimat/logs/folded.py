@@ -1,0 +1,30 @@
+"""Detection of folded lines: a terminal, `fold` or a mail program broke them at a width, in the middle of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LEAST_LINES = 3  # broken in a number at one width: fewer may be chance
+LEAST_WIDTH = 20
+_NUMBER_ENDS = re.compile(r"\d[.,]?$")
+_NUMBER_GOES_ON = re.compile(r"[.,]?\d(?!\d{3}-\d\d-|\d{7}[ T]|\d?:\d\d)")  # and is no date or time of day
+SHARE = 0.5  # of the longest lines
+
+
+def fold_width(lines: Sequence[str]) -> int | None:
+    """Return the width at which lines were broken inside numbers, or None.
+
+    >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
+    24
+    >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
+    True
+    """
+    width = max(map(len, lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width]
+    broken = [
+        place for place in longest if _NUMBER_ENDS.search(lines[place][-2:]) and _NUMBER_GOES_ON.match(lines[place + 1])
+    ]
+    return width if len(broken) >= max(LEAST_LINES, SHARE * len(longest)) else None

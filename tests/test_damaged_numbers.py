@@ -1,0 +1,184 @@
+"""Folded, cut and garbled lines: a number counts only if it is whole; no damage ends a command with a traceback."""
+
+import json
+import os
+import re
+import struct
+import threading
+
+import plausible
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.logs import rows
+
+MEGATRON = (
+    " [2026-01-05 10:00:{0:02d}] iteration {0:8d}/      40 | consumed samples: {0:12d} | elapsed time per iteration "
+    "(ms): {1:.1f} | learning rate: 1.000000E-05 | global batch size:    64 | lm loss: 9.123456E+00 | grad norm: 1.2 |"
+)
+DEEPSPEED = (
+    "[2026-01-05 08:01:{0:02d},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={0}/global_step={0}, "
+    "RunningAvgSamplesPerSec=99.9, CurrSamplesPerSec=171.5{0}, MemAllocated=3.5GB, MaxMemAllocated=20.25GB"
+)
+MEMORY = (
+    "[Rank 0] (after {0} iterations) memory (MB) | allocated: {1} | max allocated: 2.5 | reserved: 3.5 "
+    "| max reserved: {1}"
+)
+
+
+def megatron(count=30):
+    return [MEGATRON.format(index, 1999.3 + index % 5) for index in range(1, count)]
+
+
+def read(path, lines):
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path)
+
+
+def folded(lines, width):
+    return [line[at : at + width] for line in lines for at in range(0, len(line), width)]
+
+
+@pytest.mark.parametrize("width", range(96, 128))
+def test_a_folded_megatron_log_never_gives_another_step_time(tmp_path, width):
+    try:
+        result = read(tmp_path / "a.log", folded(megatron(), width))
+    except InputError:
+        return
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0013, rel=1e-3)
+
+
+def test_decimal_commas_are_refused_and_not_read_as_thousands(tmp_path):
+    with pytest.raises(InputError, match="no usable step timing"):
+        read(tmp_path / "a.log", [re.sub(r"(?<=\d)\.(?=\d)", ",", line) for line in megatron()])
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
+def test_the_beginning_of_a_malformed_number_is_no_number(text):
+    assert re.search(rf"(?<![\d.,]){rows.NUMBER}", text) is None
+
+
+@pytest.mark.parametrize("text", ["1,234,567.5", "1.", "12", "-1.5e-07", "nan", "1.5, next", "7 ms", "9.5%", "3."])
+def test_whole_numbers_of_every_spelling_count(text):
+    assert re.match(rows.NUMBER, text)
+
+
+def test_a_row_cut_inside_its_rate_gives_no_step_of_another_length(tmp_path):
+    lines = [DEEPSPEED.format(index) for index in range(10, 40)]
+    cut = [line[: line.index("CurrSamplesPerSec=1") + 19] if n % 3 == 1 else line for n, line in enumerate(lines)]
+    result = read(tmp_path / "a.log", [" train_batch_size ............. 256", *cut])
+    assert result.performance_metrics.max_step_time_seconds is None or (
+        result.performance_metrics.max_step_time_seconds < 2
+    )
+    rates = result.steps.column("reported_samples_per_second")
+    assert rates.min() > 171
+    assert any("10 rows are cut off" in warning for warning in result.warnings)
+
+
+def test_lines_folded_inside_numbers_are_a_warning_in_every_format(tmp_path):
+    row = "iter {0}: loss 4.2082, time 143{0}.27ms, mfu 1.01%, step_avg 12345.678 of all that was seen"
+    lines = [row.format(index) for index in range(1, 9)]
+    result = read(tmp_path / "a.log", folded(lines, row.format(1).index("678")))
+    assert any("folded at" in warning for warning in result.warnings)
+    assert not any("folded at" in warning for warning in read(tmp_path / "b.log", lines).warnings)
+
+
+@pytest.mark.parametrize("garbled", ["1.2.3", "1..2", ".", "9" * 400, "1e999"])
+def test_garbled_memory_and_learning_rates_are_left_out(tmp_path, garbled):
+    extra = [MEMORY.format(2, garbled), f"  lr .............................. {garbled}"]
+    assert read(tmp_path / "a.log", [*extra, *megatron()]).performance_metrics.total_steps == 29
+
+
+def test_an_error_about_a_value_names_the_file_and_the_others_are_read(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OverflowError("int too large to convert to float")
+
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(megatron()))
+    monkeypatch.setattr(logs.joining, "join", fail)
+    with pytest.raises(TensorPrimatError, match=r"a\.log: holds a value that cannot be used \(OverflowError: int too"):
+        logs.read(path)
+
+
+EVIL = ("nan", 1e-320, 1e308, 10**400, [], {}, [[1]], "x", -1, 0, True, None)
+PLACES = (
+    ("performance_metrics", "tokens_per_second"),
+    ("model", "shape"),
+    ("gpu_info", "device_count"),
+    ("training_config", "sequence_length"),
+    ("runs",),
+    ("warnings",),
+    ("provenance", "sources"),
+    ("raw_step_times",),
+)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=".".join)
+def test_a_result_with_a_value_of_another_kind_is_read_or_named_by_every_command(tmp_path, place, capsys):
+    good = tmp_path / "good.json"
+    good.write_text(store.to_json(plausible.result("mi300x", runs=2, steps=12)))
+    bad = tmp_path / "bad.json"
+    for value in EVIL:
+        document = json.loads(store.to_json(plausible.result("h100", runs=2, steps=12)))
+        holder = document
+        for key in place[:-1]:
+            holder = holder[key]
+        holder[place[-1]] = value
+        bad.write_text(json.dumps(document))
+        for words in (["metrics", bad], ["gate", "--baseline", good, "--candidate", bad], ["verify", tmp_path]):
+            main([*map(str, words)])
+            assert "unexpected error" not in capsys.readouterr().err, (words[0], value)
+
+
+CELL = {
+    "model_size": "small",
+    "mean_time_ms": 9.5,
+    "context_length": 128,
+    "d_model": 8,
+    "std_time_ms": 0.5,
+    "kind": "cell",
+}
+
+
+@pytest.mark.parametrize("key", [*CELL, "pass", "status", "trial_times_ms", "peak_memory_gb", "other"])
+def test_a_cell_with_a_value_of_another_kind_is_left_out_with_the_reason(tmp_path, key, capsys):
+    (tmp_path / "good.json").write_text(json.dumps(CELL))
+    for value in EVIL:
+        (tmp_path / "bad.json").write_text(json.dumps({**CELL, key: value}))
+        assert main(["aggregate", str(tmp_path)]) == 0
+        assert "unexpected error" not in capsys.readouterr().err, value
+
+
+def test_a_pipe_in_a_folder_hangs_no_command(tmp_path, capsys):
+    store.write(plausible.result("h100", runs=2, steps=12), tmp_path / "good.json")
+    store.write(plausible.result("mi300x", runs=2, steps=12), tmp_path / "other.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "cell.json").write_text(json.dumps(CELL))
+    out = ["--output-dir", str(tmp_path / "out")]
+    commands = (
+        ["compare", str(tmp_path), "--no-plot", *out], ["history", str(tmp_path), *out], ["aggregate", str(tmp_path)],
+        ["gate", "--baseline", str(tmp_path), "--candidate", str(tmp_path)], ["analyze", str(tmp_path)],
+        ["verify", str(tmp_path)], ["metrics", str(tmp_path / "pipe.json")],
+        ["extract", "--log-file", str(tmp_path / "pipe.log")], ["aggregate", str(tmp_path / "pipe.json")],
+    )  # fmt: skip
+    for words in commands:
+        done = threading.Thread(target=main, args=(words,), daemon=True)
+        done.start()
+        done.join(timeout=30)
+        assert not done.is_alive(), words
+    assert "a pipe or a device" in capsys.readouterr().err
+
+
+def test_an_event_file_with_a_forged_length_is_damaged_and_takes_no_memory(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    length = struct.pack("<Q", 2**62)
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(length + struct.pack("<I", masked_crc32c(length)) + b"x" * 100)
+    with pytest.raises(InputError):
+        logs.read(path)
