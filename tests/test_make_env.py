@@ -1,6 +1,7 @@
 """The environment is built to fit the machine, and a vendor's stack is never installed over."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,13 @@ def test_nemo_gets_an_environment_and_pins_of_its_own(make_env, tmp_path):
     install = make_env.commands("python3", tmp_path / "venv", [], nemo=True)[-1]
     assert [Path(word).name for word in install if word.endswith(".txt")][-1:] == ["requirements-nemo.txt"]
     assert not any(Path(word).name in ("constraints.txt", "requirements.txt") for word in install)
+
+
+def test_power_can_be_measured_after_either_command_of_the_readme():
+    root = TOOL.parents[1]
+    wanted = r"^\s*\"?nvidia-ml-py>=\d+"
+    assert re.search(wanted, (root / "requirements.txt").read_text(), re.M)
+    base = (root / "pyproject.toml").read_text().partition("[project.optional-dependencies]")
+    assert re.search(wanted, base[0], re.M)
+    assert "telemetry = " in base[2]
+    assert re.search(r"^nvidia-ml-py==", (root / "constraints.txt").read_text(), re.M)
