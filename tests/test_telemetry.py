@@ -218,3 +218,16 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     assert limits == [(), (), ("the power cap",), ("a limit that its driver does not name",), ()]
     del smi.amdsmi_get_gpu_metrics_info  # a question that an older package does not know
     assert device.read().throttled_by == ()
+
+
+def test_the_amdsmi_that_rocm_brings_is_found_in_its_folder(tmp_path, monkeypatch):
+    package = tmp_path / "share" / "amd_smi" / "amdsmi"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "class AmdSmiException(Exception): pass\ndef amdsmi_init(): raise AmdSmiException\n"
+    )
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    assert amd.devices() == []
+    assert sys.modules.pop("amdsmi").__file__ == str(package / "__init__.py")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
+import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tensorprimat.machine.telemetry import Device, Process, Reading
@@ -104,8 +108,16 @@ def _product(*factors: float | None) -> float | None:
     return product
 
 
+def _find_package() -> None:
+    """Make the amdsmi that ROCm brings importable: it lies in ROCm's own folder, and pip may never have seen it."""
+    folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"
+    if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and (folder / "amdsmi").is_dir():
+        sys.path.append(str(folder))
+
+
 def devices() -> list[Device]:
     """Every GPU that AMD SMI knows; none where the package, the library or the driver is missing."""
+    _find_package()
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it does not find its library
             import amdsmi
