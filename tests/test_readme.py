@@ -1,7 +1,9 @@
 """What the README and docs/ say is true: commands, flags, files, JSON keys, pages that are written from the code."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +102,35 @@ def test_the_makefile_has_the_two_commands_first():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
     assert {"benchmark", "test", "env"} <= set(targets)
     assert README.index("make benchmark") < README.index("make test") < README.index("## By hand")
+
+
+BLOCKS = [
+    (page, line)
+    for page, text in BY_HAND.items()
+    for mark, block in re.findall(r"(<!-- needs [^>]*-->\n)?```bash\n(.*?)```", text, re.S)
+    if not mark
+    for line in block.splitlines()
+    if line.strip() and not line.startswith("#")
+]
+"""Commands of docs/ that are not marked as needing a GPU, a cluster or logs."""
+
+
+@pytest.mark.parametrize(("page", "line"), BLOCKS, ids=lambda value: value)
+def test_every_command_of_the_docs_that_needs_nothing_runs(page, line, tmp_path):
+    words = shlex.split(line, comments=True)
+    if words[0] == "tprimat":
+        words[:1] = [sys.executable, "-m", "tensorprimat"]
+    elif words[0].startswith("./") and words[0].endswith(".py"):
+        words[:1] = [sys.executable, str(ROOT / words[0])]
+    elif words[0] == "python3":
+        words[:2] = [sys.executable, str(ROOT / words[1])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
+
+
+def test_mfu_that_others_reached_stands_in_one_page_alone():
+    page = (ROOT / "docs" / "expected_mfu.md").read_text()
+    assert "published.toml" in page
+    assert re.search(r"\| H100 SXM \| 8 \| FP8 .* 14,451 \| 37\.6% \|", page)
+    assert not re.search(r"\d\d\.\d ?%", BY_HAND["interpretation.md"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that say what the code says: commands.md from every --help, files.md, result.schema.json.
+"""Write the pages of docs/ that say what code and data say: commands.md, files.md, expected_mfu.md, result.schema.json.
 
 python3 tools/write_docs.py          write them
 python3 tools/write_docs.py --check  exit 1 and name the page if one is out of date (a test does this)
@@ -73,6 +73,46 @@ def files_page() -> str:
     return "\n".join(parts)
 
 
+def mfu_page() -> str:
+    """Published training throughput with the MFU that follows from it, one table per model."""
+    from tensorprimat.core import catalogue, flops, models
+
+    parts = [MFU_HEAD]
+    for model in dict.fromkeys(row.model for row in catalogue.published()):
+        rows = [row for row in catalogue.published() if row.model == model and row.tokens_per_second_per_gpu]
+        if not rows:
+            continue
+        known = any(preset.model == model for preset in models.PRESETS)
+        title = models.find(model).title if known else model
+        parts.append(f"## {title}\n\n| {' | '.join(MFU_TITLES)} |\n|---|---|---|---|---|---:|---:|---|")
+        for row in rows:
+            mfu = None
+            if known and row.sequence_length:
+                gpu = catalogue.find_gpu(row.gpu) if row.gpu else None
+                peak = gpu.peak(row.precision) if gpu and row.precision else None
+                if peak and peak.value:
+                    work = flops.per_token(models.find(model).shape, row.sequence_length)
+                    mfu = row.tokens_per_second_per_gpu * work / (peak.value * 1e12)
+            cells = (
+                row.gpu or "–", str(row.num_gpus), (row.precision or "–").upper(),
+                f"{row.global_batch_size or '–'} × {row.sequence_length or '–'}", row.framework or "–",
+                f"{row.tokens_per_second_per_gpu:,.0f}", "–" if mfu is None else f"{mfu:.1%}",
+                "; ".join(filter(None, (row.source, row.date, "derived" if row.derived else None, row.note))),
+            )  # fmt: skip
+            parts[-1] += "\n| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+        parts[-1] += "\n"
+    return "\n".join(parts)
+
+
+MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tokens/s/GPU", "MFU", "Source, date")
+MFU_HEAD = """# What MFU to expect
+
+Training throughput that others published, and the MFU that follows from it by the `megatron` convention (causal
+attention counted once) against the GPU's dense peak at the precision that ran. A dash means that the source does not
+state what MFU needs. None of these numbers was measured by TensorPrimat. Written by `tools/write_docs.py` from
+`tensorprimat/data/published.toml`; the peaks are those of `tensorprimat/data/gpus.toml`.
+"""
+
 FOLDERS = (
     *(f"tensorprimat/{room}" for room in ROOMS), "tensorprimat/data", "tools", "perf", "tests", "tests/nemo_env",
     "tests/slurm",
@@ -95,7 +135,12 @@ def _first_sentence(path: Path) -> str:
     return re.split(r"(?<=[.?!])\s", paragraph)[0]
 
 
-PAGES = {"docs/files.md": files_page, "docs/commands.md": commands_page, "docs/result.schema.json": schema}
+PAGES = {
+    "docs/files.md": files_page,
+    "docs/commands.md": commands_page,
+    "docs/expected_mfu.md": mfu_page,
+    "docs/result.schema.json": schema,
+}
 
 
 def main() -> int:
