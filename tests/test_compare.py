@@ -128,7 +128,7 @@ def test_one_run_speaks_of_itself_and_says_how_many_would_do():
 def test_a_short_run_has_no_interval_and_a_reason():
     estimate = compare(files(result("h100", steps=6))).sides[0].step_time_seconds
     assert (estimate.low, estimate.high) == (None, None)
-    assert "fewer than 10 effective rows" in estimate.no_interval_because
+    assert "fewer than 40 measured rows" in estimate.no_interval_because
 
 
 def test_a_file_of_means_is_shown_as_reported_without_an_interval():

@@ -147,15 +147,22 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
     spread = stats.of_one_run(rows, confidence)
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
-    enough = spread.effective >= stats.MINIMUM_EFFECTIVE
     rests_on = f"one run of {len(rows)} rows ({spread.effective:.0f} effective)"
+    none_because = (
+        f"fewer than {stats.FEWEST_SHOWN} measured rows: slow changes of speed hide in them"
+        if len(rows) < stats.FEWEST_SHOWN
+        else None
+        if settled(group)
+        else "step time keeps drifting"
+    )
+    half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf))
     return Estimate(
         value=value,
-        low=value * math.exp(-spread.half_width) if enough else None,
-        high=value * math.exp(spread.half_width) if enough else None,
+        low=None if none_because else value * math.exp(-half),
+        high=None if none_because else value * math.exp(half),
         confidence=confidence,
-        rests_on=f"{rests_on}; it speaks of that run only" if enough else rests_on,
-        no_interval_because=None if enough else f"fewer than {stats.MINIMUM_EFFECTIVE:g} effective rows",
+        rests_on=rests_on if none_because else f"{rests_on}; it speaks of that run only",
+        no_interval_because=none_because,
         runs_for_one_percent=stats.runs_needed([planned], ONE_PERCENT, confidence),
     )
 

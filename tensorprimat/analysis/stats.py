@@ -7,7 +7,8 @@ logarithms of the run means; two sides are compared with Welch's t (Welch 1947, 
 where one has far fewer runs than the other, with a test between Welch's and that of Behrens and Fisher.
 Where several hosts took part the means of the hosts are the sample. Percentile bootstraps over five runs undercover.
 
-One run: consecutive steps resemble each other, so n steps are worth fewer. `of_one_run` takes the rows as an AR(1)
+One run: consecutive steps resemble each other, so n steps are worth fewer. `of_one_run` averages rows to about 25
+batches, which slow wander leaves resembling each other where fast noise hides it in the rows, takes these as an AR(1)
 process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
 of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one estimate
 of φ plugged in, or with batch means, short and correlated series cover less: docs/calibration.md, which
@@ -26,10 +27,10 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit  # scipy.stats would cost 
 from tensorprimat.core.steps import FloatArray
 
 FEWEST_ROWS = 3  # fewer leave no residual for a mean, a scale and an autocorrelation
-MINIMUM_EFFECTIVE = 10.0  # below it even the averaged interval covers too little when it is shown selectively
+FEWEST_SHOWN = 40  # rows of one run whose interval is shown; slow wander and changes of clock hide in fewer
 _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 0.98 is a memory of 50 steps
 _LOG_RATIOS = np.linspace(-9.0, 9.0, 73)  # variances of two sides up to 8,000 times apart
-_LONGEST_SERIES = 400  # longer ones are averaged to batches: beyond it the posterior of φ falls between grid points
+_FEWEST_BATCHES, _MOST_BATCHES = 25, 400  # beyond 400 the posterior of φ falls between grid points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +197,25 @@ def half_widths_of_series(series: FloatArray, confidence: float = 0.95) -> tuple
     """
     if series.shape[1] < FEWEST_ROWS:
         raise ValueError("an interval over rows needs at least three")
-    batch = -(-series.shape[1] // _LONGEST_SERIES)
+    batch = _batch(series.shape[1])
     if batch > 1:
         whole = series.shape[1] // batch * batch
-        half, effective = half_widths_of_series(
-            series[:, :whole].reshape(len(series), -1, batch).mean(axis=2), confidence
-        )
-        return half, effective
+        means = series[:, :whole].reshape(len(series), -1, batch).mean(axis=2)
+        half, effective = _of_batches(means, confidence)
+        of_rows, of_means = series.var(axis=1), means.var(axis=1)
+        worth = np.divide(of_rows, of_means, out=np.full(len(series), float(batch)), where=of_means > 0)
+        return half, np.minimum(effective * worth, series.shape[1])
+    return _of_batches(series, confidence)
+
+
+def _batch(rows: int) -> int:
+    """Return how many neighbouring rows are averaged to one: slow wander under fast noise is no AR(1) process, but the
+    means of some rows nearly are."""
+    return max(1, rows // int(min(max(_FEWEST_BATCHES, 2 * math.sqrt(rows)), _MOST_BATCHES)))
+
+
+def _of_batches(series: FloatArray, confidence: float) -> tuple[FloatArray, FloatArray]:
+    """Half-width and effective number of AR(1) series."""
     rows = series.shape[1]
     x = series - series.mean(axis=1, keepdims=True)
     constant = (x * x).sum(axis=1) <= 1e-24 * rows  # relative deviations below 1e-12: the clock's last digit
