@@ -1,10 +1,11 @@
 """Are the intervals right? Simulates thousands of benchmarks whose truth is known and counts how often the tool is.
 
-    python perf/calibration.py                      writes docs/calibration.md (a minute or two)
+    python perf/calibration.py                      writes docs/calibration.md (some minutes on one core)
     python perf/calibration.py --comparisons 200    a quick look, printed only
 
-Every simulated step time goes through the code that real ones go through: find_steady, the run means, stats.of_runs and
-stats.difference for several runs, stats.half_widths_of_series for one. Exit code 0, or 1 if a target is missed.
+Every simulated step time goes through the code that real ones go through: find_warmup, the run means, stats.of_runs,
+stats.difference and ratios.verdict_of for several runs, stats.half_widths_of_series for one. Exit code 0, or 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from scipy.special import stdtrit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tensorprimat.analysis import stats  # noqa: E402  # found through the line above, from any folder
+from tensorprimat.analysis import ratios, stats  # noqa: E402  # found through the line above, from any folder
+from tensorprimat.core.resolution import rounding_deviation  # noqa: E402
 from tensorprimat.core.steady import find_steady  # noqa: E402
+from tensorprimat.core.warmup import find_warmup  # noqa: E402
 
 Floats = NDArray[np.float64]
 
@@ -49,6 +52,18 @@ class World:
     """How much slower the last step of a run is than the first."""
     hosts: int = 1
     host_cv: float = 0.0
+    decay: float = 0.0
+    """How much slower the first step is, of a warm-up that goes down exponentially within `steps`."""
+    decay_steps: float = 10.0
+    """Its time constant."""
+    wander: float = 0.0
+    """Standard deviation of slow noise (φ = 0.9) under the step noise."""
+    flips: float = 0.0
+    """Difference between two levels that every run changes between, every 10 steps on average."""
+    declared: int | None = None
+    """Warm-up that the runs declare."""
+    digits: int | None = None
+    """Decimals to which steps of about 6 s are printed."""
 
 
 def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
@@ -60,8 +75,18 @@ def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
     place = np.arange(shape[2])
     curve = 1 + 0.5 * np.clip(1 - place / max(world.ramp, 1), 0, None) * (world.ramp > 0)
     curve = curve * (1 + world.drift * np.clip(place - world.ramp, 0, None) / world.steps)
+    curve = curve * (1 + world.decay * np.exp(-place / world.decay_steps))
     slow = 1 + 0.5 * (random.random(shape) < world.outliers)
-    return np.asarray(level[..., None] * curve * slow * (1 + world.step_noise * noise))
+    if world.wander:
+        slow = slow * (1 + world.wander * autocorrelated(random, shape, 0.9))
+    if world.flips:
+        changes = np.cumsum(random.random(shape) < 0.1, axis=-1) + (random.random(shape[:2]) < 0.5)[..., None]
+        slow = slow * (1 + world.flips * (changes % 2 - 0.5))
+    times = np.asarray(level[..., None] * curve * slow * (1 + world.step_noise * noise))
+    if world.digits is not None:
+        seconds = 6 + np.random.default_rng(count).random((count, 1, 1))  # between two ticks, alike on both sides
+        times = np.round(seconds * times, world.digits)
+    return times
 
 
 def autocorrelated(random: np.random.Generator, shape: tuple[int, ...], phi: float) -> Floats:
@@ -72,50 +97,97 @@ def autocorrelated(random: np.random.Generator, shape: tuple[int, ...], phi: flo
     return noise
 
 
-def run_means(times: Floats) -> Floats:
-    """Mean step time of every run after the warm-up that find_steady finds. (count, runs, steps) → (count, runs)"""
-    return np.array([[run[find_steady(run).start :].mean() for run in benchmark] for benchmark in times])
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One benchmark of one side, as the tool sees it."""
+
+    means: list[float]
+    """Mean step time of every run after warm-up."""
+    drift: float
+    settled: bool
+    resolution: float
 
 
-def log_ratio(world: World, slower: Floats, faster: Floats) -> stats.LogEstimate:
+def measure(world: World, times: Floats) -> list[Measured]:
+    """Every benchmark of one side. times: shape (count, runs, steps)"""
+    declared = None if world.declared is None else [world.declared] * world.runs
+    found = []
+    for benchmark in times:
+        warmup = find_warmup(list(benchmark), declared)
+        found.append(
+            Measured(
+                means=[float(run[steady.start :].mean()) for run, steady in zip(benchmark, warmup.runs, strict=True)],
+                drift=warmup.drift,
+                settled=warmup.settled,
+                resolution=0.0 if world.digits is None else rounding_deviation(benchmark.ravel()),
+            )
+        )
+    return found
+
+
+def log_of(world: World, side: Measured) -> stats.LogEstimate:
+    """Estimate of one side."""
+    hosts = [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
+    return stats.of_runs(side.means, hosts, resolution=side.resolution, drift=side.drift)
+
+
+def log_ratio(world: World, slower: Sequence[float], faster: Sequence[float]) -> stats.LogEstimate:
     """What the comparison makes of two sides' run means: the logarithm of how much faster the second is."""
     hosts = [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
-    return stats.difference(stats.of_runs(slower.tolist(), hosts), stats.of_runs(faster.tolist(), hosts))
+    return stats.difference(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
     """Shares of the comparisons of one world."""
 
-    world: World
+    name: str
+    stationary: bool
+    """A verdict is owed: no warm-up that goes on, no drift."""
     coverage: float
-    """The interval holds the true ratio."""
+    """The interval holds the true ratio, of the comparisons that have a verdict."""
     false_alarms: float
-    """Two equal sides are called different."""
+    """Two equal sides are called different, of all comparisons."""
+    unsettled: float
+    """No verdict is given because step time drifts."""
     found: float
     """A side that is 2 % faster is called faster."""
     bootstrap_coverage: float
     """Of the percentile bootstrap over runs, which many tools use."""
 
 
-def compare_sides(world: World, other: World, random: np.random.Generator, count: int) -> Count:
+def compare_sides(
+    world: World, other: World, random: np.random.Generator, count: int, *, name: str | None = None
+) -> Count:
     """A/A comparisons, and the same with every step of the second side 2 % faster."""
-    first, second = run_means(simulate(world, random, count)), run_means(simulate(other, random, count))
-    same = [log_ratio(world, a, b).interval(0.95) for a, b in zip(first, second, strict=True)]
-    planted = [log_ratio(world, a, b).interval(0.95) for a, b in zip(first, second / 1.02, strict=True)]
+    stationary = not any(side.decay or side.drift for side in (world, other))
+    first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
+    same, verdicts, planted = [], [], []
+    for a, b in zip(first, second, strict=True):
+        log = stats.difference(log_of(world, a), log_of(other, b))
+        faster = replace(log, log=log.log + math.log(1.02))
+        further = 0.0 if a.settled and b.settled else ratios.further_drift(log)
+        same.append(log.interval(0.95))
+        verdicts.append(ratios.verdict_of(log, 0.95, further))
+        planted.append(ratios.verdict_of(faster, 0.95, further))
+    spoken = [low < 1 < high for (low, high), verdict in zip(same, verdicts, strict=True) if verdict != "unsettled"]
     return Count(
-        world=world,
-        coverage=float(np.mean([low < 1 < high for low, high in same])),
-        false_alarms=float(np.mean([low > 1 or high < 1 for low, high in same])),
-        found=float(np.mean([low > 1 for low, _ in planted])),
-        bootstrap_coverage=bootstrap_coverage(first, second, random),
+        name=name or world.name,
+        stationary=stationary,
+        coverage=float(np.mean(spoken)) if len(spoken) >= FEWEST_SPOKEN * count else math.nan,
+        false_alarms=float(np.mean([verdict in ("faster", "slower") for verdict in verdicts])),
+        unsettled=float(np.mean([verdict == "unsettled" for verdict in verdicts])),
+        found=float(np.mean([verdict == "faster" for verdict in planted])),
+        bootstrap_coverage=bootstrap_coverage([a.means for a in first], [b.means for b in second], random),
     )
 
 
-def bootstrap_coverage(first: Floats, second: Floats, random: np.random.Generator, resamples: int = 999) -> float:
+def bootstrap_coverage(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], random: np.random.Generator
+) -> float:
     """How often the percentile bootstrap interval of the ratio of means over runs holds 1."""
-    held = []
-    for a, b in zip(first, second, strict=True):
+    held, resamples = [], 999
+    for a, b in zip(map(np.asarray, first), map(np.asarray, second), strict=True):
         drawn_a = a[random.integers(0, len(a), (resamples, len(a)))].mean(axis=1)
         drawn_b = b[random.integers(0, len(b), (resamples, len(b)))].mean(axis=1)
         low, high = np.quantile(drawn_a / drawn_b, (0.025, 0.975))
@@ -126,31 +198,46 @@ def bootstrap_coverage(first: Floats, second: Floats, random: np.random.Generato
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
     """Every world of the first table."""
     plain = World(name="5 runs of 50 steps, 1 % step noise, 0.5 % run to run")
-    worlds: Iterable[tuple[World, World]] = (
-        (world, world)
-        for world in (
-            plain,
-            replace(plain, name="… steps autocorrelated, φ = 0.6", phi=0.6),
-            replace(plain, name="… steps autocorrelated, φ = 0.9", phi=0.9),
-            replace(plain, name="… a warm-up ramp of 10 steps before", ramp=10),
-            replace(plain, name="… 5 % of the steps half as slow again", outliers=0.05),
-            replace(plain, name="… 20 steps", steps=20),
-            replace(plain, name="2 runs", runs=2),
-            replace(plain, name="3 runs", runs=3),
-            replace(plain, name="10 runs", runs=10),
-            replace(plain, name="3 hosts × 3 runs, hosts differ by 1 %", runs=9, hosts=3, host_cv=0.01),
-            replace(plain, name="not stationary: every run drifts by 3 %", drift=0.03),
-        )
+    alike = (
+        plain,
+        replace(plain, name="… 1 % run to run", run_cv=0.01),
+        replace(plain, name="… 2 % run to run", run_cv=0.02),
+        replace(plain, name="… steps autocorrelated, φ = 0.6", phi=0.6),
+        replace(plain, name="… steps autocorrelated, φ = 0.9", phi=0.9),
+        replace(plain, name="… slow wander of 2 % (φ = 0.9) within the runs", wander=0.02),
+        replace(plain, name="… clock flips of 5 % within the runs", flips=0.05),
+        replace(plain, name="… a warm-up ramp of 10 steps before", ramp=10),
+        replace(plain, name="… 5 % of the steps half as slow again", outliers=0.05),
+        replace(plain, name="… 20 steps", steps=20),
+        replace(plain, name="2 runs", runs=2),
+        replace(plain, name="3 runs", runs=3),
+        replace(plain, name="10 runs", runs=10),
+        replace(plain, name="3 hosts × 3 runs, hosts differ by 1 %", runs=9, hosts=3, host_cv=0.01),
+        replace(plain, name="2 runs of 6 s printed as 6.06, steps alike", runs=2, digits=2, step_noise=0, run_cv=3e-4),
+        replace(plain, name="warm-up of +5 %, τ = 10 steps", decay=0.05),
+        replace(plain, name="not stationary: every run drifts by 3 %", drift=0.03),
     )
-    unequal = replace(plain, name="5 runs, 0.5 % against 2 % run to run")
-    pairs = [*worlds, (unequal, replace(unequal, run_cv=0.02))]
-    return [compare_sides(first, second, random, count) for first, second in pairs]
+    decay, long_decay = replace(plain, decay=0.05), replace(plain, decay=0.10, decay_steps=15)
+    unlike = (
+        ("5 runs, 0.5 % against 2 % run to run", plain, replace(plain, run_cv=0.02)),
+        ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
+        ("10 runs against 2", replace(plain, runs=10), replace(plain, runs=2)),
+        ("3 runs against 10", replace(plain, runs=3), replace(plain, runs=10)),
+        ("warm-up of +5 %, τ = 10 steps, on one side", plain, decay),
+        ("warm-up of +10 %, τ = 15 steps, on one side", plain, long_decay),
+        ("warm-up of +5 %, τ = 10: 20 against 50 steps", replace(decay, steps=20), decay),
+        ("5 steps declared, a ramp of 15 on one side", replace(plain, declared=5), replace(plain, ramp=15, declared=5)),
+    )
+    found = [compare_sides(world, world, random, count) for world in alike]
+    return found + [compare_sides(first, second, random, count, name=name) for name, first, second in unlike]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneRunCount:
     """What one run's interval of its own mean is worth."""
 
+    name: str
+    plain: bool
     rows: int
     phi: float
     outliers: float
@@ -158,9 +245,8 @@ class OneRunCount:
     effective: float
     """Independent rows that this many autocorrelated ones are worth, in truth."""
     coverage: float
-    shown: float
-    """Share of intervals that are not refused for too few effective rows."""
-    coverage_shown: float
+    shown: bool
+    """The tool shows intervals of so many rows."""
     others: tuple[float, ...]
     """Coverage of the alternatives, in the order of ALTERNATIVES."""
 
@@ -192,21 +278,39 @@ ALTERNATIVES: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-def one_run(rows: int, phi: float, random: np.random.Generator, count: int, outliers: float = 0.0) -> OneRunCount:
-    """Coverage of the mean of one AR(1) series."""
+def one_run(
+    rows: int,
+    phi: float,
+    random: np.random.Generator,
+    count: int,
+    outliers: float = 0.0,
+    *,
+    wander: bool = False,
+    flips: bool = False,
+) -> OneRunCount:
+    """Coverage of the mean of one AR(1) series; wander: under as much white noise; flips: between levels 5 apart."""
     series = autocorrelated(random, (count, rows), phi) + 50 * (random.random((count, rows)) < outliers)
-    half_widths, effective = stats.half_widths_of_series(series)
+    if wander:
+        series = 2 * series + random.standard_normal(series.shape)
+    if flips:
+        changes = np.cumsum(random.random(series.shape) < 0.1, axis=-1) + (random.random((count, 1)) < 0.5)
+        series = series + 5 * (changes % 2 - 0.5)
+    half_widths, _ = stats.half_widths_of_series(series)
     error = np.abs(series.mean(axis=1) - 50 * outliers)
-    held, shown = error < half_widths, effective >= stats.MINIMUM_EFFECTIVE
+    held = error < half_widths
     lags = np.arange(1, rows)
     return OneRunCount(
+        name=f"{phi:g}"
+        + (f", {percent(outliers)} outliers" if outliers else "")
+        + (" under white noise" if wander else "")
+        + (", clock flips every 10 rows" if flips else ""),
+        plain=not (outliers or wander or flips),
         rows=rows,
         phi=phi,
         outliers=outliers,
         effective=rows / (1 + 2 * float(((1 - lags / rows) * phi**lags).sum())),
         coverage=float(held.mean()),
-        shown=float(shown.mean()),
-        coverage_shown=float(held[shown].mean()) if shown.any() else math.nan,
+        shown=rows >= stats.FEWEST_SHOWN,
         others=tuple(float((error < half_width(series)).mean()) for half_width in ALTERNATIVES.values()),
     )
 
@@ -217,10 +321,36 @@ def family_alarms(random: np.random.Generator, count: int, candidates: int = 4) 
     alarms = 0
     for benchmark in simulate(replace(world, runs=world.runs * (candidates + 1)), random, count).mean(axis=2):
         base, *others = np.split(benchmark, candidates + 1)
-        logs = [log_ratio(world, base, other) for other in others]
-        levels = stats.holm([log.p_value() for log in logs], 0.95)
-        alarms += any(abs(log.log) > log.half_width(level) for log, level in zip(logs, levels, strict=True))
+        alarms += _any_alarm([log_ratio(world, base, other) for other in others])
     return alarms / count
+
+
+def models_alarms(random: np.random.Generator, count: int, models: int = 6) -> float:
+    """How often any of several models, or their mean, differs between equal sides, under one Holm correction."""
+    world = World(name="models", steps=20)
+    alarms = 0
+    for benchmark in simulate(replace(world, runs=2 * world.runs * models), random, count).mean(axis=2):
+        sides = np.split(benchmark, 2 * models)
+        logs = [log_ratio(world, base, other) for base, other in zip(sides[::2], sides[1::2], strict=True)]
+        alarms += _any_alarm([*logs, stats.geometric_mean(logs)])
+    return alarms / count
+
+
+def _any_alarm(logs: Sequence[stats.LogEstimate]) -> bool:
+    levels = stats.holm([log.p_value() for log in logs], 0.95)
+    return any(abs(log.log) > log.half_width(level) for log, level in zip(logs, levels, strict=True))
+
+
+def looking_alarms(random: np.random.Generator, count: int, first: int = 2, last: int = 10) -> tuple[float, float]:
+    """How often equal sides are ever called different, looked at after every run; and without the correction."""
+    world = World(name="looks", steps=20, runs=last)
+    ours, theirs = (simulate(world, random, count).mean(axis=2) for _ in range(2))
+    corrected, plain = 0, 0
+    for a, b in zip(ours, theirs, strict=True):
+        p_values = [log_ratio(world, a[:runs], b[:runs]).p_value() for runs in range(first, last + 1)]
+        plain += min(p_values) < 0.05
+        corrected += any(p < 1 - stats.level_of_look(0.95, look) for look, p in enumerate(p_values, start=1))
+    return corrected / count, plain / count
 
 
 def assumed_alarms(random: np.random.Generator, count: int) -> float:
@@ -320,14 +450,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     random, count = np.random.default_rng(options.seed), options.comparisons
     began = time.monotonic()
     compared = comparisons(random, count)
-    single = [one_run(rows, phi, random, count) for rows in (20, 50, 100, 200) for phi in (0.0, 0.3, 0.6, 0.8)]
+    single = [one_run(rows, phi, random, count) for rows in (20, 50, 100, 200) for phi in (0.0, 0.3, 0.6, 0.8, 0.9)]
     single += [one_run(rows, 0.0, random, count, outliers=0.05) for rows in (50, 200)]
+    single += [one_run(rows, 0.9, random, count, wander=True) for rows in (50, 100, 200)]
+    single += [one_run(rows, 0.0, random, count, flips=True) for rows in (50, 100, 200)]
     steady = steadiness(random, count)
-    family, assumed = family_alarms(random, count), assumed_alarms(random, count)
-    text = document(compared, single, steady, family=family, assumed=assumed, count=count, seed=options.seed)
+    corrected, uncorrected = looking_alarms(random, count)
+    looks = f"Looked at after every run from 2 to 10 ({percent(uncorrected)} without correction): any false alarm"
+    alarms = {
+        "Four candidates equal to one baseline, corrected together by Holm: any false alarm": family_alarms(
+            random, count
+        ),
+        "Six models and their mean, equal sides, corrected together by Holm: any false alarm": models_alarms(
+            random, count
+        ),
+        looks: corrected,
+        "One run per side under `--assume-run-cv 0.5%`, where that is true: false alarms": assumed_alarms(
+            random, count
+        ),
+    }
+    text = document(compared, single, steady, alarms=alarms, count=count, seed=options.seed)
     print(text)
     slack = sampling_error(count)
-    missed = misses(compared, single, steady, family=family, assumed=assumed, slack=slack)
+    missed = misses(compared, single, steady, alarms=alarms, slack=slack)
     print(f"{time.monotonic() - began:.0f} s; targets missed: {'; '.join(missed) or 'none'}", file=sys.stderr)
     if count >= 2000:
         path = ROOT / "docs" / "calibration.md"
@@ -337,37 +482,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if missed else 0
 
 
+POWER = (0.99, 0.77, 0.26)
+"""Least share of 2 % found at 0.5, 1 and 2 % run to run, in the order of the first rows."""
+FEWEST_SPOKEN = 0.25  # share of comparisons with a verdict below which their coverage is a selection
+
+
 def misses(
     compared: Sequence[Count],
     single: Sequence[OneRunCount],
     steady: Sequence[SteadyCount],
     *,
-    family: float,
-    assumed: float,
+    alarms: Mapping[str, float],
     slack: float,
 ) -> list[str]:
     """Targets that were missed by more than the simulation's own error, `slack`.
 
-    Left out: two runs per side (wider than need be), a series that drifts, rows worth fewer than the tool shows an
-    interval for, and outliers in one short run.
+    Left out: rows that have no intervals of one run, outliers in one short run, flips within one.
     """
     missed = []
     for row in compared:
-        stationary = not row.world.drift and row.world.runs > 2
-        if stationary and not 0.93 - slack <= row.coverage <= 0.97 + slack:
-            missed.append(f"coverage {percent(row.coverage)} at {row.world.name}")
-    if compared[0].found < 0.9:
-        missed.append(f"2 % found in {percent(compared[0].found)}")
+        if row.stationary and row.coverage < 0.93 - slack:
+            missed.append(f"coverage {percent(row.coverage)} at {row.name}")
+        if row.false_alarms > 0.06 + slack:
+            missed.append(f"false alarms {percent(row.false_alarms)} at {row.name}")
+    for row, least in zip(compared, POWER, strict=False):
+        if row.found < least - 2 * slack:  # a share near one half is known half as well as one near 95 %
+            missed.append(f"2 % found in {percent(row.found)} at {row.name}")
     for one in single:
-        meant = one.effective >= stats.MINIMUM_EFFECTIVE and not one.outliers
-        if meant and not 0.93 - slack <= one.coverage <= 0.97 + slack:
+        if one.shown and one.plain and not 0.92 - slack <= one.coverage <= 0.98 + slack:
             missed.append(f"coverage {percent(one.coverage)} at {one.rows} rows, φ {one.phi}")
     for series in steady:
         if series.clean and series.within_two < 0.95:
             missed.append(f"{series.name}: {percent(series.within_two)} within 2 steps")
-    for name, alarms in (("of a family", family), ("under an assumption", assumed)):
-        if alarms > 0.05 + slack:
-            missed.append(f"false alarms {name}: {percent(alarms)}")
+    missed += [f"{name}: {percent(share)}" for name, share in alarms.items() if share > 0.06 + slack]
     return missed
 
 
@@ -376,8 +523,7 @@ def document(
     single: Sequence[OneRunCount],
     steady: Sequence[SteadyCount],
     *,
-    family: float,
-    assumed: float,
+    alarms: Mapping[str, float],
     count: int,
     seed: int,
 ) -> str:
@@ -390,19 +536,21 @@ itself known to ± {error:.1f} points). The simulated step times go through the 
 
 ## Several runs against several runs
 
-Student's t on the logarithms of run means, Welch's t for the ratio. Wanted: the 95 % interval holds the truth in 93 to
-97 % of cases, equal sides are called different in about 5 %, which is the same thing seen from the other end, and 2 %
-are found in at least 90 % of the first row.
+Student's t on the logarithms of run means; for the ratio Welch's t, between Welch's and Behrens–Fisher's where the
+numbers of runs differ. Wanted in every row: the 95 % interval holds the truth in 93 to 97 % of cases, and equal sides
+are called different in at most 6 %. Where step time keeps drifting no verdict is given, which counts as no alarm;
+coverage is of the comparisons that have a verdict, if these are at least {percent(FEWEST_SPOKEN)} of all.
 The last column is what a percentile bootstrap over the same runs would have covered.
 
 {
         table(
-            ("both sides", "coverage", "A/A false alarms", "planted 2 % found", "bootstrap coverage"),
+            ("both sides", "coverage", "A/A false alarms", "no verdict", "planted 2 % found", "bootstrap coverage"),
             (
                 (
-                    row.world.name,
+                    row.name,
                     percent(row.coverage),
                     percent(row.false_alarms),
+                    percent(row.unsettled),
                     percent(row.found),
                     percent(row.bootstrap_coverage),
                 )
@@ -412,31 +560,27 @@ The last column is what a percentile bootstrap over the same runs would have cov
     }
 
 Two runs are too few to find 2 %: Welch's interval is wide, and wider than it need be. Where hosts differ their means
-are the sample, so that three hosts say less than nine runs on one would seem to. A drift that every run repeats changes
-what the mean means, not whether the interval holds it; the result carries a warning that the series never settles.
+are the sample, so that three hosts say less than nine runs on one would seem to. Where printed times are all alike the
+last digit is all that differs, and the interval is wider than it need be. The gate decides by the same intervals.
 
-Four candidates equal to one baseline, corrected together by Holm: any false alarm in {percent(family)}.
-One run per side under `--assume-run-cv 0.5%`, where that is true: A/A false alarms {percent(assumed)}.
+{chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
 
 ## One run, its own mean
 
-The t interval averaged over the autocorrelations that the rows allow (stats.of_one_run). "All" counts every interval;
-the tool shows only those with at least {stats.MINIMUM_EFFECTIVE:g} effective rows. Where the rows are worth fewer in
-truth, the few that pass are those that look less autocorrelated than they are, and cover less: the price of judging
-from the same rows. A few outliers in one short run cover less too: most runs hold fewer of them than is typical. The
-last three columns (all intervals) are what was tried and not taken.
+The t interval averaged over the autocorrelations that the rows allow (stats.of_one_run), of the means of about 25
+batches of rows. The tool shows it from {stats.FEWEST_SHOWN} rows on, and not where step time keeps drifting: a run that
+changes between two clocks a few times is mostly seen to drift. The last three columns are what was tried and not taken.
 
 {
         table(
-            ("rows", "φ", "effective", "coverage (all)", "shown", "coverage (shown)", *ALTERNATIVES),
+            ("rows", "φ", "effective", "coverage", "shown", *ALTERNATIVES),
             (
                 (
                     str(row.rows),
-                    f"{row.phi:g}" + (f", {percent(row.outliers)} outliers" if row.outliers else ""),
-                    f"{row.effective:.0f}",
+                    row.name,
+                    f"{row.effective:.0f}" if row.plain else "–",
                     percent(row.coverage),
-                    percent(row.shown),
-                    percent(row.coverage_shown),
+                    "yes" if row.shown else "no",
                     *map(percent, row.others),
                 )
                 for row in single

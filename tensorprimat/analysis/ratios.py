@@ -307,15 +307,17 @@ def _plain_log(meeting: Meeting) -> float:
 
 
 def _verdict(meeting: Meeting, level: float) -> Verdict:
-    """Return the verdict at a confidence; none where an unsettled side could have been on the other side of 1.
-
-    While step time drifts nobody knows the level that follows. The drift seen so far, DRIFTS_ON times over, has to
-    leave the direction as it is.
-    """
     if meeting.log is None:
         return "too_few_runs"
-    low, high = meeting.log.interval(level)
-    further = still_to_drift(meeting)
+    return verdict_of(meeting.log, level, still_to_drift(meeting))
+
+
+def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
+    """Return the verdict at a confidence; none where an unsettled side could have been on the other side of 1.
+
+    further: by how much the logarithm may still move. While step time drifts nobody knows the level that follows.
+    """
+    low, high = log.interval(level)
     if further and low * math.exp(-further) <= 1 <= high * math.exp(further):
         return "unsettled"
     return _direction(low, high)
@@ -325,7 +327,12 @@ def still_to_drift(meeting: Meeting) -> float:
     """Return by how much (of the logarithm) the ratio of an unsettled side may still move; 0 where both settled."""
     if meeting.log is None or meeting.metric == TIME_TO_TRAIN or all(map(settled, meeting.groups)):
         return 0.0
-    return DRIFTS_ON * max(meeting.log.drift, LEAST_DRIFT)
+    return further_drift(meeting.log)
+
+
+def further_drift(log: LogEstimate) -> float:
+    """Return by how much the logarithm may still move where a side is unsettled: the drift seen, several times over."""
+    return DRIFTS_ON * max(log.drift, LEAST_DRIFT)
 
 
 def _direction(low: float, high: float) -> Verdict:
