@@ -114,7 +114,8 @@ def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
 
 def look_of(meeting: Meeting) -> int:
     """Return how many times this comparison could have been read as runs were appended to its sides, with this one."""
-    return sum(group.result.provenance.looks for group in meeting.groups) - 1
+    looks = [group.result.provenance.looks for group in meeting.groups]
+    return max(looks) if in_pairs(*meeting.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
 
 
 def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> int | None:

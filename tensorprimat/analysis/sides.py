@@ -235,6 +235,13 @@ def _pooled(results: Sequence[Result]) -> Result:
     return whole.model_copy(update={"warnings": (*whole.warnings, note)})
 
 
+def alone(result: Result, label: str = "") -> Group:
+    """Return one result as a side of its own."""
+    runs = tuple(runs_of(result))
+    hosts = tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs)
+    return Group(label=label, key=label, files=(), result=result, runs=runs, hosts=hosts)
+
+
 def runs_of(result: Result) -> list[Result]:
     """Each run of a result, summarised alone."""
     numbers = np.unique(result.steps.column("run")).tolist()

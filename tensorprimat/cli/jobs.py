@@ -28,6 +28,7 @@ from tensorprimat.engines.cluster import Cluster
 from tensorprimat.engines.prepare import Wanted
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session.budget import Budget
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
@@ -49,6 +50,7 @@ class Request:
     cluster: Cluster = field(default_factory=Cluster)
     file: Path | None = None
     """Where the results go besides, in the form of its ending."""
+    budget: Budget = field(default_factory=lambda: Budget(runs=1))
     facts: Given = field(default_factory=Given)
     """Facts about logs that mean nothing to training."""
 
@@ -102,6 +104,7 @@ def check(request: Request) -> None:
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
     if request.runs < 1:
         raise UsageError(f"--runs {request.runs}: must be at least 1")
+    request.budget.checked()
     pause = request.cooldown_seconds
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")

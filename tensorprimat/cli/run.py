@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.options import TO_FILE, fraction
+from tensorprimat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorprimat.cli.jobs import Request
 
 DEFAULT_FOLDER = Path("output")
 MODEL = "Which model: llama, qwen, mistral or all."
@@ -21,9 +27,25 @@ PARALLEL = "the methodology's, or 1"
 EXECUTOR = "Who starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
 MOUNTS = "A folder for the container (repeatable)."
 LIKE_THIS = "as this machine"
+AB = "Run two configurations in turn and compare them: give it twice, each with the flags of one."
+TARGET_CI = "Add runs until the interval (with --ab: of the ratio) is ± this, such as 1%."
+IN_AB = (
+    "engine",
+    "steps",
+    "warmup_steps",
+    "seed",
+    "preset",
+    "micro_batch_size",
+    "global_batch_size",
+    "sequence_length",
+)
+IN_AB_TOO = ("precision", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "methodology")
+IN_AB_LAST = ("num_gpus", "strategy", "recompute", "activation_checkpointing", "compile", "attention", "master_weights")
+"""Options that may differ between the configurations of --ab."""
 
 
 def command(
+    context: typer.Context,
     model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL)] = "all",
     runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
@@ -133,6 +155,12 @@ def command(
     profile: Annotated[
         str | None, typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; kept in history alone.")
     ] = None,
+    ab: Annotated[list[str] | None, typer.Option("--ab", metavar="FLAGS", help=AB)] = None,
+    target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
+    max_runs: Annotated[int, typer.Option(metavar="N", help="Runs that --target-ci never exceeds.")] = 30,
+    budget_minutes: Annotated[
+        float | None, typer.Option(metavar="MIN", help="Minutes after which --target-ci starts no further run.")
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
     json: Annotated[
@@ -153,6 +181,7 @@ def command(
     Examples:
       ./benchmark.py --model all --runs 3
       ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
+      ./benchmark.py --model llama --ab "--precision fp32" --ab "--precision bf16" --target-ci 1%
       ./benchmark.py --model llama --nodes 2 --num-gpus 8 --executor slurm --partition gpu --dry-run
 
     \b
@@ -161,63 +190,102 @@ def command(
       1  a run failed or was interrupted; what was measured before is kept
       2  a flag is wrong, or there is nothing to run or read
     """
+    given = dict(locals())
+    if ab:
+        from tensorprimat.cli.alternating import alternate
+
+        return alternate([_request({**given, **_flags_of(text, context)}) for text in ab])
     from tensorprimat.cli.benchmark import benchmark
+
+    return benchmark(_request(given))
+
+
+def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
+    """Return the options that one --ab sets, by parameter name. Raises UsageError for one that both must share."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--ab {text}: {error}") from error
+    parsed = context.command.make_context(context.info_name, words, parent=context.parent)
+    chosen = {
+        name: value
+        for name, value in parsed.params.items()
+        if getattr(parsed.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    shared = [name for name in chosen if name not in IN_AB + IN_AB_TOO + IN_AB_LAST]
+    if shared:
+        raise UsageError(f"--ab: --{shared[0].replace('_', '-')} holds for both configurations; give it outside --ab")
+    return chosen
+
+
+def _request(given: Mapping[str, Any]) -> Request:
+    """Return the request that these values of the command's parameters make."""
     from tensorprimat.cli.jobs import Request, stated_facts
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.core.spec import MODELS
     from tensorprimat.engines.cluster import Cluster
     from tensorprimat.engines.prepare import Wanted
+    from tensorprimat.session.budget import Budget
 
     cluster = Cluster(
-        executor=executor or "",
-        gpu=gpu if executor else None,
-        account=account,
-        partition=partition,
-        time=time,
-        container_image=container_image,
-        container_mounts=tuple(container_mounts or ()),
-        infra=infra,
-        namespace=namespace,
-        volume_claim=volume_claim,
+        executor=given["executor"] or "",
+        gpu=given["gpu"] if given["executor"] else None,
+        account=given["account"],
+        partition=given["partition"],
+        time=given["time"],
+        container_image=given["container_image"],
+        container_mounts=tuple(given["container_mounts"] or ()),
+        infra=given["infra"],
+        namespace=given["namespace"],
+        volume_claim=given["volume_claim"],
     )
-    file = named_file("--output", output)
+    file = named_file("--output", given["output"])
     if file is not None:
-        refuse_several(file, len(MODELS) if model == "all" else 1)
-    return benchmark(
-        Request(
-            model=model,
-            runs=runs,
-            engine=engine,
-            output=DEFAULT_FOLDER if file else output,
-            file=file,
-            cooldown_seconds=cooldown,
-            append=append,
-            dry_run=dry_run,
-            json=json,
-            profile=profile,
-            cluster=cluster,
-            facts=stated_facts(gpu=None if executor else gpu, shape=shape, model_name=model_name, model=model),
-            wanted=Wanted(
-                steps=steps,
-                warmup_steps=warmup_steps,
-                seed=seed,
-                preset=preset,
-                micro_batch_size=micro_batch_size,
-                global_batch_size=global_batch_size,
-                sequence_length=sequence_length,
-                precision=precision,
-                tensor_model_parallel_size=tensor_parallel_size,
-                pipeline_model_parallel_size=pipeline_parallel_size,
-                context_parallel_size=context_parallel_size,
-                methodology=methodology,
-                num_gpus=num_gpus,
-                num_nodes=nodes,
-                strategy=strategy,
-                recompute="full" if recompute else activation_checkpointing,
-                compile=compile,
-                attention=attention,
-                master_weights=master_weights,
-            ),
-        )
+        refuse_several(file, len(MODELS) if given["model"] == "all" else 1)
+    return Request(
+        model=given["model"],
+        runs=given["runs"],
+        engine=given["engine"],
+        output=DEFAULT_FOLDER if file else given["output"],
+        file=file,
+        cooldown_seconds=given["cooldown"],
+        append=given["append"],
+        dry_run=given["dry_run"],
+        json=given["json"],
+        profile=given["profile"],
+        cluster=cluster,
+        budget=Budget(
+            runs=given["runs"],
+            target=None if given["target_ci"] is None else fraction("--target-ci", given["target_ci"]),
+            max_runs=given["max_runs"],
+            minutes=given["budget_minutes"],
+        ),
+        facts=stated_facts(
+            gpu=None if given["executor"] else given["gpu"],
+            shape=given["shape"],
+            model_name=given["model_name"],
+            model=given["model"],
+        ),
+        wanted=Wanted(
+            steps=given["steps"],
+            warmup_steps=given["warmup_steps"],
+            seed=given["seed"],
+            preset=given["preset"],
+            micro_batch_size=given["micro_batch_size"],
+            global_batch_size=given["global_batch_size"],
+            sequence_length=given["sequence_length"],
+            precision=given["precision"],
+            tensor_model_parallel_size=given["tensor_parallel_size"],
+            pipeline_model_parallel_size=given["pipeline_parallel_size"],
+            context_parallel_size=given["context_parallel_size"],
+            methodology=given["methodology"],
+            num_gpus=given["num_gpus"],
+            num_nodes=given["nodes"],
+            strategy=given["strategy"],
+            recompute="full" if given["recompute"] else given["activation_checkpointing"],
+            compile=given["compile"],
+            attention=given["attention"],
+            master_weights=given["master_weights"],
+        ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import cluster, default_engine, launch, profiling
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session.budget import decide
 
 GPU_COOLDOWN_SECONDS = 30.0
 
@@ -41,13 +43,14 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         return _profile(job, spec, request.profile, place, planned, screen)
     outcome = Outcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
-    for run in range(1, request.runs + 1):
+    began, budget = time.monotonic(), request.budget
+    for run in range(1, budget.most + 1):
         try:
             if run > 1:
-                _cool_down(_cooldown(request, machine), screen)
-            if request.runs > 1:
-                screen.say(f"Run {run} of {request.runs}")
-            with screen.training(f"{job.model} run {run}/{request.runs}", spec.max_steps) as show:
+                cool_down_after_run(request, machine, screen)
+            if budget.most > 1:
+                screen.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
+            with screen.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 ending = launch.run(
                     spec,
                     module=job.module,
@@ -58,15 +61,31 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         except KeyboardInterrupt:  # while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
-            error = explained(ending.error, run, request.runs, kept=outcome.path, partial=_begun(ending, place, run))
+            error = explained(ending.error, run, budget.most, kept=outcome.path, partial=_begun(ending, place, run))
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
         screen.say(blocks.run_line(ending.result, run))
         parts.append(ending.result)
         result = with_command(pool(parts))
+        decision = decide(budget, [result], runs=run, began=began)
+        result = with_looks(result, decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks))
         outcome = replace(outcome, result=result, path=place.save(result))
+        if decision.sentence:
+            screen.say(decision.sentence)
+        if decision.done:
+            break
     return outcome
+
+
+def with_looks(result: Result, looks: int) -> Result:
+    """With the number of times that a verdict could have been read as runs were added."""
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"looks": looks})})
+
+
+def cool_down_after_run(request: Request, machine: Machine, screen: Screen) -> None:
+    """Wait as long as --cooldown says before the next run."""
+    _cool_down(_cooldown(request, machine), screen)
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:

@@ -1,0 +1,100 @@
+"""The number of runs of a benchmark: as planned, or until an interval is narrow enough or a budget is spent.
+
+An interval that is looked at after every run looks narrow too early, where the runs so far happen to agree. It is
+therefore read at the level of its look (stats.level_of_look), from the third run on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.analysis import stats
+from tensorprimat.analysis.estimates import figure, log_estimate
+from tensorprimat.analysis.ratios import Assumptions, log_ratio
+from tensorprimat.analysis.sides import alone
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import Result
+
+FEWEST_RUNS = 3  # two runs agree by luck too often
+METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "steps_per_second")
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When to stop. Without a target the number of runs is fixed."""
+
+    runs: int
+    target: float | None = None
+    """Half-width of the interval of the figure, or of the ratio of two configurations, as a fraction."""
+    max_runs: int = 30
+    minutes: float | None = None
+
+    @property
+    def most(self) -> int:
+        """Runs that are never exceeded."""
+        return self.runs if self.target is None else self.max_runs
+
+    def checked(self) -> Budget:
+        """Return itself. Raises UsageError naming the flag of a value that cannot be."""
+        if self.target is not None and not 0 < self.target < 1:
+            raise UsageError(f"--target-ci {self.target:g}: must lie between 0 and 100 %, such as 1%")
+        if self.max_runs < FEWEST_RUNS:
+            raise UsageError(f"--max-runs {self.max_runs}: must be at least {FEWEST_RUNS}")
+        if self.minutes is not None and not self.minutes > 0:
+            raise UsageError(f"--budget-minutes {self.minutes:g}: must be more than 0")
+        if self.target is None and self.minutes is not None:
+            raise UsageError("--budget-minutes needs --target-ci, such as --target-ci 1%")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What follows after a run."""
+
+    done: bool
+    looks: int = 1
+    """How often the interval was looked at."""
+    sentence: str | None = None
+
+
+def half_width(results: Sequence[Result], look: int) -> float | None:
+    """Return the relative half-width of the figure of one result, or of the ratio of two; None for too few runs."""
+    groups = [alone(result) for result in results]
+    metric = next((name for name in METRICS if all(figure(result, name) for result in results)), None)
+    if metric is None:
+        return None
+    if len(groups) > 1:
+        log = log_ratio(groups[0], groups[1], metric, Assumptions(run_cv=None, confidence=CONFIDENCE))
+    else:
+        log = log_estimate(groups[0], metric)
+    return None if log is None else log.half_width(stats.level_of_look(CONFIDENCE, look))
+
+
+def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
+    """Return whether to stop after so many runs of each configuration.
+
+    results: everything measured so far, one per configuration. began: time.monotonic() before the first run.
+    """
+    if budget.target is None:
+        return Decision(done=runs >= budget.runs)
+    look = max(1, runs - FEWEST_RUNS + 1)
+    width = half_width(results, look) if runs >= FEWEST_RUNS else None
+    said = "" if width is None else f"interval ±{100 * width:.2g} % after {runs} runs"
+    goal = f"{100 * budget.target:g} %"
+    if width is not None and width <= budget.target and runs >= budget.runs:
+        return Decision(done=True, looks=look, sentence=f"{said}: within the target of {goal}")
+    spent = None
+    if runs >= budget.most:
+        spent = f"--max-runs {budget.max_runs}"
+    elif budget.minutes is not None and time.monotonic() - began >= 60 * budget.minutes:
+        spent = f"--budget-minutes {budget.minutes:g}"
+    if spent:
+        return Decision(
+            done=True,
+            looks=look,
+            sentence=f"Stopped by {spent}; {said or f'{runs} runs give no interval'}, target {goal}",
+        )
+    return Decision(done=False, looks=look, sentence=f"{said}, target {goal}: another run" if said else None)

@@ -1,0 +1,122 @@
+"""--ab and --target-ci: runs in turn, compared in pairs, and as many as an interval needs."""
+
+import time
+
+import numpy as np
+import pytest
+from plausible import result
+from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtures
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.summary import summarise
+from tensorprimat.session.budget import Budget, decide, half_width
+
+QUICK = ("--engine", "torch", "--steps", "8", "--warmup-steps", "1", "--model", "llama")
+PRECISIONS = ("--ab", "--precision fp32", "--ab", "--precision bf16")
+DRIFTING = """
+speed = 0.4 if spec.precision == "bf16" else 0.5
+write(seconds=speed * (1 + 0.05 * nth) + 0.0001 * (nth % 3))
+"""
+
+
+@pytest.fixture
+def machine(folder, engine, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("tensorprimat.cli.alternating.detect", lambda: LAPTOP)
+    engine(DRIFTING)
+    return folder
+
+
+def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsys):
+    assert run(*QUICK, "--runs", "3", *PRECISIONS) == 0
+    shown = capsys.readouterr().out
+    order = [line.split()[1] for line in shown.splitlines() if line.startswith("Run ") and len(line.split()) == 2]
+    assert order == ["1a", "1b", "2b", "2a", "3a", "3b"]
+    ours, theirs = (store.load(machine / "output" / name / "benchmark_cpu_llama.json") for name in "ab")
+    assert [run.pair for run in ours.runs] == [run.pair for run in theirs.runs]
+    assert len({run.pair for run in ours.runs}) == 3
+    assert (ours.training_config.precision, theirs.training_config.precision) == ("fp32", "bf16")
+    assert "is faster than" in shown.replace("\n", " ")
+    assert "one machine: says nothing about other machines" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("machine")
+def test_equal_configurations_are_compared_too(capsys):
+    assert run(*QUICK, "--runs", "2", "--ab", "", "--ab", "") == 0
+    assert "a and b are the same benchmark; b measured" in capsys.readouterr().out
+
+
+def test_runs_are_added_until_the_interval_is_narrow_enough(machine, capsys):
+    assert run(*QUICK, *PRECISIONS, "--target-ci", "40%", "--max-runs", "12") == 0
+    shown = capsys.readouterr().out
+    ours = store.load(machine / "output" / "a" / "benchmark_cpu_llama.json")
+    assert 3 <= len(ours.runs) < 12
+    assert "within the target of 40 %" in shown
+    assert ours.provenance.looks == len(ours.runs) - 2
+
+
+def test_a_budget_that_is_spent_is_said(machine, capsys):
+    assert run(*QUICK, "--target-ci", "0.01%", "--max-runs", "3") == 0
+    assert "Stopped by --max-runs 3; interval ±" in capsys.readouterr().out
+    assert len(store.load(machine / "output" / "benchmark_cpu_llama.json").runs) == 3
+
+
+def test_appending_counts_as_another_look(machine):
+    assert run(*QUICK, "--runs", "2") == 0
+    assert run(*QUICK, "--runs", "2", "--append") == 0
+    assert store.load(machine / "output" / "benchmark_cpu_llama.json").provenance.looks == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--ab", "--precision fp32"), "give it twice"),
+        (("--ab", "--runs 3", "--ab", ""), "--runs holds for both configurations"),
+        ((*PRECISIONS, "--append"), "not with --append"),
+        (("--target-ci", "0"), "must lie between 0 and 100 %"),
+        (("--budget-minutes", "5"), "needs --target-ci"),
+        (("--target-ci", "1%", "--max-runs", "2"), "must be at least 3"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_what_cannot_be_is_refused_by_its_flag(capsys, flags, said):
+    assert run(*QUICK, *flags) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_fixed_number_of_runs_is_never_extended():
+    assert not decide(Budget(runs=2), [result(runs=1)], runs=1, began=time.monotonic()).done
+    assert decide(Budget(runs=2), [result(runs=2)], runs=2, began=time.monotonic()).done
+
+
+def test_minutes_that_are_spent_stop():
+    spent = decide(Budget(runs=1, target=1e-6, minutes=1), [result(runs=4)], runs=4, began=time.monotonic() - 61)
+    assert spent.done
+    assert "--budget-minutes 1" in spent.sentence
+
+
+def test_later_looks_need_a_narrower_interval():
+    one = result(runs=5)
+    assert half_width([one], 4) > half_width([one], 1)
+
+
+def test_stopping_when_narrow_keeps_the_coverage():
+    random = np.random.default_rng(5)
+    held, template = 0, result(runs=8, steps=8, warmup=0, noise=0, run_noise=0, losses=False)
+    for _ in range(60):
+        levels = 10 * np.exp(0.01 * random.standard_normal(8))
+        for runs in range(3, 9):
+            rows = template.steps.take(template.steps.column("run") < runs)
+            times = np.repeat(levels[:runs], 8)
+            one = summarise(template.model_copy(update={"steps": rows.replace(seconds=times)}))
+            decision = decide(Budget(runs=1, target=0.015, max_runs=8), [one], runs=runs, began=time.monotonic())
+            if decision.done:
+                break
+        mean = np.log(levels[:runs] / 10).mean()
+        held += abs(mean) < half_width([one], decision.looks)
+    assert held >= 53
+
+
+def test_a_target_is_checked():
+    with pytest.raises(UsageError, match="--target-ci"):
+        Budget(runs=1, target=2.0).checked()
