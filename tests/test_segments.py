@@ -16,9 +16,11 @@ from job_logs import JOBS, Job
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.cli.explaining import explain
+from tensorprimat.core import store, terms
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import Result
+from tensorprimat.core.summary import measured_of
 
 LONG = Job()
 OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)
@@ -228,6 +230,28 @@ def test_a_setting_is_explained_by_the_line_of_its_own_training_that_states_it(
     cited = [int(line.split(f"{path}:")[1].split(":")[0]) for line in capsys.readouterr().out.splitlines()[1:]]
     assert any(stated_in in lines[number - 1] for number in cited)
     assert min(cited) > len(JOBS[name](OTHER))
+
+
+@each_format
+def test_figures_are_explained_by_the_terms_that_they_were_computed_from(name: str, read: Reader) -> None:
+    result = read(*map(JOBS[name], (LONG, LONG.resume())))
+    figures = result.performance_metrics
+    _, _, measured = measured_of(result)
+    for field, term in terms.rates(result.training_config, measured).items():
+        assert getattr(figures, field) == term.value
+        assert explain(result, field).splitlines()[1:3] == [f"  = {term.formula}", f"  = {term.put_in}"]
+    mean = terms.step_seconds(result.training_config, measured, result.provenance.timer)
+    assert figures.avg_step_time_seconds == (mean.value if mean else None)
+
+
+def test_a_step_time_that_no_line_prints_is_explained_by_the_rate_it_was_made_of(read: Reader) -> None:
+    said = explain(read(JOBS["torchtitan"](LONG)), "avg_step_time_seconds")
+    assert "tokens of a step / GPUs / reported_tokens_per_second_per_gpu; no line prints a time" in said
+    assert "131,072.0 tokens / 8 GPUs / 8,192.0" in said
+
+
+def test_the_loss_is_explained_by_the_line_that_prints_it(read: Reader) -> None:
+    assert "8.6, step 40, line 45" in explain(read(JOBS["torchtitan"](LONG)), "loss")
 
 
 def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorprimat.core import terms
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import (
     GpuInfo,
@@ -20,7 +21,8 @@ from tensorprimat.core.records import (
     TrainingConfig,
 )
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import select_measured, time_of
+from tensorprimat.core.summary import measured_of
+from tensorprimat.core.terms import time_of
 from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
 from tensorprimat.reports.safe_text import one_line
 
@@ -94,6 +96,10 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     for name, record in _FACTS.items():
         if field in record.model_fields:
             return _explain_fact(result, name, field, logs)
+    if field in ("loss", "final_loss"):
+        return _explain_loss(result)
+    if field in _MODEL:
+        return _explain_fact(result, "model", field.removeprefix("model."), logs)
     section, key = _placed(field)
     if section is None:
         sections = {**_SECTIONS, **_FACTS}
@@ -150,6 +156,16 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     return "\n".join(shown)
 
 
+def _explain_loss(result: Result) -> str:
+    measured = _Measured.of(result)
+    value = next((run.final_loss for run in reversed(result.runs) if run.final_loss is not None), None)
+    if value is None or measured is None:
+        return "final_loss is unknown\n  no row of the log holds a loss"
+    lines = [f"final_loss = {_figure(value)}", *(f"  = {line}" for line in _final_loss(measured))]
+    return "\n".join([*lines, *(f"  {line}" for line in measured.origins())])
+
+
+_MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")
 _FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}
 _REPORTED = "reported"
 _SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {
@@ -173,9 +189,9 @@ class _Measured:
     def of(cls, result: Result) -> _Measured | None:
         if not len(result.steps):
             return None
-        selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
+        _, selections, measured = measured_of(result)
         rows = np.concatenate([selection.rows for selection in selections])
-        return cls(result=result, steps=result.steps.take(rows), rows=rows)
+        return cls(result=result, steps=measured, rows=rows)
 
     @property
     def count(self) -> int:
@@ -190,39 +206,16 @@ class _Measured:
         """Of the measured steps, those with a time."""
         return int(self.steps.column("covers")[np.isfinite(self.steps.column("seconds"))].sum())
 
-    def work(self, unit: str) -> str:
-        """Tokens or samples of the measured steps, as a product where every step did the same."""
-        config = self.result.training_config
-        if unit in self.steps.seen:
-            total = np.nansum(self.steps.column(unit) * self.steps.column("covers"))
-            return f"{total:,.0f} {unit} of {self.count} steps"
-        factors = [f"{config.global_batch_size} sequences"]
-        if unit == "tokens":
-            factors.append(f"{config.sequence_length} tokens")
-        return f"{' × '.join(factors)} × {self.count} steps"
-
-    def knows_work(self, unit: str) -> bool:
-        """Whether the tokens or samples of a step are known."""
-        config = self.result.training_config
-        from_settings = config.global_batch_size and (unit == "samples" or config.sequence_length)
-        return unit in self.steps.seen or bool(from_settings)
-
-    def rates(self, unit: str) -> list[str]:
-        """The printed rates that stand in for times, of this unit where there are any."""
-        printed = [name for name in _RATES if name in self.steps.seen]
-        name = next((name for name in printed if unit in name), next(iter(printed), None))
-        return [_SAID_ONCE] if name is None else self.combined(name)
+    @property
+    def timed_by(self) -> str | None:
+        """The printed rate that the times of rows were made of; None where lines print times."""
+        timer = self.result.provenance.timer
+        return timer if timer in terms.RATES and self.steps.has(timer) else None
 
     def combined(self, name: str) -> list[str]:
         """How a printed rate of many rows became one figure."""
-        column = self.steps.column(name)
-        usable = np.isfinite(column) & (column > 0)
-        if not usable.any():
-            return [_SAID_ONCE]
-        timed = np.isfinite(self.steps.column("seconds")[usable]).all()
-        how = "time: Σ (rate × seconds) / Σ seconds" if timed else "work: Σ work / Σ (work / rate)"
-        low, high = _figure(column[usable].min()), _figure(column[usable].max())
-        return [f"{name} of {usable.sum()} rows, from {low} to {high}, combined by {how}"]
+        term = terms.combined(self.steps, name)
+        return [_SAID_ONCE] if term is None else [term.formula, term.put_in]
 
     def origins(self) -> list[str]:
         """Lines and flags that the numbers come from."""
@@ -241,24 +234,25 @@ class _Measured:
         return lines
 
 
-_RATES = (
-    "reported_tokens_per_second",
-    "reported_tokens_per_second_per_gpu",
-    "reported_samples_per_second",
-    "reported_samples_per_second_per_gpu",
-)
-
-
-def _rate(unit: str, *, per_gpu: bool = False) -> Callable[[_Measured], list[str]]:
+def _rate(name: str) -> Callable[[_Measured], list[str]]:
     def formula(measured: _Measured) -> list[str]:
-        gpus = measured.result.training_config.num_gpus
-        divided = f" / {gpus} GPUs" if per_gpu else ""
-        if measured.result.performance_metrics.basis != "step_times" or not measured.knows_work(unit):
-            return measured.rates(unit)
-        symbols = f"Σ {unit} / Σ seconds" + (" / GPUs" if per_gpu else "")
-        return [symbols, f"{measured.work(unit)} / {measured.seconds:,.6g} s{divided}"]
+        term = terms.rates(measured.result.training_config, measured.steps).get(name)
+        if term is None:
+            return [_SAID_ONCE]
+        return [term.formula, term.put_in, *_made_of_rates(measured, term)]
 
     return formula
+
+
+def _made_of_rates(measured: _Measured, term: terms.Term) -> list[str]:
+    if measured.timed_by is None or "seconds" not in term.formula:
+        return []
+    return [f"seconds of a row: its work / {measured.timed_by}; no line prints a time"]
+
+
+def _step_time(measured: _Measured) -> list[str]:
+    term = terms.step_seconds(measured.result.training_config, measured.steps, measured.timed_by)
+    return [_SAID_ONCE] if term is None else [term.formula, term.put_in]
 
 
 def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None) -> Callable[[_Measured], list[str]]:
@@ -268,7 +262,12 @@ def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None)
             return [symbols, f"{measured.seconds:,.6g} s, {measured.timed_count} steps"]
         row = int(np.nanargmin(np.abs(seconds - pick(seconds[np.isfinite(seconds)]))))
         step = measured.steps[row]
-        return [symbols, f"{step.seconds:.6g} s, step {step.index}" + (f", line {step.line}" if step.line else "")]
+        where = f"step {step.index}" + (f", line {step.line}" if step.line else "")
+        made = terms.step_seconds(
+            measured.result.training_config, measured.steps.take(slice(row, row + 1)), measured.timed_by
+        )
+        from_rate = [f"{made.formula}: {made.put_in}"] if made and measured.timed_by else []
+        return [symbols, f"{step.seconds:.6g} s, {where}", *from_rate]
 
     return formula
 
@@ -283,6 +282,17 @@ def _over_all_rows(symbols: str, column: str | None = None) -> Callable[[_Measur
         return [symbols, f"{counted.sum()} of {len(steps)} rows, {_line_ranges(lines[lines > 0])}"]
 
     return formula
+
+
+def _final_loss(measured: _Measured) -> list[str]:
+    """The last loss that was printed, with its line."""
+    steps = measured.result.steps
+    known = np.flatnonzero(np.isfinite(steps.column("loss")))
+    if not len(known):
+        return [_SAID_ONCE]
+    last = steps[int(known[-1])]
+    where = f", line {last.line}" if last.line else ""
+    return ["loss of the last row that has one, of all rows", f"{last.loss:.6g}, step {last.index}{where}"]
 
 
 def _interrupted(measured: _Measured) -> list[str]:
@@ -324,7 +334,7 @@ _BASES = {
     "": "no rate is known",
 }
 _FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
-    "avg_step_time_seconds": _over_times("Σ seconds / steps, over the measured rows"),
+    "avg_step_time_seconds": _step_time,
     "median_step_time_seconds": _over_times("the middle step time of the measured rows", np.median),
     "min_step_time_seconds": _over_times("the shortest step time of the measured rows", np.min),
     "max_step_time_seconds": _over_times("the longest step time of the measured rows", np.max),
@@ -341,13 +351,17 @@ _FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
     "warmup_steps_dropped": lambda _: ["Σ steps covered, over the rows before the measured ones"],
     "excluded_steps": _interrupted,
     "basis": lambda measured: [_BASES[measured.result.performance_metrics.basis or ""]],
-    "tokens_per_second": _rate("tokens"),
-    "tokens_per_second_per_gpu": _rate("tokens", per_gpu=True),
-    "samples_per_second": _rate("samples"),
-    "samples_per_second_per_gpu": _rate("samples", per_gpu=True),
+    "tokens_per_second": _rate("tokens_per_second"),
+    "tokens_per_second_per_gpu": _rate("tokens_per_second_per_gpu"),
+    "samples_per_second": _rate("samples_per_second"),
+    "samples_per_second_per_gpu": _rate("samples_per_second_per_gpu"),
     "avg_power_watts_per_gpu": _printed("power_watts_per_gpu"),
     "energy_joules_per_gpu": _energy,
-    "tokens_per_step": lambda measured: ["Σ tokens / steps", f"{measured.work('tokens')} / {measured.count} steps"],
+    "tokens_per_step": lambda measured: [
+        "Σ tokens / steps",
+        f"{terms.total(measured.steps.column('tokens') * measured.steps.column('covers')) or 0:,.0f} tokens / "
+        f"{measured.count} steps",
+    ],
     **{
         f"{'peak' if peak else 'avg'}_memory_{kind}_gb": _memory(kind, peak=peak)
         for kind in ("allocated", "reserved", "device_used")

@@ -320,7 +320,8 @@ class Provenance(Record):
     timing: Literal["measured", "reported", "timestamps"] | None = None
     """measured by our callback, reported by the framework in its log, or from the timestamps of a log's rows."""
     timer: str | None = None
-    """How a live run was timed: device events, synchronised wall clock …"""
+    """How a live run was timed: device events, synchronised wall clock …; of a log whose rows print rates but no times
+    the column that their times were made of."""
     sources: tuple[Source, ...] = ()
     segments: tuple[SegmentFacts, ...] = ()
     """The trainings in the log, where it holds several."""

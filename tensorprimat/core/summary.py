@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core import audit
+from tensorprimat.core import audit, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.records import (
@@ -26,6 +26,8 @@ from tensorprimat.core.records import (
 )
 from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
+from tensorprimat.core.terms import RATES, time_of
+from tensorprimat.core.terms import total as _sum
 from tensorprimat.core.units import GB
 from tensorprimat.core.warmup import find_warmup
 
@@ -237,36 +239,10 @@ def pace_of(steps: Steps) -> FloatArray:
     return np.full(len(steps), np.nan)
 
 
-RATES = (
-    *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
-    "reported_samples_per_second_per_gpu",
-)
-
-
-def time_of(steps: Steps) -> float | None:
-    """Seconds of all rows that have a time: sum of mean step time × steps covered."""
-    return _sum(steps.column("seconds") * steps.column("covers"))
-
-
 def combined_rate(steps: Steps, name: str) -> float | None:
-    """A printed rate over several rows, as total work over total time.
-
-    With times: rate × time is the work of a row. Without: rows of equal steps did equal work, so work / rate is the
-    time (a work-weighted harmonic mean). None where no row carries the rate.
-    """
-    if not steps.has(name):
-        return None
-    rate, covers = steps.column(name), steps.column("covers")
-    usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
-    if not usable.any():
-        return None
-    rate, covers, seconds = (_chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
-    if np.isfinite(seconds).all():
-        spent = seconds * covers
-        return float((rate * spent).sum() / spent.sum())
-    samples = _chosen(steps.column("samples"), usable)
-    work = np.where(np.isfinite(samples), samples, 1.0) * covers
-    return float(work.sum() / (work / rate).sum())
+    """A printed rate over several rows, as total work over total time; None where no row carries it."""
+    term = terms.combined(steps, name)
+    return None if term is None else term.value
 
 
 def summarise(result: Result) -> Result:
@@ -278,14 +254,7 @@ def summarise(result: Result) -> Result:
     said = said_by_others(result)
     if not len(result.steps):
         return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
-    config, steps = result.training_config, result.steps
-    if not steps.has("tokens") and config.global_batch_size and config.sequence_length:
-        steps = steps.replace(tokens=float(config.global_batch_size * config.sequence_length))
-    if not steps.has("samples") and config.global_batch_size:
-        steps = steps.replace(samples=float(config.global_batch_size))
-    selections = select_measured(steps, warmup_steps=config.warmup_steps)
-    rows = [selection.rows for selection in selections]
-    measured = steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
+    steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     figured = result.model_copy(
         update={
@@ -305,6 +274,18 @@ def summarise(result: Result) -> Result:
         }
     )
     return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
+
+
+def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
+    """Return all rows with the work of a step, as far as it is known, which of them are measured, and these."""
+    config, steps = result.training_config, result.steps
+    if not steps.has("tokens") and config.global_batch_size and config.sequence_length:
+        steps = steps.replace(tokens=float(config.global_batch_size * config.sequence_length))
+    if not steps.has("samples") and config.global_batch_size:
+        steps = steps.replace(samples=float(config.global_batch_size))
+    selections = select_measured(steps, warmup_steps=config.warmup_steps)
+    rows = [selection.rows for selection in selections]
+    return steps, selections, steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
 
 def said_by_others(result: Result) -> tuple[str, ...]:
@@ -369,11 +350,11 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
     timed = np.isfinite(seconds)
     times = _chosen(seconds, timed)
     time = time_of(measured)
-    timed_steps = float(covers[timed].sum())
-    mean = time / timed_steps if time and timed_steps else None
+    step = terms.step_seconds(result.training_config, measured, result.provenance.timer)
+    mean = step.value if step else None
     deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
-    tokens, per_gpu, samples = _rates(result, measured)
-    gpus = result.training_config.num_gpus
+    rates = {name: term.value for name, term in terms.rates(result.training_config, measured).items()}
+    tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
     tokens_per_step = _sum(measured.column("tokens") * covers)
     from_times = mean is not None and (tokens_per_step is not None or (tokens is None and per_gpu is None))
     return PerformanceMetrics(
@@ -393,27 +374,11 @@ def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequ
         tokens_per_second=tokens,
         tokens_per_second_per_gpu=per_gpu,
         samples_per_second=samples,
-        samples_per_second_per_gpu=samples / gpus
-        if samples and gpus
-        else combined_rate(measured, "reported_samples_per_second_per_gpu"),
+        samples_per_second_per_gpu=rates.get("samples_per_second_per_gpu"),
         tokens_per_step=tokens_per_step / float(covers.sum()) if tokens_per_step else None,
         basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
         reported=_reported(result.performance_metrics.reported, measured if len(measured) else steps),
     )
-
-
-def _rates(result: Result, measured: Steps) -> tuple[float | None, float | None, float | None]:
-    """Return tokens/s, tokens/s/GPU and samples/s of the measured rows."""
-    tokens = _work_rate(measured, "tokens") or combined_rate(measured, "reported_tokens_per_second")
-    samples = _work_rate(measured, "samples") or combined_rate(measured, "reported_samples_per_second")
-    gpus = result.training_config.num_gpus
-    per_gpu = tokens / gpus if tokens and gpus else combined_rate(measured, "reported_tokens_per_second_per_gpu")
-    if tokens is None and samples is not None and result.training_config.sequence_length:
-        tokens = samples * result.training_config.sequence_length
-        per_gpu = tokens / gpus if gpus else per_gpu
-    if tokens is None and per_gpu is not None and gpus:
-        tokens = per_gpu * gpus
-    return tokens, per_gpu, samples
 
 
 def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
@@ -434,14 +399,6 @@ def _reported(known: Reported, measured: Steps) -> Reported:
         "mfu": combined_rate(measured, "reported_mfu"),
     }
     return known.model_copy(update={name: value for name, value in printed.items() if value is not None})
-
-
-def _work_rate(measured: Steps, work: str) -> float | None:
-    """Sum of work over sum of seconds, over rows that know both."""
-    covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(work)
-    usable = np.isfinite(seconds) & np.isfinite(amount)
-    time = float(_chosen(seconds * covers, usable).sum())
-    return float(_chosen(amount * covers, usable).sum()) / time if time > 0 else None
 
 
 def _memory(steps: Steps, measured: Steps, said: MemoryMetrics | None) -> MemoryMetrics | None:
@@ -487,9 +444,9 @@ def _power(measured: Steps) -> PowerMetrics | None:
 
 def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:
     """Figures of one run. rows: its measured rows."""
-    tokens, per_gpu, samples = _rates(result, rows)
-    time = time_of(rows)
-    timed = float(rows.column("covers")[np.isfinite(rows.column("seconds"))].sum())
+    rates = {name: term.value for name, term in terms.rates(result.training_config, rows).items()}
+    tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
+    step = terms.step_seconds(result.training_config, rows, result.provenance.timer)
     losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]
     facts = known or Run(index=selection.run)
@@ -497,11 +454,11 @@ def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known:
         update={
             "total_steps": int(steps.column("covers")[selection.of_run].sum()),
             "measured_steps": int(rows.column("covers").sum()),
-            "measured_time_seconds": time,
+            "measured_time_seconds": time_of(rows),
             "warmup_steps_dropped": selection.dropped_steps,
             "segment": selection.segment,
             "segments": selection.segments,
-            "avg_step_time_seconds": time / timed if time and timed else None,
+            "avg_step_time_seconds": step.value if step else None,
             "tokens_per_second": tokens,
             "tokens_per_second_per_gpu": per_gpu,
             "samples_per_second": samples,
@@ -510,11 +467,6 @@ def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known:
             "final_loss": float(losses[-1]) if len(losses) else None,
         }
     )
-
-
-def _sum(values: FloatArray) -> float | None:
-    finite = _chosen(values, np.isfinite(values))
-    return float(finite.sum()) if len(finite) else None
 
 
 def _unique(warnings: tuple[str, ...]) -> tuple[str, ...]:

@@ -126,6 +126,8 @@ def _read(log: Log) -> Reading:
         reading.model["name"] = content.model
     reading.timestamp = iso(content.began)
     reading.steps = Steps.of(merged((None, step) for step in _steps(content, config.get("global_batch_size"))))
+    if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
+        reading.timer = "reported_samples_per_second"
     if not len(reading.steps) and content.running_mean:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:

@@ -53,6 +53,8 @@ class Reading:
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
+    timer: str | None = None
+    """The column of a printed rate that the reader made the times of rows of, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
     segments: tuple[SegmentFacts, ...] = ()

@@ -91,6 +91,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
                 engine="logs",
                 format=format.name,
                 timing=said.timing,
+                timer=said.timer,
                 sources=(_source(log, format, digest),),
                 segments=said.segments,
                 segment=choice.number,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import RATES
+from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of

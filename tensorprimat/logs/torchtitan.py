@@ -143,6 +143,7 @@ def _read(log: Log) -> Reading:
         model=seen.model,
         platform=devices.platform_of(seen.gpu_info.get("device_name")) or seen.platform,
         source=seen.source,
+        timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=rows.iso(seen.timestamp),
     )
 
