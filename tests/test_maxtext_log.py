@@ -41,7 +41,7 @@ def test_configuration_comes_from_the_parameters(read_text: Any) -> None:
     result = read_text(log(row(0, 40), row(1, 0.01), row(2), row(3)))
     config = result.training_config
     assert (config.global_batch_size, config.sequence_length, config.num_gpus, config.max_steps) == (16, 1024, 8, 50)
-    assert (config.precision, config.attention_backend, result.model.name) == ("bf16", "cudnn_flash_te", "llama3.1-8b")
+    assert (config.precision, config.attention_backend, result.model.name) == ("bf16", "cudnn_flash_te", "llama")
     assert (result.platform, result.gpu_info.software_version) == ("nvd", "12.8")
     assert config.versions == {"jax": "0.6.1"}
 

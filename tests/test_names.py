@@ -66,12 +66,13 @@ def test_a_size_or_a_fine_tuning_keeps_models_apart():
 def test_results_pair_whatever_the_spelling_of_their_model(tmp_path):
     def side(machine, name):
         result = plausible_result(machine)
-        model = result.model.model_copy(update={"name": name})
+        model = Model(name=name)  # without a shape the name decides
         return Loaded(path=tmp_path / f"{machine}.json", result=result.model_copy(update={"model": model}))
 
     (pair,) = compare([side("h100", "llama31_8b"), side("mi300x", "meta-llama/Llama-3.1-8B")]).pairs
     assert pair.fairness.verdict != "not_comparable"
-    assert not compare([side("h100", "llama31_8b"), side("mi300x", "llama3.1_70B")]).pairs
+    others = compare([side("h100", "llama31_8b"), side("mi300x", "llama3.1_70B")]).pairs
+    assert {pair.fairness.verdict for pair in others} <= {"not_comparable"}
 
 
 def test_the_flag_takes_every_spelling_and_another_model_is_a_conflict():

@@ -204,11 +204,11 @@ def test_every_cell_of_a_process_is_compiled(monkeypatch):
             layer.compile(backend=backend, dynamic=False)
 
     monkeypatch.setattr(Network, "compile_layers", compile_layers)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     sizes = []
-    for batch in (1, 2, 3):
-        assert passes.measure(spec(compile=True, pass_name="forward", batch_size=batch)).status == "ok"
-        sizes.append(len(compiled))
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for batch in (1, 2, 3):
+            assert passes.measure(spec(compile=True, pass_name="forward", batch_size=batch)).status == "ok"
+            sizes.append(len(compiled))
     assert 0 < sizes[0] < sizes[1] < sizes[2]
 
 
