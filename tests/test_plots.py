@@ -143,6 +143,15 @@ def test_a_tiny_model_is_drawn_under_its_own_name():
     assert "8B" not in svg
 
 
+def test_the_memory_panel_shows_the_average_beside_the_peak():
+    looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
+    *_, memory = bars.panels(comparison.sides, looks, comparable=True)
+    assert memory.title == "Peak and average memory of one device, by kind"
+    for bar in memory.bars:
+        assert bar.mark is None or (bar.mark <= bar.value and "(average " in bar.text)
+    assert any(bar.mark is not None for bar in memory.bars)
+
+
 def test_error_bars_stand_where_there_are_intervals():
     looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
     _, throughput, memory = bars.panels(comparison.sides, looks, comparable=True)

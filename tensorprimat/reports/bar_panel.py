@@ -61,6 +61,10 @@ def bar_panel(axes: Any, panel: Panel) -> None:
                 axes.plot([end], [where], color=INK, marker=">", ms=7)
         ends.append(end)
     reach = max(ends) or 1.0
+    marked = [(place, bar.mark) for place, bar in zip(places, ordered, strict=True) if bar.mark is not None]
+    for place, mark in marked:
+        axes.plot([mark, mark], [place - 0.39, place + 0.39], color="white", linewidth=2.6, solid_capstyle="butt")
+        axes.plot([mark, mark], [place - 0.39, place + 0.39], color=INK, linewidth=1.0, solid_capstyle="butt")
     for where, end, bar in zip(places, ends, ordered, strict=True):
         axes.text(end + 0.02 * reach, where, bar.text, va="center", fontsize=8.5)
     longest = max(len(bar.text) for bar in ordered)

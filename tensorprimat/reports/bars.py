@@ -49,6 +49,8 @@ class Bar:
     value: float | None
     low: float | None = None
     high: float | None = None
+    mark: float | None = None
+    """A second figure on the same bar, such as the average of a peak."""
     text: str
 
 
@@ -138,15 +140,19 @@ def _bar(side: Side, looks: dict[str, Look], estimate: Estimate, form: words.For
 
 
 def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, ...], str]:
-    """Bars grouped by kind, and the panel's title; the host's own memory only where no side has a device's."""
+    """Return bars grouped by kind, and the panel's title; the host's memory only where no side has a device's.
+
+    A bar is as long as the peak; the average, where it is known, is marked on it.
+    """
     several = len(titles_of(sides)) > 1
 
-    def bar(side: Side, kind: str, peak: float) -> Bar:
+    def bar(side: Side, kind: str, peak: float, average: float | None = None) -> Bar:
         group = f"{words.model_title(side.result.model)}, {kind}" if several else kind
-        return Bar(look=looks[side.label], group=group, value=peak, text=words.gigabytes(peak))
+        text = words.gigabytes(peak) + ("" if average is None else f" (average {words.gigabytes(average)})")
+        return Bar(look=looks[side.label], group=group, value=peak, mark=average, text=text)
 
     bars = [
-        bar(side, title, peak)
+        bar(side, title, peak, facts.average_memory(side, kind))
         for kind, title in facts.MEMORY_KINDS
         for side in sides
         if (peak := facts.peak_memory(side, kind)) is not None
@@ -154,7 +160,8 @@ def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, .
     if bars:
         without = (side for side in sides if side.result.memory_metrics is None)
         bars += [Bar(look=looks[side.label], group=side.label, value=None, text=UNMEASURED) for side in without]
-        return tuple(bars), "Peak memory of one device, by kind"
+        marked = any(one.mark is not None for one in bars)
+        return tuple(bars), f"Peak{' and average' if marked else ''} memory of one device, by kind"
     of_host = ((side, side.result.host_memory_peak_gb) for side in sides)
     return (
         tuple(bar(side, "host", peak) for side, peak in of_host if peak is not None),

@@ -26,6 +26,12 @@ def peak_memory(side: Side, kind: str) -> float | None:
     return None if memory is None else getattr(memory, f"peak_{kind}_gb")
 
 
+def average_memory(side: Side, kind: str) -> float | None:
+    """Return the average over the measured steps in GB of one kind of MEMORY_KINDS."""
+    memory = side.result.memory_metrics
+    return None if memory is None else getattr(memory, f"avg_{kind}_gb")
+
+
 def source_of(side: Side) -> str:
     """The files that a side's figures come from: results, and the logs behind them."""
     logs = [source.file for source in side.result.provenance.sources]

@@ -175,7 +175,8 @@ def _scaled(panel: Panel) -> dict[str, Any]:
 
     def scaled(bar: Bar) -> dict[str, Any]:
         whisker = None if bar.low is None or bar.high is None else (share(bar.low), share(bar.high - bar.low))
-        return {"bar": bar, "length": share(bar.value), "whisker": whisker}
+        mark = None if bar.mark is None else share(bar.mark)
+        return {"bar": bar, "length": share(bar.value), "whisker": whisker, "mark": mark}
 
     groups = list(dict.fromkeys(bar.group for bar in panel.bars))
     return {
