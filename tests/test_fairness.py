@@ -265,7 +265,7 @@ def test_a_figure_above_the_peak_of_the_card_is_an_error_and_no_verdict_stands_o
     fairness = judge(result("h100", runs=3), impossible)
     assert fairness.verdict == "not_comparable"
     assert len(fairness.errors) == 1
-    assert "which is impossible" in fairness.sentence
+    assert "which is impossible" in fairness.errors[0]
     pair_of = [Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate((result("h100", runs=3), impossible))]
     comparison = compare(pair_of)
     assert comparison.errors == fairness.errors

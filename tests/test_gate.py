@@ -170,4 +170,4 @@ def test_a_gate_passes_on_less_than_the_same_work_only_if_told(gate):
 def test_a_gate_never_passes_on_an_impossible_figure(gate):
     code, _, error = gate(h100(), h100(seed=1, seconds=0.5))
     assert code == 2
-    assert "which is impossible" in error
+    assert "MFU above 100 % is impossible" in error

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.analysis.impossible import impossible
+from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.records import Difference, Fairness
 from tensorprimat.core import shapes
@@ -56,7 +56,9 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     errors = tuple(error for result in pair for error in impossible(result))
     name: LevelName
     if errors:
-        name, sentence = "not_comparable", f"Not comparable: {' '.join(errors)}"
+        name = "not_comparable"
+        sentence = f"Not comparable: {'figures that cannot be true' if len(errors) > 1 else 'a figure cannot be true'}"
+        sentence += f" (MFU above 100 % is impossible). {REMEDY}"
         return _fairness(name, differences, work, sentence, metric=None, errors=errors)
     if (task := _task(pair)) and not strict:
         return _fairness("same_task", differences, work, _task_sentence(task, differences), metric=TIME_TO_TRAIN)
@@ -353,25 +355,27 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         return f"{LEVELS['identical'].sentence}."
     said = LEVELS[work.level].sentence
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
-    if work.level == "same_work_per_token":
-        (batches,) = _batch_differs(pair)
+    per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
+    batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
+    if "not stated" not in batches:
         tail = "may need other numbers of tokens to the same loss"
-        said += f": {batches.replace('global batch size', 'global batch')} {tail}"
-        if "not stated" in batches:
-            said = f"{LEVELS[work.level].sentence}: the global batch is not stated on both sides"
+        per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches} {tail}"
+    if work.level == "same_work_per_token":
+        said = per_token
     if work.conditions:
-        said = (
-            f"Comparable only if the {_and(work.conditions)} {'matches' if len(work.conditions) == 1 else 'match'}; "
-            "not both sides state it"
-        )
+        said = f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}; not both sides state it"
         if work.level == "same_work_per_token":
-            said += f". {LEVELS[work.level].sentence}: {_batch_differs(pair)[0]}"
+            said += f". {per_token}"
     if configured:
         said += f". The configuration differs: {_named(configured)}"
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
     if unstated:
         said += f". Stated by one side only: {_labels(unstated)}"
     return f"{said}."
+
+
+def _verb(words: Sequence[str]) -> str:
+    return "match" if len(words) > 1 or words[0].endswith("s") else "matches"
 
 
 def _labels(differences: Sequence[Difference]) -> str:

@@ -82,8 +82,14 @@ def titles_of(sides: Sequence[Labelled]) -> list[str]:
     return list(dict.fromkeys(words.model_title(side.result.model) for side in sides))
 
 
-def panels(sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool) -> tuple[Panel, Panel, Panel]:
-    """Step time, throughput, memory. comparable: whether one length may be called better than another."""
+def panels(
+    sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool, same_work: bool = True
+) -> tuple[Panel, Panel, Panel]:
+    """Step time, throughput, memory.
+
+    comparable: whether one throughput may be called better than another; same_work: whether one step time may, which
+    takes steps of equal work.
+    """
     metric = _common_rate(sides)
     step_time = tuple(_bar(side, looks, side.step_time_seconds, words.seconds) for side in sides)
     throughput = tuple(_bar(side, looks, _rate(side, metric), words.rate) for side in sides)
@@ -91,7 +97,7 @@ def panels(sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool) -
     kinds = dict.fromkeys(bar.group for bar in memory)
     return (
         Panel(
-            title="Average step time" + (" (lower is better)" if comparable else ""),
+            title="Average step time" + (" (lower is better)" if comparable and same_work else ""),
             unit="seconds" + _intervals_note(step_time),
             bars=step_time,
         ),

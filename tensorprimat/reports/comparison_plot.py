@@ -29,7 +29,8 @@ def draw(comparison: Comparison) -> Any:
 def _fill(figure: Any, comparison: Comparison) -> None:
     looks, titles = looks_of(comparison.sides), titles_of(comparison.sides)
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
-    step_time, throughput, memory = panels(comparison.sides, looks, comparable=comparable)
+    same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
+    step_time, throughput, memory = panels(comparison.sides, looks, comparable=comparable, same_work=same_work)
     upper, lower = height_of(step_time.bars), max(height_of(memory.bars), LEAST_PANEL_INCHES + 0.6)
     headings = _headings(comparison)
     body = framed(figure, headings, keys_of(looks, titles), upper + lower)
@@ -48,7 +49,8 @@ def _headings(comparison: Comparison) -> list[str]:
         if len(comparison.pairs) == 1:
             said.append(pair.fairness.sentence)
         if len(comparison.pairs) > 1 or pair.fairness.verdict != "not_comparable":
-            said.append(f"{where}{words.headline(pair)}.")
+            level = f" [{words.fairness_title(pair)}]" if len(comparison.pairs) > 1 else ""
+            said.append(f"{where}{words.headline(pair)}.{level}")
     if len(said) > MOST_HEADINGS:
         said[MOST_HEADINGS - 1 :] = [f"… and {len(said) - MOST_HEADINGS + 1} more in the report"]
     lines = [wrapped for line in said for wrapped in textwrap.wrap(drawable(line), 150)]

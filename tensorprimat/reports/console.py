@@ -146,7 +146,7 @@ def _pair(pair: Pair) -> list[RenderableType]:
     comparable = pair.fairness.level.comparable
     parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
-    if not comparable and (alone := sections.alone(pair)):
+    if not comparable and not pair.fairness.errors and (alone := sections.alone(pair)):
         parts.append(safe(f"{alone}."))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         parts.append(safe(pair.losses.sentence, "bold yellow"))

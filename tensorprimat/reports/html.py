@@ -20,6 +20,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tensorprimat import __version__
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Ratio, Side
 from tensorprimat.core.units import significant
@@ -110,6 +111,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
     sides = sections.sides_of(comparison, model)
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in pairs)
+    same_work = all(pair.fairness.level.same_work for pair in pairs)
     return {
         "name": model,
         "heading": sections.model_heading(sides),
@@ -118,7 +120,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
                 "pair": pair,
                 "headline": words.headline(pair),
                 "advice": words.advice(pair),
-                "alone": sections.alone(pair) if pair.fairness.verdict == "not_comparable" else None,
+                "alone": sections.alone(pair) if not (pair.fairness.level.comparable or pair.fairness.errors) else None,
                 "verdict": words.verdict_of(pair),
                 "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
                 "strip": _strip(pair.ratio) if pair.fairness.verdict != "not_comparable" else None,
@@ -130,7 +132,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
         "panels": [
             _scaled(panel)
             for panel in (
-                *panels(sides, looks, comparable=comparable),
+                *panels(sides, looks, comparable=comparable, same_work=same_work),
                 *metric_panels.panels(sides, [side.metrics for side in sides], looks, comparable=comparable),
             )
         ],
@@ -161,7 +163,7 @@ def _strip(ratio: Ratio | None) -> dict[str, Any] | None:
         "low": place(ends[0]) if len(ends) == 2 else None,
         "high": place(ends[1]) if len(ends) == 2 else None,
         "said": words.ratio_in_words(ratio),
-        "text": form(ratio.estimate.value),
+        "text": form(ratio.estimate.value) + (" the speed" if ratio.metric == TIME_TO_TRAIN else ""),
     }
 
 

@@ -38,7 +38,8 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
     """The whole document. pictures: names in PICTURES of the files beside it."""
     parts = [
         "# Training benchmark comparison",
-        f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · sides by {safe(comparison.by)}",
+        f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
+        f"{safe(words.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
     ]
@@ -84,7 +85,7 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
             f"*{safe(words.fairness_title(pair))}.* {safe(pair.fairness.sentence)}",
             f"**{safe(words.headline(pair))}.**",
         ]
-        if pair.fairness.verdict == "not_comparable" and (alone := sections.alone(pair)):
+        if pair.fairness.verdict == "not_comparable" and not pair.fairness.errors and (alone := sections.alone(pair)):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))

@@ -268,6 +268,11 @@ def _single_runs(pair: Pair) -> bool:
     return any(len(side.result.runs) < 2 for side in (pair.baseline, pair.candidate))
 
 
+def sides_by(comparison: Comparison) -> str:
+    """How the sides came about, for a heading."""
+    return "sides as named" if comparison.by == "argument" else f"sides by {comparison.by}"
+
+
 def condition_of(pair: Pair) -> str:
     """What has to match although not both sides state it, as the end of a claim."""
     conditions = pair.fairness.conditions
@@ -291,6 +296,8 @@ def mean_in_words(comparison: Comparison) -> str | None:
         return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
     ends = f"{confidence(mean.estimate)} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
     if mean.verdict in ("faster", "slower"):
+        shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
+        ends = f"{confidence(mean.estimate)} {shares[0]:.1f} to {shares[1]:.1f} %"
         return f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition} ({ends})"
     return f"~ No difference shown between {candidate} and {baseline} {over}{condition} ({ends})"
 
