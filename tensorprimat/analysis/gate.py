@@ -102,8 +102,8 @@ def gate(
     for to_fail, (model, meeting) in zip(levels, meetings.items(), strict=True):
         if not _may_pass(meeting.fairness.level, lowest):
             remedy = f"; --accept {meeting.fairness.verdict} judges it all the same" if meeting.comparable else ""
-            said = " ".join((*meeting.fairness.errors, meeting.fairness.sentence))
-            raise InputError(f"{model}: {said} A gate needs the same work on both sides{remedy}")
+            grounds = " ".join((*meeting.fairness.errors, meeting.fairness.sentence))
+            raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
         notes.append(f"{model}: {meeting.fairness.sentence}")
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
             notes.append(f"{model}: assumed that single runs scatter by {100 * assumed.run_cv:g} %.")
