@@ -232,6 +232,43 @@ def test_a_setting_is_explained_by_the_line_of_its_own_training_that_states_it(
     assert min(cited) > len(JOBS[name](OTHER))
 
 
+@pytest.mark.parametrize("name", ["nanochat", "litgpt"])
+@pytest.mark.parametrize(
+    "restart", [[], ["W0105 torch/distributed/elastic/agent/server/api.py Restarting worker group"]]
+)
+def test_the_next_rank_that_prints_takes_over_from_one_that_died(name: str, restart: list[str], read: Reader) -> None:
+    first = [f"[default0]: {line}" for line in JOBS[name](replace(LONG, last=20))]
+    second = [f"[default3]: {line}" for line in JOBS[name](LONG.resume(first=16, last=100, banner=bool(restart)))]
+    result = read(first, restart, second)
+    assert result.steps[-1].index == 100
+    assert_figures_of(result, LONG)
+
+
+@pytest.mark.parametrize("name", ["nanochat", "litgpt"])
+def test_rows_of_other_ranks_that_come_late_are_no_training_of_their_own(name: str, read: Reader) -> None:
+    ranks = [[f"[default{rank}]: {line}" for line in JOBS[name](LONG)] for rank in (0, 1)]
+    result = read(ranks[0], [line for line in ranks[1] if "iter time" in line or " dt: " in line])
+    assert len(result.steps) == 40
+    assert result.provenance.segments == ()
+
+
+def test_a_checkpoint_that_is_loaded_between_rows_begins_a_training(read: Reader) -> None:
+    loaded = "  successfully loaded checkpoint from /ckpt [ t 1/1, p 1/1 ] at iteration 40"
+    rows = [line for line in JOBS["megatron"](LONG.resume()) if "elapsed time" in line]
+    result = read(JOBS["megatron"](LONG), [loaded], rows)
+    assert_figures_of(result, LONG)
+    assert result.performance_metrics.max_step_time_seconds == pytest.approx(2.0, rel=0.004)
+    assert len(result.provenance.segments) == 2
+
+
+def test_rows_that_name_another_world_size_are_another_training(read: Reader) -> None:
+    fewer = LONG.resume(gpus=4, seconds=4.0, last=60)
+    rows = [line for line in JOBS["primus"](fewer) if "elapsed time" in line]
+    result = read(JOBS["primus"](LONG), rows)
+    assert result.training_config.num_gpus == 8
+    assert_figures_of(result, LONG)
+
+
 @each_format
 def test_figures_are_explained_by_the_terms_that_they_were_computed_from(name: str, read: Reader) -> None:
     result = read(*map(JOBS[name], (LONG, LONG.resume())))

@@ -34,6 +34,7 @@ FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
 _ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time per iteration \(m?s\)\s*:")
 _VALIDATION = re.compile(rb"validation loss at iteration ")
 _CHECKPOINT = re.compile(rb"(?i:sav(?:ing|ed)\b[^\n]{0,60}checkpoint|checkpoint save)[^\n]{0,60} at iteration ")
+_RESUME = re.compile(rb"(?i:load(?:ing|ed)\b)[^\n]{0,400}checkpoint[^\n]{0,400} at iteration ")
 _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 
 
@@ -121,13 +122,16 @@ def _scanned(path: Path, stretch: parts.Stretch, *, step_times: bool) -> _Scanne
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
 
 
+_EVENTS = (("validation", _VALIDATION), ("checkpoint", _CHECKPOINT), ("resume", _RESUME))
+
+
 def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:
     """(line number, what) of every validation and checkpoint in a block. found: where it says " at iteration "."""
     counted, number = 0, first_line
     for at in found:
         start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
         line = block[start : min(end if end >= 0 else len(block), start + 4096)]
-        kind = "validation" if _VALIDATION.search(line) else "checkpoint" if _CHECKPOINT.search(line) else None
+        kind = next((kind for kind, pattern in _EVENTS if pattern.search(line)), None)
         if kind:
             number += block.count(b"\n", counted, start)
             counted = start
@@ -155,7 +159,8 @@ def _reading(
         segment = segment[kept]
     config = facts.training_config()
     warnings += facts.warnings
-    _take_interval(fields, segment, events)
+    begins = _begins(fields, [line for line, kind in events if kind == "resume"])
+    _take_interval(fields, segment, [event for event in events if event[1] != "resume"])
     _take_work(fields, config, warnings)
     _take_world(fields, config)
     _take_allocator(fields, facts)
@@ -175,7 +180,21 @@ def _reading(
         source="Primus (Megatron backend)" if table.primus else "Megatron-Bridge" if step_times else "Megatron",
         timestamp=timestamp,
         warnings=warnings,
+        begins=begins,
     )
+
+
+def _begins(fields: dict[str, FloatArray], resumes: list[int]) -> list[tuple[int, str]]:
+    """Where another training begins: a checkpoint is loaded after the first row, or rows name another world size."""
+    lines = fields["line"]
+    begins = [(line, f"a checkpoint is loaded in line {line}") for line in resumes if line > lines[0]]
+    world = fields.get("world_size")
+    if world is not None:
+        known = np.flatnonzero(np.isfinite(world))
+        for row in (np.flatnonzero(np.diff(world[known])) + 1).tolist():
+            before, after = world[known[row - 1]], world[known[row]]
+            begins.append((int(lines[known[row]]), f"the rows name {after:.0f} ranks instead of {before:.0f}"))
+    return sorted(begins)
 
 
 def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], events: list[tuple[int, str]]) -> None:

@@ -21,7 +21,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
 from tensorprimat.logs import endings, files, starts
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.starts import Cut
+from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
 
 MOST_NAMED = 5  # segments in a warning
@@ -73,6 +73,8 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         return whole
     cuts = [] if log.is_folder or log.is_binary else starts.cuts(log, format, whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
+    if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
+        found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader tells runs apart
         endings.examine(log, whole)
@@ -196,7 +198,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         segment = _read_one(log, format, (own,), number + 1, reason)
         if segment is None and header:  # rows that cannot be read without what stands above them: those of a CSV
             segment = _read_one(log, format, (*header, own), number + 1, reason)
-        if segment is None:
+        if segment is None or (reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
             continue
         inherited: tuple[Part, ...] = ()
         if before is not None and not differences(before, segment) and set(before.facts) - set(segment.facts):
@@ -211,6 +213,12 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         header = (*inherited, *_header(log, segment, own))
         before = segment
         yield segment
+
+
+def _goes_beyond(one: Segment, other: Segment) -> bool:
+    """Return True if the other has steps that the one does not have: else it is the same rows by another rank."""
+    mine, theirs = (segment.reading.steps.column("index") for segment in (one, other))
+    return bool(len(theirs)) and (not len(mine) or theirs.max() > mine.max())
 
 
 def _is_other_speed(one: Segment, other: Segment) -> bool:

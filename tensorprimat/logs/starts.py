@@ -100,6 +100,7 @@ MOST_STARTS = 8  # a line that stands between so many rows, and more than EVERY_
 EVERY_ROWS = 0.3
 TAKEN_AS_ROWS = 5  # hits of a format's needle that were rows: the others are taken for rows too
 GIVEN_UP = 50  # hits that were none
+OTHER_RANK = "another rank goes on where the one that wrote the rows has ended"
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
 STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
@@ -128,10 +129,9 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     rows, going_back = _rows_of(log, format, whole)
     if not len(rows):
         return []
-    told = dict(whole.begins)
     certain = {place: Cut(int(rows[place]), reason) for place, reason in _changes(whole.steps)} if whole.steps else {}
     certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
-    certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in told.items()}
+    certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in reversed(whole.begins)}
     marks = list(_marks(log, format, rows, whole))
     by_gap: dict[int, list[Mark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
@@ -149,6 +149,8 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 
 def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
     """Where segments begin between two rows. certain: where one does at the latest, if that is known beforehand."""
+    told_on = [mark for mark in marks if mark.kind == "own"]
+    marks = [mark for mark in marks if mark.kind != "own"]
     ends = [mark for mark in marks if mark.kind == "end"]
     after = [mark for mark in marks if not ends or mark.line > ends[-1].line]
     starts = [mark for mark in after if mark.kind in ("start", "foreign", "row")]
@@ -162,6 +164,8 @@ def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *
         at = min(opening) if opening else ends[-1].line + 1 if ends else next_row
         if at is not None:
             yield Cut(at, reason)
+    if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank that was not listened to
+        yield Cut(told_on[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 
@@ -298,7 +302,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             taken = min(len(ends), int(lasts[end - 1]) - number + 1)
             start = int(ends[skipped - 1]) + 1 if skipped else 0
             stop = int(ends[taken - 1]) + 1 if taken < len(ends) else len(block)
-            yield from _marks_in(number + skipped, block[start:stop], kinds, others)
+            yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
 
 
 class _OtherRows:
@@ -308,7 +312,8 @@ class _OtherRows:
         from tensorprimat.logs import FORMATS  # the table imports the readers, and they the text that this reads
 
         self._log = log
-        self._needles = {needle: other for other in FORMATS if other.name != format.name for needle in other.needles}
+        self._needles = {needle: other for other in FORMATS for needle in other.needles if other.name != format.name}
+        self._needles |= dict.fromkeys(format.needles, format)
         self._hits: Counter[bytes] = Counter()
         self._misses: Counter[bytes] = Counter()
 
@@ -330,7 +335,9 @@ class _OtherRows:
         return other.detect(Log(self._log.path, window=window_of(1, block[start : end if end >= 0 else None]))) > 0
 
 
-def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows) -> Iterator[Mark]:
+def _marks_in(
+    number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows, own: Collection[bytes]
+) -> Iterator[Mark]:
     found = list(others.within(block))
     for text in kinds:
         at = block.find(text)
@@ -345,7 +352,7 @@ def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _Ot
         yield Mark(
             number,
             text,
-            kinds.get(text, "row"),
+            kinds.get(text, "own" if text in own else "row"),
             block[at + len(text) : min(end if end >= 0 else len(block), at + 300)].strip(),
         )
 
