@@ -545,3 +545,13 @@ def test_any_mixture_of_lines_gives_exactly_the_planted_steps(
     except TensorPrimatError:
         return
     assert {(step.index, step.seconds) for step in result.steps} <= set(planted)
+
+
+def test_the_first_iteration_that_megatron_core_prints_without_resetting_its_timer_is_in_the_second_row(tmp_path):
+    path = tmp_path / "run.log"
+    times = {1: 7_000.0, 5: 3_179.0, 10: 2_000.0, 15: 2_000.0, 20: 2_000.0}
+    path.write_text("\n".join(row("upstream", number, ms) for number, ms in times.items()) + "\n")
+    result = logs.read(path)
+    assert result.steps.column("covers").tolist() == [0, 5, 5, 5, 5]
+    assert result.performance_metrics.total_steps == 20
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)

@@ -212,3 +212,21 @@ def test_the_clocks_of_two_ranks_are_not_mixed(read_text: Any) -> None:
     steps = read_text(rows(0, 1, 12) + rows(1, 1, 20) + rows(0, 12, 20)).steps
     assert steps.column("index").tolist() == list(range(1, 20))
     assert not steps.column("segment").any()
+
+
+def warmed_up_record(*, header: str = "Compiling model and warming up kernels (~7 minutes on first execution)") -> str:
+    """The newest scripts: batch and window grow by stages, so the steps of the later ones take longer."""
+    times, lines = 0.0, [header, "Resetting Model", "step:0/300 val_loss:10.8 train_time:0ms step_avg:0.02ms"]
+    for step in range(1, 301):
+        times += 40.0 if step <= 100 else 60.0 if step <= 200 else 90.0
+        lines.append(f"step:{step}/300 train_time:{times:.0f}ms step_avg:{times / step:.2f}ms")
+    lines.append(f"step:300/300 val_loss:3.27 train_time:{times + 30:.0f}ms step_avg:{(times + 30) / 300:.2f}ms")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_step_counts_after_a_warm_up_that_the_log_declares(read_text: Any) -> None:
+    result = read_text(warmed_up_record())
+    assert result.training_config.warmup_steps == 0
+    assert result.performance_metrics.measured_steps == 300
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.0633333, abs=1e-4)
+    assert (result.audit.clock, result.audit.ratio) == ("train_time", pytest.approx(1.0, abs=2e-3))

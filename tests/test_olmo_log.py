@@ -115,3 +115,13 @@ def test_blocks_of_two_ranks_that_lie_in_each_other_stay_whole(read_text):
     pairs = [(block(0, step, 1000 + step), block(1, step, 5000)) for step in range(1, 9)]
     steps = read_text("".join(a + b + c + d for (a, c), (b, d) in pairs)).steps
     assert steps.column("reported_tokens_per_second_per_gpu").tolist() == [1000.0 + step for step in range(1, 9)]
+
+
+def test_a_block_of_olmo_core_is_one_step_however_seldom_one_is_printed(read_text: Any) -> None:
+    core = [
+        block(n).replace("throughput/device/tokens_per_second", "throughput/device/TPS")
+        for n in (1, *range(10, 200, 10))
+    ]
+    steps = read_text(log(*core)).steps
+    assert set(steps.column("covers").tolist()) == {1}
+    assert steps[5].tokens == TOKENS

@@ -111,7 +111,8 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
     """How many optimizer steps each line averages: the log interval, as the distances of iterations tell it.
 
     A greater distance means that lines were lost, not that a line averages more. The first line of a stretch averages
-    what lies before it, up to the interval.
+    what lies before it, up to the interval. Megatron-Core prints the first iteration since 0.16 without resetting its
+    timer, so the line at the end of its interval averages that iteration once more: the first line covers none.
     """
     if not len(index):
         return np.ones(0, np.int64)
@@ -126,7 +127,11 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
         values, counts = np.unique(inside, return_counts=True)
         interval = float(values[np.argmax(counts)])
     distance[first] = index[first]
-    return np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
+    covers = np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
+    for row in np.flatnonzero(first[:-1] & ~first[1:]) if interval > 1 else ():
+        if (index[row] - 1) % interval == 0 and index[row + 1] - index[row] == interval - 1:
+            covers[row], covers[row + 1] = 0, int(interval)
+    return covers
 
 
 def interrupted_rows(

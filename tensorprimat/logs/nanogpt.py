@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from tensorprimat.core.clocks import Clock, Evidence
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import devices, rows
 from tensorprimat.logs.format import Format, Reading
@@ -49,6 +50,9 @@ class _Seen:
     """Whether the batch follows a schedule, so that no step's tokens are known."""
     peaks: dict[str, float] = field(default_factory=dict)
     timestamp: float | None = None
+    warmed_up: bool = False
+    """The log declares a warm-up before the clock starts."""
+    clock: Clock | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +117,8 @@ _CLOCK = re.compile(
     rf"(?P<validation>(?:val_\w+:{NUMBER} )+)?train_time:(?P<time>{NUMBER})(?P<unit>m?s)\b"
 )
 _CLOCK_MARK = "train_time:"
+_WARMED_UP = ("Compiling model and warming up kernels", "Resetting Model", "# Warmup the training kernels")
+"""How lines of modded-nanogpt begin that warms up on other data and resets the model before its clock starts."""
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -215,6 +221,7 @@ def _read(log: Log) -> Reading:
         platform=devices.platform_of(seen.gpu_info.get("device_name")),
         source=project,
         timestamp=rows.iso(seen.timestamp),
+        evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
         begins=begins,
     )
 
@@ -248,6 +255,12 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
             interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
         elif _NOTABLE.search(text):
             _notice(text, seen)
+        elif text.startswith(_WARMED_UP):
+            seen.warmed_up = True
+    if clock.total is not None:
+        seen.clock = clock.total
+        if seen.warmed_up:
+            seen.config["warmup_steps"] = 0
     yield from (("modded-nanogpt", step) for step in clock.steps())
 
 
@@ -303,8 +316,19 @@ class _Clock:
                 )
             )
 
+    @property
+    def total(self) -> Clock | None:
+        """The clock of the whole run, if it was never set back."""
+        times = [mark.clock for mark in self._marks]
+        last = self._marks[-1] if self._marks else None
+        if last is None or times != sorted(times) or any(b.step < a.step for a, b in pairwise(self._marks)):
+            return None
+        return Clock(name="train_time", seconds=last.clock, steps=float(last.step), resolution=1.0)
+
     def steps(self) -> Iterator[Step]:
         """A row for every line of training; for every validation where only those were printed.
+
+        The host runs ahead of the device until a validation waits for it: the wait is in the row after the validation.
 
         The clock may be set back (early versions leave out the first ten steps): such a row has no time.
         """

@@ -98,7 +98,8 @@ def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
     steps = Steps.of(rows.merged((None, step) for step in _rows(log, reading, totals)))
-    reading.steps = _with_tokens(rows.with_intervals(steps), totals)
+    single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
+    reading.steps = _with_tokens(steps if single else rows.with_intervals(steps), totals)
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
@@ -127,6 +128,8 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
     for line, text in log.lines_of_one_rank(_BLOCK.search):
         if block and (metric := _METRIC.match(text)) and metric["name"] not in said:
             said.add(metric["name"])  # a second one is not this block's: the head of its own is lost
+            if metric["name"] == RATES[1]:
+                reading.training_config["single"] = True
             _take(metric, block, totals)
             continue
         if "reported_tokens_per_second_per_gpu" in block:
