@@ -203,3 +203,41 @@ def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> 
 
     end = "0: {'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
     assert len(read_text(rows(0, 0, 5) + rows(1, 0, 9) + rows(0, 5, 9) + end).steps) == 9
+
+
+def g4(value: float) -> str:
+    """As transformers 5 prints a float."""
+    return f"{value:.4g}"
+
+
+def five(step: int, seconds: float, *, epoch: float) -> str:
+    said = {"loss": g4(2.0), "grad_norm": g4(1.0), "learning_rate": g4(5e-5), "epoch": g4(epoch)}
+    return str(
+        {**said, "num_input_tokens_seen": step * 1000, "train_runtime": g4(seconds), "train_tokens_per_second": "1"}
+    )
+
+
+def test_rows_whose_clock_has_four_digits_are_merged_until_it_is_fine_enough(read_text: Any) -> None:
+    text = bar(0, "00:00", 5000)
+    for step in range(10, 5001, 10):
+        elapsed = f"{step // 3600}:{step // 60 % 60:02}:{step % 60:02}"
+        text += bar(step, elapsed, 5000) + f"\n{five(step, 1.0 * step, epoch=step / 5000)}\n" + bar(step, elapsed, 5000)
+    text += (
+        "\n{'train_runtime': '5000', 'train_samples_per_second': '8', 'train_steps_per_second': '1', 'epoch': '1'}\n"
+    )
+    result = read_text(text)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0, rel=2e-3)
+    assert result.performance_metrics.measured_steps > 4500
+    assert result.audit.clock == "train_runtime"
+    assert result.audit.ratio == pytest.approx(1.0, rel=3e-3)
+
+
+def test_rows_without_a_bar_count_their_share_of_the_steps_that_the_summary_tells(read_text: Any) -> None:
+    rows = [five(step, 0.3 * step + 2, epoch=step / 500) for step in range(10, 501, 10)]
+    summary = (
+        "{'train_runtime': '152', 'train_samples_per_second': '26.32', 'train_steps_per_second': '3.289', 'epoch': '1'}"
+    )
+    result = read_text("\n".join([*rows, summary]) + "\n")
+    assert result.steps.column("index").tolist()[-1] == 500
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.3, rel=0.01)
+    assert any("start-up" in sentence or result.audit.ratio < 1.02 for sentence in (*result.audit.explained_by, ""))

@@ -195,10 +195,31 @@ class _Rows:
         explained = [(what, spent) for what, spent in clock.spent if what not in NAMES.values()]
         explained += self._unusual_rows()
         explained += [] if clock.tells_all else self._pauses()
+        if clock.first is not None:
+            explained.append(("start-up", clock.first[1] - self._pace_of_steps() * clock.first[0]))
+        if clock.last is not None:
+            after = clock.seconds - clock.last[1] - self._pace_of_steps() * max(0.0, steps - clock.last[0])
+            explained.append(("after the last row", after))
+            return self._finding(clock, steps, seconds, expected, explained, taken_out)
         untimed = steps - float(self.steps[np.isfinite(self.own)].sum())
         if 0 < untimed <= UNTIMED_SHARE * steps:
             left = seconds - expected - sum(spent for _, spent in explained)
             explained += [("start-up", left)] if left > 0 else []
+        return self._finding(clock, steps, seconds, expected, explained, taken_out)
+
+    def _pace_of_steps(self) -> float:
+        """Measured seconds of a step, averaged over the work of all rows."""
+        return self.pace * float(self.work.sum()) / float(self.steps.sum())
+
+    def _finding(
+        self,
+        clock: Clock,
+        steps: float,
+        seconds: float,
+        expected: float,
+        explained: Sequence[tuple[str, float]],
+        taken_out: tuple[tuple[str, float], ...],
+    ) -> Finding:
         return Finding(
             clock=clock.name,
             steps=steps,

@@ -17,6 +17,10 @@ class Clock:
     """Optimizer steps by the log's own count; None for those of the rows."""
     spent: tuple[tuple[str, float], ...] = ()
     """(what, seconds) of the clock that are no training and that the log itself tells."""
+    first: tuple[float, float] | None = None
+    """(steps done, seconds) of the same clock at the first row that it times."""
+    last: tuple[float, float] | None = None
+    """The same at the last row that it times."""
     tells_all: bool = False
     """`spent` holds every pause of the run, so the dates of rows add nothing."""
     resolution: float = 0.0

@@ -25,9 +25,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
+from tensorprimat.core.clocks import Clock, Evidence
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices, rows
@@ -35,6 +35,9 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
 
 CLOCK_RESOLUTION = 0.005  # a clock rounded to more than 0.5 % of the time between two rows measures no step
+COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
+COARSEST_PRODUCT = 2.0  # seconds; beyond it ms-swift's elapsed_time, in whole seconds, is the finer clock
+FEWEST_CLOCKED = 3  # rows with a clock; of fewer nothing was measured
 FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 
@@ -121,9 +124,10 @@ def _detect(log: Log) -> int:
 
 def _read(log: Log) -> Reading:
     content = (_document(log) if _opens_as_document(log) else None) or _text(log)
-    config, reported = _configuration(content.config), _reported(content)
+    config, reported, total = _configuration(content.config), _reported(content), _total_steps(content)
     reading = Reading(
-        steps=Steps.of(_steps(content.rows)),
+        steps=Steps.of(_steps(content.rows, total, _final_epoch(content))),
+        evidence=_evidence(content, total),
         training_config={"framework": "transformers", **config},
         gpu_info=content.gpu_info,
         reported=reported,
@@ -292,7 +296,9 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
             clock = step * speed**power
             resolution = clock * _half_digit(said[name]) / speed
             # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
-            return (clock, resolution) if abs(clock - elapsed) <= 1 + resolution else None
+            if abs(clock - elapsed) > 1 + resolution:
+                return None
+            return (clock, resolution) if resolution <= COARSEST_PRODUCT else (elapsed + 0.5, 0.5)  # it is cut off
     return None
 
 
@@ -305,14 +311,18 @@ def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
 
 
 def _half_digit(text: str) -> float:
-    """Half a unit of the last digit of a printed number.
+    """Half a unit of the last digit of a printed number; of four significant digits where trailing zeros are dropped.
 
-    >>> _half_digit("836.3940"), _half_digit("2.534e+04")
-    (5e-05, 5.0)
+    transformers 5 prints every float by `.4g`, so 83.40 is "83.4" and 5000 is known to half a second.
+
+    >>> _half_digit("836.3940"), _half_digit("2.534e+04"), _half_digit("83.4"), _half_digit("5000")
+    (5e-05, 5.0, 0.005, 0.5)
     """
     mantissa, _, exponent = text.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
-    return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+    half = 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+    value = abs(float(text))
+    return min(half, 0.5 * 10.0 ** (math.floor(math.log10(value)) - 3)) if value > 0 else half
 
 
 def _duration(text: str | None) -> float | None:
@@ -352,52 +362,152 @@ def _notice(text: str, content: _Content) -> None:
         content.gpu_info["device_name"] = device
 
 
-def _steps(found: list[_Row]) -> list[Step]:
-    """The rows as steps. Where none states its number they are counted; where a number goes back, it restarted."""
-    if not found:
-        return []
-    numbered = all(row.step is not None for row in found)
-    index = [row.step if numbered and row.step is not None else n for n, row in enumerate(found, start=1)]
-    intervals = [(None, None, 1), *map(_interval, pairwise(zip(found, index, strict=True)))]
-    return rows.merged(
-        (None, _step(row, number, seconds, tokens, covers))
-        for row, number, (seconds, tokens, covers) in zip(found, index, intervals, strict=True)
+@dataclass(kw_only=True)
+class _Interval:
+    """What lies between a row and the row that its time is counted from."""
+
+    seconds: float | None = None
+    """Of one step."""
+    tokens: float | None = None
+    steps: int = 1
+    interrupted_by: str = ""
+
+
+def _summary(content: _Content) -> Mapping[str, str] | None:
+    """The summary of the middle rank, by its runtime."""
+    by_runtime = sorted(content.summaries, key=lambda said: rows.positive(said.get(RUNTIME)) or 0.0)
+    return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
+
+
+def _total_steps(content: _Content) -> float | None:
+    """Optimizer steps of the whole run: stated, or the rate of the summary times its runtime."""
+    summary = _summary(content)
+    if summary is not None:
+        rate, runtime = rows.positive(summary.get("train_steps_per_second")), rows.positive(summary.get(RUNTIME))
+        # a rate of 0.001 to three decimals says nothing; of four digits it tells hundreds of steps exactly
+        if rate and runtime and _half_digit(summary["train_steps_per_second"]) <= COUNT_RESOLUTION * rate:
+            return float(round(rate * runtime))
+    planned = content.config.get("max_steps")
+    return float(planned) if isinstance(planned, int) else None
+
+
+def _final_epoch(content: _Content) -> float | None:
+    summary = _summary(content)
+    return rows.positive(summary.get("epoch")) if summary is not None else None
+
+
+def _evidence(content: _Content, total: float | None) -> Evidence:
+    """train_runtime, for the audit. What lies after the last row with a clock is no row's."""
+    summary = _summary(content)
+    runtime = rows.positive(summary.get(RUNTIME)) if summary is not None else None
+    clocked = [row for row in content.rows if row.clock is not None]
+    numbered = [row.step for row in content.rows if row.step is not None]
+    if not runtime or not total or summary is None or len(clocked) < FEWEST_CLOCKED or len(content.summaries) > 1:
+        return Evidence()  # several ranks have several clocks
+    if numbered != sorted(numbered):
+        return Evidence()
+    first, last = clocked[0].clock or (0.0, 0.0), clocked[-1].clock or (0.0, 0.0)
+    interval = _steps_of_a_row(content.rows, total, _final_epoch(content)) if not numbered else 0
+    places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
+    timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
+    return Evidence(
+        clocks=(
+            Clock(
+                name=RUNTIME,
+                seconds=runtime,
+                steps=total,
+                first=(float(timed[0]), first[0]),
+                last=(float(timed[-1]), last[0]),
+                tells_all=True,
+                resolution=_half_digit(summary[RUNTIME]) + first[1] + last[1],
+            ),
+        )
     )
 
 
-def _interval(pair: tuple[tuple[_Row, int], tuple[_Row, int]]) -> tuple[float | None, float | None, int]:
-    """(seconds of a step, tokens of a step, steps) between two rows."""
-    (before, first), (row, last) = pair
-    distance = last - first
-    if distance < 1:
-        return None, None, 1
-    seen = [rows.number(_first_of(r.values, TOKENS_SEEN)) for r in (before, row)]
-    tokens = (seen[1] - seen[0]) / distance if seen[0] is not None and seen[1] is not None else None
-    tokens = tokens if tokens is not None and 0 < tokens < math.inf else None
-    if before.clock is None or row.clock is None:
-        return None, tokens, distance
-    grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
-    return (grown / distance if grown > 0 and resolution <= CLOCK_RESOLUTION * grown else None), tokens, distance
+def _steps(found: list[_Row], total: float | None, final_epoch: float | None) -> list[Step]:
+    """The rows as steps. Where none states its number they share the run's; where a number goes back, it restarted.
+
+    total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells.
+    """
+    if not found:
+        return []
+    numbered = all(row.step is not None for row in found)
+    interval = 1 if numbered else _steps_of_a_row(found, total, final_epoch)
+    index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]
+    intervals = _intervals(found, index)
+    if not numbered:
+        intervals[0].steps = interval
+    return rows.merged(
+        (None, _step(row, number, between)) for row, number, between in zip(found, index, intervals, strict=True)
+    )
+
+
+def _steps_of_a_row(found: list[_Row], total: float | None, final: float | None) -> int:
+    """How many steps lie between two rows that state none, by the run's steps and the rows' share of its epochs."""
+    if not total:
+        return 1
+    last = rows.positive(found[-1].values.get("epoch"))
+    share = last / final if last and final and last <= final else 1.0
+    return max(1, round(total * share / len(found)))
+
+
+def _intervals(found: list[_Row], index: list[int]) -> list[_Interval]:
+    """Time and work of each row; rows are merged until the clock is fine enough for the time between them.
+
+    A row inside such a stretch covers no step: the row at its end measures them all.
+    """
+    intervals = [_Interval() for _ in found]
+    start, inside = 0, ""
+    for place in range(1, len(found)):
+        between, row, before = intervals[place], found[place], found[start]
+        between.interrupted_by = row.interrupted_by
+        if index[place] <= index[place - 1]:
+            start, inside = place, ""
+            continue
+        between.steps = index[place] - index[place - 1]
+        between.tokens = _tokens_between(found[place - 1], row, between.steps)
+        if before.clock is None or row.clock is None:
+            start, inside = place, ""
+            continue
+        inside = inside or row.interrupted_by
+        grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
+        if grown <= 0 or resolution > CLOCK_RESOLUTION * grown:
+            continue
+        steps = index[place] - index[start]
+        between.tokens = _tokens_between(before, row, steps)
+        between.seconds, between.steps, between.interrupted_by = grown / steps, steps, inside
+        for merged in intervals[start + 1 : place]:
+            merged.steps = 0
+        start, inside = place, ""
+    return intervals
+
+
+def _tokens_between(before: _Row, row: _Row, steps: int) -> float | None:
+    """Tokens of one step between two rows that count them."""
+    first, last = (rows.number(_first_of(said.values, TOKENS_SEEN)) for said in (before, row))
+    tokens = (last - first) / steps if first is not None and last is not None else None
+    return tokens if tokens is not None and 0 < tokens < math.inf else None
 
 
 def _first_of(said: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((said[name] for name in names if name in said), None)
 
 
-def _step(row: _Row, index: int, seconds: float | None, tokens: float | None, covers: int) -> Step:
+def _step(row: _Row, index: int, between: _Interval) -> Step:
     said = row.values
     return Step(
         index=index,
-        seconds=seconds,
-        covers=covers,
-        tokens=tokens,
+        seconds=between.seconds,
+        covers=between.steps,
+        tokens=between.tokens,
         loss=rows.number(said.get(LOSS)),
         learning_rate=rows.positive(_first_of(said, ("learning_rate", "lr"))),
         gradient_norm=rows.number(said.get("grad_norm")),
         memory_allocated_peak_bytes=rows.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
         memory_reserved_peak_bytes=rows.positive(_first_of(said, RESERVED_PEAKS), GIB),
         reported_tokens_per_second_per_gpu=rows.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
-        interrupted_by=row.interrupted_by,
+        interrupted_by=between.interrupted_by or row.interrupted_by,
         line=row.line,
     )
 
@@ -405,9 +515,7 @@ def _step(row: _Row, index: int, seconds: float | None, tokens: float | None, co
 def _reported(content: _Content) -> dict[str, Any]:
     """Means over the whole run: the summary of the middle rank, or what the last row or bar says about the time."""
     reported: dict[str, Any] = {}
-    if content.summaries:
-        by_runtime = sorted(content.summaries, key=lambda said: rows.positive(said.get(RUNTIME)) or 0.0)
-        summary = by_runtime[(len(by_runtime) - 1) // 2]
+    if (summary := _summary(content)) is not None:
         for name, target in REPORTED.items():
             if value := rows.positive(summary.get(name)):
                 reported[target] = value
