@@ -126,6 +126,11 @@ ROWS: Mapping[str, Sequence[str]] = {
         "step,epoch,step_time,tokens_per_sec,loss\n{0},0,0.2{0},99.5,2.5",
         '{{"step": {0}, "loss": 2.5, "tps": 131.5, "num_tokens_per_step": 26{0}, "mem": 4{0}.5}}',
     ),
+    "mlflow": ("170000000{0}500 {0}.25e-3 {0}",),
+    "madengine": (
+        "model,n_gpus,nnodes,training_precision,machine_name,gpu_architecture,performance,metric,status\n"
+        "llama_{0},8,1,bf16,node,gfx942,12{0}.5,tokens/s/gpu,SUCCESS",
+    ),
     "timestamps": (
         "2026-01-05 08:0{0}:00,123 INFO step {0}/99 loss 2.{0} lr 1e-05",
         "I0116 07:3{0}:24.123456 9 a.py:9] global_step={0} train loss: 2.5{0}\nrunning validation",

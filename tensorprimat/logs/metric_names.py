@@ -91,7 +91,9 @@ STEPS = (
     *("training/global_step", "step", "iteration", "Step", "_step"),
 )
 """Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
-CLOCKS = ("_timestamp", "_runtime", "timestamp")
+CLOCK_MS = "timestamp_ms"
+"""Milliseconds since 1970, as MLflow keeps them."""
+CLOCKS = (CLOCK_MS, "_timestamp", "_runtime", "timestamp")
 """Names of the moment at which a row was logged: seconds since 1970 or since the start, or a date."""
 MEASURES = (
     *("seconds", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),

@@ -12,7 +12,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import keyvalue, rows
 from tensorprimat.logs.clocks import Mark, Moment, moment_in, steps_between
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.metric_names import CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
+from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
 from tensorprimat.logs.text import Log
 
@@ -67,6 +67,11 @@ def _read(log: Log) -> Reading:
         reading.source = "Weights & Biases"
     if len(table) == 1 and _is_summary(table[0][1]):
         return _summary(table[0][1], reading)
+    return read_table(table, reading)
+
+
+def read_table(table: Sequence[tuple[int | None, Row]], reading: Reading) -> Reading:
+    """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
     _totals(table, reading)
     found = list(_merged(table))
     steps = Steps.of(rows.merged((None, _step(row)) for row in found))
@@ -237,6 +242,8 @@ def _moment(row: Row) -> Moment | None:
     for name in CLOCKS:
         said = row.get(name)
         value = _number(said)
+        if value is not None and name == CLOCK_MS:
+            return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
         if value is not None and math.isfinite(value) and value > 0:
             whole = value == int(value)
             return Moment(

@@ -1,0 +1,120 @@
+"""madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric.
+
+The last row is the last run; it is read, and rows of other models or metrics are named, never mixed with it. The figure
+is the run's own mean: reported, without steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs import devices, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.names import model_name
+from tensorprimat.logs.text import Log
+
+COLUMNS = ("model", "performance", "metric", "gpu_architecture")
+"""What tells its table from others."""
+LONGEST_ROW = 2**16
+FAILED = "FAILURE"
+
+METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
+    (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?/(?:gpu|device)"), "tokens_per_second_per_gpu", 1.0),
+    (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?"), "tokens_per_second", 1.0),
+    (re.compile(r"(?:samples?|sequences?|examples?)/s(?:ec(?:ond)?)?"), "samples_per_second", 1.0),
+    (
+        re.compile(r"(?:ms|milliseconds)/(?:step|iteration|iter)|(?:step|iteration)/?time/?\(?ms\)?"),
+        "step_time_seconds",
+        1e-3,
+    ),
+    (re.compile(r"(?:s|sec|seconds)/(?:step|iteration|iter)"), "step_time_seconds", 1.0),
+)
+"""Name of a metric, in lower case with `/` for per → field of Reported and factor."""
+PRECISIONS = ("fp4", "fp8", "bf16", "fp16", "fp32", "tf32")
+
+
+def _detect(log: Log) -> int:
+    lines = log.head()
+    header = _cells(next((text for _, text in lines if text.strip()), ""))
+    if not set(COLUMNS) <= set(header):
+        return 0
+    return sum(len(_cells(text)) == len(header) for _, text in lines)
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), source="madengine")
+    table = _rows(log)
+    runs = [row for row in table if row["performance"] and row.get("status", "") != FAILED]
+    if not runs:
+        reading.warnings.append("steps: no run in the table has a figure")
+        return reading
+    row = runs[-1]
+    others = sorted({other["model"] for other in table} - {row["model"]})
+    if len(table) > 1:
+        rest = f", of {', '.join(others[:3])}{' …' if len(others) > 3 else ''} too" if others else ""
+        reading.warnings.append(
+            f"runs: the table holds {len(table)} runs{rest}; the last one with a figure is read, {row['model']} "
+            f"({row['metric']})"
+        )
+    _figure(row, reading)
+    _configure(row, reading)
+    return reading
+
+
+FORMAT = Format(
+    name="madengine",
+    reads="madengine's perf.csv: the last run of the table",
+    looks_for="a CSV with the columns model, performance, metric and gpu_architecture",
+    needles=(b"performance,metric", b"gpu_architecture"),
+    detect=_detect,
+    read=_read,
+)
+
+
+def _cells(text: str) -> list[str]:
+    if len(text) > LONGEST_ROW:
+        return []
+    try:
+        return [cell.strip() for cell in next(csv.reader([text.lstrip("\ufeff")]), [])]
+    except csv.Error:
+        return []
+
+
+def _rows(log: Log) -> list[dict[str, str]]:
+    lines = (cells for _, text in log.bare_lines() if (cells := _cells(text)))
+    header = next(lines, [])
+    if not set(COLUMNS) <= set(header):
+        return []
+    return [dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header)]
+
+
+def _figure(row: dict[str, str], reading: Reading) -> None:
+    spelled = re.sub(r"[_\s]+per[_\s]+|[_\s]*/[_\s]*", "/", row["metric"].lower()).strip("/ ").replace("_", "/")
+    for pattern, target, factor in METRICS:
+        if pattern.fullmatch(spelled):
+            if value := rows.positive(row["performance"], factor):
+                reading.reported[target] = value
+                reading.warnings.append(
+                    "steps: the table has no step times, only the mean that the run computed; no variance can be given"
+                )
+            return
+    reading.warnings.append(
+        f"steps: the metric of the run is {row['metric'] or 'unnamed'}, which is no rate of training"
+    )
+
+
+def _configure(row: dict[str, str], reading: Reading) -> None:
+    config = reading.training_config
+    for name, target in (("n_gpus", "num_gpus"), ("nnodes", "num_nodes")):
+        if value := rows.whole(row.get(name)):
+            config[target] = value
+    precision = row.get("training_precision", "").lower()
+    if precision in PRECISIONS:
+        config["precision"] = precision
+    reading.model["name"] = model_name(row["model"])
+    reading.host = row.get("machine_name") or None
+    if row["gpu_architecture"]:
+        reading.gpu_info["device_name"] = row["gpu_architecture"]
+    reading.platform = devices.platform_of(row["gpu_architecture"])

@@ -1,0 +1,124 @@
+"""MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds.
+
+The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
+reads the whole run, and the settings from `params` beside it. `metric_names` says what a name means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs import files, rows
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
+from tensorprimat.logs.metrics import Row, read_table
+from tensorprimat.logs.names import model_name
+from tensorprimat.logs.text import Log
+
+FOLDER, PARAMETERS = "metrics", "params"
+MOST_FILES = 2000
+LARGEST_METRIC = 2**28  # bytes; a line has some forty
+LARGEST_PARAMETER = 2**12
+
+_LINE = re.compile(
+    r"(?P<time>\d{12,14}) (?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan|inf)) (?P<step>\d{1,15})"
+)
+SETTINGS = {
+    **dict.fromkeys(("seq_length", "max_seq_length", "sequence_length", "max_length"), "sequence_length"),
+    "global_batch_size": "global_batch_size",
+    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_size"),
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    **dict.fromkeys(("world_size", "num_gpus"), "num_gpus"),
+    **dict.fromkeys(("max_steps", "train_iters"), "max_steps"),
+    "seed": "seed",
+}
+"""Parameter → field of TrainingConfig."""
+
+
+def _detect(log: Log) -> int:
+    if log.is_folder:
+        return 1 if any(field_of(name) for name, _ in _metric_files(_root(log.path))) else 0
+    found = 0
+    for _, text in log.head():
+        if text.strip():
+            if _LINE.fullmatch(text.rstrip()) is None:
+                return 0
+            found += 1
+    return found
+
+
+def _read(log: Log) -> Reading:
+    reading = Reading(steps=Steps({}), source="MLflow")
+    root = _root(log.path)
+    found = list(_metric_files(root)) if root.is_dir() else [(log.path.name, log.path)]
+    known = [(name, path) for name, path in found if field_of(name) or name.removeprefix("train/") in TOTALS]
+    if not known:
+        some = ", ".join(name for name, _ in found[:5])
+        reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
+        return reading
+    entries = [entry for name, path in known for entry in _entries(name, path)]
+    entries.sort(key=lambda entry: (entry[0], entry[1]))
+    table: list[tuple[int | None, Row]] = [
+        (None, {"step": step, name: value, CLOCK_MS: time}) for time, step, name, value in entries
+    ]
+    _parameters(root.parent / PARAMETERS, reading)
+    reading.timestamp = rows.iso(entries[0][0] / 1000) if entries else None
+    return read_table(table, reading)
+
+
+FORMAT = Format(
+    name="mlflow",
+    reads="MLflow's metric files of a run, with its parameters",
+    looks_for="files below 'metrics' with lines 'timestamp value step'",
+    needles=(b"\n15", b"\n16", b"\n17", b"\n18", b"\n19"),  # milliseconds since 1970 of the years 2017 to 2033
+    detect=_detect,
+    read=_read,
+)
+
+
+def _root(path: Path) -> Path:
+    """Return the folder of all metrics of the run; the path itself where it lies in none."""
+    if (path / FOLDER).is_dir():
+        return path / FOLDER
+    return next((parent for parent in (path, *path.parents[:4]) if parent.name == FOLDER and parent.is_dir()), path)
+
+
+def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (name of the metric, file) of a run."""
+    if root.name != FOLDER:
+        return
+    every = (Path(parent, name) for parent, _, names in os.walk(root) for name in sorted(names))
+    for path in islice(every, MOST_FILES):
+        yield path.relative_to(root).as_posix(), path
+
+
+def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, str]]:
+    """Yield (milliseconds since 1970, step, name, value); a line that is cut is none."""
+    if path.stat().st_size > LARGEST_METRIC:
+        return
+    for block in files.blocks(path):
+        for text in block.decode("utf-8", "replace").split("\n")[: None if block.endswith(b"\n") else -1]:
+            if match := _LINE.fullmatch(text.rstrip("\r")):
+                yield int(match["time"]), int(match["step"]), name, match["value"]
+
+
+def _parameters(folder: Path, reading: Reading) -> None:
+    """Settings of the run: a file for each, its value inside."""
+    if not folder.is_dir():
+        return
+    said: dict[str, Any] = {}
+    for name in (*SETTINGS, "model_name", "model_name_or_path"):
+        path = folder / name
+        if path.is_file() and path.stat().st_size <= LARGEST_PARAMETER:
+            said[name] = path.read_text(encoding="utf-8", errors="replace").strip()
+    for name, target in SETTINGS.items():
+        if value := rows.whole(said.get(name)):
+            reading.training_config.setdefault(target, value)
+    if spelled := said.get("model_name") or said.get("model_name_or_path"):
+        reading.model["name"] = model_name(spelled)

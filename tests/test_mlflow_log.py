@@ -1,0 +1,115 @@
+"""MLflow's metric files and madengine's perf.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError
+
+START = 1_750_000_000_000
+
+
+def run_of(tmp_path: Path, metrics: dict[str, list[float]], **params: str) -> Path:
+    """Write a run's folder; every value of a metric is two seconds after the one before."""
+    run = tmp_path / "mlruns" / "0" / "abc"
+    for name, values in metrics.items():
+        path = run / "metrics" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{START + 2000 * n} {value} {n}\n" for n, value in enumerate(values, start=1)))
+    for name, text in params.items():
+        (run / "params").mkdir(exist_ok=True)
+        (run / "params" / name).write_text(text)
+    return run
+
+
+RATES = {"train/loss": [3 - n / 100 for n in range(20)], "throughput/tokens_per_sec": [32768.5] * 20}
+
+
+@pytest.mark.parametrize("named", [".", "metrics", "metrics/train/loss", "metrics/throughput/tokens_per_sec"])
+def test_naming_the_run_or_any_of_its_metrics_reads_the_run(tmp_path: Path, named: str) -> None:
+    run = run_of(
+        tmp_path, RATES, per_device_train_batch_size="4", world_size="8", model_name_or_path="meta/Llama-3.1-8B"
+    )
+    result = logs.read(run / named)
+    assert (result.provenance.format, result.source, len(result.steps)) == ("mlflow", "MLflow", 20)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(32768.5 / 8)
+    assert (result.training_config.micro_batch_size, result.model.name) == (4, "llama")
+
+
+def test_a_run_with_losses_alone_is_timed_from_timestamps(tmp_path: Path) -> None:
+    result = logs.read(run_of(tmp_path, {"loss": RATES["train/loss"]}))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert result.provenance.timing == "timestamps"
+
+
+def test_a_metric_file_that_lies_alone_is_known_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "step_time_ms"
+    path.write_text("".join(f"{START + n} 250.5 {n}\n" for n in range(1, 20)))
+    assert logs.read(path).performance_metrics.avg_step_time_seconds == pytest.approx(0.2505)
+
+
+def test_a_metric_of_an_unknown_name_is_refused_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "temperature"
+    path.write_text("".join(f"{START + n} 50.5 {n}\n" for n in range(1, 20)))
+    with pytest.raises(NotALogError, match=r"no metric of the run has a name that is known \(temperature\)"):
+        logs.read(path)
+
+
+def test_a_cut_last_line_has_no_wrong_number(tmp_path: Path) -> None:
+    run = run_of(tmp_path, RATES)
+    path = run / "metrics" / "throughput" / "tokens_per_sec"
+    path.write_text(path.read_text()[:-6])
+    assert set(logs.read(run).steps.column("reported_tokens_per_second")[:19].tolist()) == {32768.5}
+
+
+HEADER = (
+    "model,n_gpus,nnodes,gpus_per_node,training_precision,pipeline,args,tags,docker_file,machine_name,gpu_architecture,"
+    "performance,metric,relative_change,status"
+)
+
+
+def perf(*rows: str) -> str:
+    return "\n".join([HEADER, *rows]) + "\n"
+
+
+def run(model: str, performance: str, metric: str, status: str = "SUCCESS") -> str:
+    return f'{model},8,1,8,bf16,p,"a, b",t,d,node-1,gfx942,{performance},{metric},,{status}'
+
+
+@pytest.mark.parametrize(
+    ("metric", "tokens_per_gpu"),
+    [("tokens/s/gpu", 100.0), ("tokens_per_second_per_gpu", 100.0), ("tokens/s", 12.5), ("tokens_per_sec", 12.5)],
+)
+def test_madengines_figure_is_a_reported_mean(read_text: Any, metric: str, tokens_per_gpu: float) -> None:
+    result = read_text(perf(run("primus_llama-3.1-8b", "100.0", metric)))
+    performance = result.performance_metrics
+    assert (result.provenance.format, performance.basis, result.platform) == ("madengine", "reported_means", "amd")
+    assert performance.tokens_per_second_per_gpu == pytest.approx(tokens_per_gpu)
+    assert (result.model.name, result.training_config.num_gpus, result.training_config.precision) == (
+        "llama",
+        8,
+        "bf16",
+    )
+    assert any("no variance" in warning for warning in result.warnings)
+
+
+def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_text: Any) -> None:
+    rows = [run("b", "5", "tokens/s"), run("a", "7", "tokens/s"), run("a", "", "tokens/s", "FAILURE")]
+    result = read_text(perf(*rows))
+    assert result.performance_metrics.tokens_per_second == 7
+    assert any("holds 3 runs, of b too" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])
+def test_madengines_metric_that_is_no_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
+    with pytest.raises(NotALogError, match=metric or "unnamed"):
+        read_text(perf(run("a", "5", metric)))
+
+
+def test_a_table_without_madengines_columns_is_refused_by_its_reader(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match="no run in the table has a figure"):
+        read_text("model,metric\na,b\n", format="madengine")
