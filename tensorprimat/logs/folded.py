@@ -9,6 +9,7 @@ LEAST_LINES = 3  # broken in a number at one width: fewer may be chance
 LEAST_WIDTH = 20
 _NUMBER_ENDS = re.compile(r"\d[.,]?$")
 _NUMBER_GOES_ON = re.compile(r"[.,]?\d(?!\d{3}-\d\d-|\d{7}[ T]|\d?:\d\d)")  # and is no date or time of day
+_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
 SHARE = 0.5  # of the longest lines
 
 
@@ -19,11 +20,13 @@ def fold_width(lines: Sequence[str]) -> int | None:
     24
     >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
     True
+    >>> fold_width(["1750000002000 50.5 1"] * 9) is None
+    True
     """
     width = max(map(len, lines), default=0)
     if width < LEAST_WIDTH:
         return None
-    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width]
+    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
     broken = [
         place for place in longest if _NUMBER_ENDS.search(lines[place][-2:]) and _NUMBER_GOES_ON.match(lines[place + 1])
     ]
