@@ -190,6 +190,73 @@ def nemo(into: Path) -> Truth:
     return truth
 
 
+def litgpt(into: Path) -> Truth:
+    """Pretrain a model of one layer with litgpt's own loop; the end of a step is the call for the next batch."""
+    truth = Truth(framework="litgpt", version=version_of("litgpt"))
+    import lightning as lit
+    import torch
+    from litgpt import GPT, Config
+    from litgpt.args import EvalArgs, TrainArgs
+    from litgpt.pretrain import fit
+
+    shape = Config(name="tiny", block_size=16, vocab_size=32, padded_vocab_size=32, n_layer=1, n_head=1, n_embd=8)
+    fabric = lit.Fabric(devices=1, accelerator="cpu")
+    model = fabric.setup(GPT(shape))
+    model.register_forward_hook(lambda *_: time.sleep(SECONDS))
+    optimizer = fabric.setup_optimizers(torch.optim.SGD(model.parameters(), 0.1))
+    batch = torch.zeros(BATCH, shape.block_size + 1, dtype=torch.long)
+    train = TrainArgs(
+        global_batch_size=BATCH, micro_batch_size=BATCH, max_tokens=BATCH * shape.block_size * STEPS, max_norm=1.0,
+        log_interval=1, save_interval=None, lr_warmup_steps=1, min_lr=0.0,
+    )  # fmt: skip
+
+    def batches() -> Iterator[Any]:
+        for _ in range(STEPS + 1):
+            truth.ends.append(time.perf_counter())
+            yield batch
+
+    state = {"model": model, "optimizer": optimizer, "iter_num": 0, "step_count": 0}
+    evaluation = EvalArgs(interval=10**6, max_iters=1, initial_validation=False, final_validation=False)
+    with printing_into(into / LOG):
+        fit(fabric, 1, state, _Once(batches), [batch], into, None, train, evaluation)
+    return truth
+
+
+class _Once:
+    """A loader that a training goes through once."""
+
+    def __init__(self, batches: Callable[[], Iterator[Any]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches()
+
+
+def torchtitan(into: Path) -> Truth:
+    """Print with torchtitan's MetricsProcessor; without a GPU its memory is made up."""
+    truth = Truth(framework="torchtitan", version=version_of("torchtitan"), tokens_per_step=TOKENS * BATCH, gpus=1)
+    with printing_into(into / LOG):
+        from torchtitan.components.metrics import DeviceMemStats, MetricsProcessor
+        from torchtitan.tools import utils
+        from torchtitan.tools.logging import init_logger
+
+        init_logger()
+        memory = DeviceMemStats(1.0, 1.0, 1.5, 2.0, 0, 0)
+        processor = SimpleNamespace(
+            config=SimpleNamespace(log_freq=INTERVAL), parallel_dims=SimpleNamespace(non_data_parallel_size=1),
+            device_memory_monitor=SimpleNamespace(get_peak_stats=lambda: memory, reset_peak_stats=lambda: None),
+            color=utils.Color(), gpu_peak_flops=1e15, num_flops_per_token=1e6, has_quantization=False,
+            ntokens_since_last_log=0, data_loading_times=[], time_last_log=time.perf_counter(),
+            logger=SimpleNamespace(log=lambda *_: None),
+        )  # fmt: skip
+        for step, loss in worked(truth):
+            processor.ntokens_since_last_log += TOKENS * BATCH
+            processor.data_loading_times.append(0.0)
+            if step == 1 or step % INTERVAL == 0:
+                MetricsProcessor.log(processor, step, loss, loss, 1.5)  # type: ignore[arg-type, unused-ignore]
+    return truth
+
+
 def primus(into: Path) -> Truth:
     """Print Megatron's line through Primus's averages and its coloured logger, from the checkout at PRIMUS_PATH."""
     checkout = Path(os.environ.get("PRIMUS_PATH", ""))
@@ -241,6 +308,8 @@ WRITERS: dict[str, Callable[[Path], Truth]] = {
     "transformers": transformers,
     "lightning": lightning,
     "nemo": nemo,
+    "litgpt": litgpt,
+    "torchtitan": torchtitan,
     "primus": primus,
 }
 
@@ -266,30 +335,40 @@ def differences(truth: Truth, path: Path) -> list[str]:
         result = logs.read(path)
     except TensorPrimatError as error:
         return [str(error)]
-    timed = [step for step in result.steps if step.seconds and step.index > truth.first_index]
+    timed = [(step, seconds) for step in result.steps if (seconds := _seconds(step, truth))]
+    timed = [(step, seconds) for step, seconds in timed if step.index > truth.first_index]
     if not timed:
         return ["no step has a time"]
-    spent = sum((step.seconds or 0) * step.covers for step in timed)
+    spent = sum(seconds * step.covers for step, seconds in timed)
     real = 0.0
-    for step in timed:
+    for step, _ in timed:
         last = step.index - truth.first_index + 1
         real += truth.ends[last] - truth.ends[max(last - step.covers, 0)]
     found = []
     if abs(spent / real - 1) > APART:
         found.append(f"{spent:.4f} s in {len(timed)} rows, {real:.4f} s by our clock")
-    covered = sum(step.covers for step in timed)
+    covered = sum(step.covers for step, _ in timed)
     if covered < STEPS // 2:
         found.append(f"{covered} of {STEPS} steps have a time")
     losses = {step.index: step.loss for step in result.steps if step.loss is not None}
     last = max(losses, default=None)
-    if last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100:
+    if truth.losses and (last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100):
         found.append("the last loss is another")
+    has_rates = not result.steps.has("seconds")  # such a log states neither
     tokens = result.performance_metrics.tokens_per_step
-    if truth.tokens_per_step and tokens != truth.tokens_per_step:
+    if truth.tokens_per_step and not has_rates and tokens != truth.tokens_per_step:
         found.append(f"{tokens} tokens a step, not {truth.tokens_per_step}")
-    if truth.gpus and result.training_config.num_gpus != truth.gpus:
+    if truth.gpus and not has_rates and result.training_config.num_gpus != truth.gpus:
         found.append(f"{result.training_config.num_gpus} GPUs, not {truth.gpus}")
     return found
+
+
+def _seconds(step: Any, truth: Truth) -> float | None:
+    """Return the time of a step; by its rate where the log has rates alone."""
+    rate = step.reported_tokens_per_second_per_gpu
+    if step.seconds is None and rate and truth.tokens_per_step and truth.gpus:
+        return truth.tokens_per_step / truth.gpus / float(rate)
+    return float(step.seconds) if step.seconds else None
 
 
 def verdict(python: str, name: str) -> tuple[str, bool | None]:
