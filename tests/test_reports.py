@@ -495,3 +495,20 @@ def test_published_results_stand_beside_marked_and_without_a_verdict():
 
 def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one(tiny):
     assert all(against.ratio is None for row in beside(tiny.sides) for against in row.against)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_four_sides_break_no_label_inside_a_word(width):
+    names = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "AMD Instinct MI355X")
+    sides = []
+    for number, name in enumerate(names):
+        one = plausible.result("h100" if name.startswith("NVIDIA") else "mi300x", seed=number)
+        gpu = one.gpu_info.model_copy(update={"device_name": name})
+        sides.append(Loaded(path=Path(f"{number}.json"), result=one.model_copy(update={"gpu_info": gpu})))
+    comparison = compare(sides, by="gpu")
+    screen = Console(width=width, record=True, file=io.StringIO())
+    screen.print(console.summary(comparison, width=width))
+    shown = screen.export_text()
+    assert max(map(len, map(str.rstrip, shown.splitlines()))) <= width
+    rows = shown.splitlines()
+    assert all(any(word in row for row in rows) for name in names for word in name.split())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -16,7 +17,7 @@ from rich.text import Text
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.reports import harmless, sections, words
 from tensorprimat.reports.safe_text import one_line
-from tensorprimat.reports.tables import Cell, Table
+from tensorprimat.reports.tables import Cell, Column, Table
 
 STYLES = {
     "faster": "bold green",
@@ -30,6 +31,8 @@ LOUD_LOSSES = ("diverge", "failed")  # what changes the meaning of a speed; agre
 NARROW = 100  # columns of a terminal below which figures take two lines
 NARROW_HEADING = 8  # characters of a line of a heading there
 TOO_NARROW = 76  # and below which a table's columns do not fit at all
+INDENT = 2  # columns before everything that belongs to a model
+GAP = 2  # columns between two columns of a table
 MOST_WARNINGS = 8  # of a screen; the report has them all
 
 
@@ -38,23 +41,65 @@ def safe(content: str, style: str = "") -> Text:
     return Text(one_line(content), style=style)
 
 
-def table(content: Table, *, narrow: bool = False) -> RichTable:
-    """A table of any report for the terminal. narrow: figures break before their kind, headings between their words."""
+def table(content: Table, *, narrow: bool = False, tight: bool = False) -> RichTable:
+    """Return a table of any report for the terminal.
+
+    narrow: figures break before their kind, headings between their words. tight: figures break before their interval.
+    """
     rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in content.columns:
-        title = one_line(column.title)
-        if narrow and column.numeric:
-            title = textwrap.fill(title, NARROW_HEADING, break_long_words=False, break_on_hyphens=False)
+    for column, title in zip(content.columns, _titles(content, narrow), strict=True):
         rendered.add_column(
             Text(title), justify="right" if column.numeric else "left", no_wrap=column.numeric, overflow="fold"
         )
-    for row in content.rows:
-        cells = zip((one_line(cell.text) for cell in row), content.columns, strict=True)
-        rendered.add_row(*(Text(_FIGURE.sub("\n", cell) if narrow and of.numeric else cell) for cell, of in cells))
+    for row in _texts(content, narrow, tight):
+        rendered.add_row(*map(Text, row))
     return rendered
 
 
+def _titles(content: Table, narrow: bool) -> list[str]:
+    def folded(column: Column) -> str:
+        title = one_line(column.title)
+        if not (narrow and column.numeric):
+            return title
+        return textwrap.fill(title, NARROW_HEADING, break_long_words=False, break_on_hyphens=False)
+
+    return [folded(column) for column in content.columns]
+
+
+def _texts(content: Table, narrow: bool, tight: bool) -> list[list[str]]:
+    def broken(text: str, numeric: bool) -> str:
+        if narrow and numeric:
+            text = _FIGURE.sub("\n", text)
+        return _INTERVAL.sub("\n", text) if tight and numeric else text
+
+    return [
+        [broken(one_line(cell.text), column.numeric) for cell, column in zip(row, content.columns, strict=True)]
+        for row in content.rows
+    ]
+
+
+def fitting(content: Table, *, width: int) -> RenderableType:
+    """Return the widest form of a table that fits into so many columns without a break inside a word or a figure."""
+    for narrow, tight in ((False, False), (True, False), (True, True)):
+        if width < NARROW and not narrow:
+            continue
+        if width >= TOO_NARROW - INDENT and _least_width(content, narrow, tight) <= width:
+            return table(content, narrow=narrow, tight=tight)
+    return listed(content)
+
+
+def _least_width(content: Table, narrow: bool, tight: bool) -> int:
+    """Return the columns that a table needs at least: the longest line of figures, the longest word of labels."""
+    rows = [_titles(content, narrow), *_texts(content, narrow, tight)]
+    total = 0
+    for place, column in enumerate(content.columns):
+        pieces = [piece for row in rows for piece in (row[place].split("\n") if column.numeric else row[place].split())]
+        total += max(map(cell_len, pieces), default=0) + GAP
+    return total
+
+
 _FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
+_INTERVAL = re.compile(r" (?=±)")
 
 
 def listed(content: Table) -> RenderableType:
@@ -90,20 +135,18 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     parts: list[RenderableType] = [safe(sections.model_heading(sides), "bold"), Text()]
     results = _slim(sections.results(sides))
-    parts.append(
-        Padding(table(results, narrow=width < NARROW) if width >= TOO_NARROW else listed(results), (0, 0, 0, 2))
-    )
+    parts.append(Padding(fitting(results, width=width - INDENT), (0, 0, 0, INDENT)))
     if len(pairs) == 1:
         parts += [Text(), *_pair(pairs[0])]
     elif pairs:
-        parts += [Text(), *_several(pairs)]
+        parts += [Text(), *_several(pairs, width)]
     else:
         parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
-    parts += _published(comparison, model)
+    parts += _published(comparison, model, width)
     return [*parts, Text()]
 
 
-def _published(comparison: Comparison, model: str) -> list[RenderableType]:
+def _published(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
     """Published results that did the same work; how many others the report has."""
     rows = sections.published_of(comparison, model)
     alike = [row for row in rows if any(against.ratio is not None for against in row.against)]
@@ -115,7 +158,7 @@ def _published(comparison: Comparison, model: str) -> list[RenderableType]:
         safe(f"{content.title} ({len(alike)} of {len(rows)} can be compared)", "bold"),
     ]
     if alike:
-        parts.append(table(without(content, "Source", "Fairness", "Sequence", "Global batch"), narrow=True))
+        parts.append(fitting(without(content, "Source", "Fairness", "Sequence", "Global batch"), width=width - INDENT))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]
 
 
@@ -159,7 +202,7 @@ def _style(pair: Pair) -> str:
     return STYLES[pair.ratio.verdict if pair.ratio is not None else "not_comparable"]
 
 
-def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
+def _several(pairs: Sequence[Pair], width: int) -> list[RenderableType]:
     """A table against each baseline, under what fairness says of its candidates."""
     parts: list[RenderableType] = []
     for baseline in dict.fromkeys(pair.baseline.label for pair in pairs):
@@ -170,7 +213,8 @@ def _several(pairs: Sequence[Pair]) -> list[RenderableType]:
             parts.append(safe(f"{whose}: {sentence}"))
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
             content = sections.verdicts(of_baseline)
-            parts += [Text(), table(without(content, "Model", "Baseline", "Fairness")), safe(content.note or "", "dim")]
+            shown = fitting(without(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
+            parts += [Text(), shown, safe(content.note or "", "dim")]
         parts.append(Text())
     return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
 
