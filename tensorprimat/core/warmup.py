@@ -15,8 +15,10 @@ the runs show one by one (Student's t over the runs): slow noise of single runs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import fdtrc, stdtr
@@ -32,6 +34,9 @@ CERTAIN = 0.01  # p below which a material decay that no cut removes makes a sid
 TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
+KEPT = 2**14  # runs whose warm-up is remembered, and LONGEST_KEPT their rows: 130 MB at the very most
+LONGEST_KEPT = 1000
+AS_NOISE = 1.5  # standard errors within which a difference is that of most level runs
 REPLICATED = 0.02  # p of the t test over runs
 
 
@@ -54,11 +59,45 @@ def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = Non
     calls warm-up; never fewer are dropped, and more where the rows say so, but none where 0 are declared (a log that
     begins after warm-up).
     """
+    if len(runs) == 1 and len(runs[0]) <= LONGEST_KEPT:
+        return _of_one_run(_key(runs[0]), None if declared is None else declared[0])
+    return _find(runs, declared)
+
+
+@lru_cache(maxsize=KEPT)
+def _of_one_run(seconds: bytes, declared: int | None) -> Warmup:
+    """Find the warm-up of one run once: a file is looked at when it is read, paired, and pooled."""
+    return _find([np.frombuffer(seconds)], None if declared is None else [declared])
+
+
+@lru_cache(maxsize=KEPT)
+def _own(seconds: bytes, declared: int | None) -> Steady:
+    return _alone(np.frombuffer(seconds), declared)
+
+
+def _alone(run: np.ndarray, declared: int | None) -> Steady:
+    """Find where one run becomes steady by itself."""
+    if declared is None:
+        return find_steady(run)
+    if _plainly_level(run[declared:]):
+        return Steady(start=declared, settled=True)
+    return _beyond(run, declared, find_steady(run))
+
+
+def _key(run: np.ndarray) -> bytes:
+    return np.ascontiguousarray(run, np.float64).tobytes()
+
+
+def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     least = [1] * len(runs) if declared is None else list(declared)
-    own = [find_steady(run) for run in runs]
-    if declared is not None:
-        own = [_beyond(run, first, one) for run, first, one in zip(runs, least, own, strict=True)]
+    said = [None] * len(runs) if declared is None else least
+    own = [
+        _own(_key(run), rows) if len(run) <= LONGEST_KEPT else _alone(run, rows)
+        for run, rows in zip(runs, said, strict=True)
+    ]
     starts = [min(max(one.start, first), len(run)) for one, first, run in zip(own, least, runs, strict=True)]
+    if len(runs) == 1 and own[0].settled and _plainly_level(runs[0][starts[0] :]):
+        return Warmup(runs=_steadies(starts, own), settled=True, drift=0.0)
     members = _alike(runs)
     curves = _relative([runs[member] for member in members])
     if curves is None or not np.isfinite(curves).any(axis=1).all():
@@ -80,6 +119,20 @@ def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = Non
     settled = found.settled and not short and (together.settled or not _replicated(curves, together.start))
     starts = [max(start, min(first, len(run) // 2)) for start, run in zip(starts, runs, strict=True)]
     return Warmup(runs=_steadies(starts, own), settled=settled, drift=found.drift)
+
+
+def _plainly_level(rows: np.ndarray) -> bool:
+    """Return True if the first rows and the first third lie as near to the last third as noise does.
+
+    Most level runs pass, in a tenth of the time of a closer look: thousands of files are read for one comparison.
+    """
+    third = len(rows) // 3
+    if third < FEWEST_FOR_DECAY // 2:
+        return False
+    late, deviation = float(rows[-third:].mean()), float(rows.std())
+    early, first = float(rows[:third].mean()), float(rows[:3].mean())
+    near = abs(early - late) <= AS_NOISE * deviation * math.sqrt(2 / third)
+    return near and abs(first - late) <= AS_NOISE * deviation * math.sqrt(1 / 3 + 1 / third)
 
 
 def _beyond(run: np.ndarray, declared: int, found: Steady) -> Steady:
