@@ -11,6 +11,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.core.records import Result
 from tensorprimat.logs.format import Given
+from tensorprimat.machine import noise
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -32,6 +33,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     counts = {outcome: len(reporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "error", "skipped")}
     if counts["skipped"] and not counts["passed"] + counts["failed"] + counts["error"]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests that run at the same time are no noise."""
+    quiet = noise.Look(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
+    monkeypatch.setattr(noise, "look", lambda _gpu_ids=(): quiet)
 
 
 class TextReader(Protocol):

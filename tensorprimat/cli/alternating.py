@@ -107,6 +107,7 @@ def _run_in_turn(sides: Sequence[_Side], machine: Machine, screen: Screen, stamp
                 if number > 1 or place:
                     training.cool_down_after_run(side.request, machine, screen)
                 screen.say(f"Run {number}{side.name}")
+                before = training.look_before_run(side.request, machine, screen, f"run {number}{side.name}")
                 with screen.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
                     ending = launch.run(
                         side.spec,
@@ -119,7 +120,8 @@ def _run_in_turn(sides: Sequence[_Side], machine: Machine, screen: Screen, stamp
             if ending.error is not None or ending.result is None:
                 return ending.error or RunError(f"run {number}{side.name} ended without a result")
             screen.say(blocks.run_line(ending.result, number))
-            _keep(side, ending.result, f"{stamp}/{number}")
+            measured = training.with_noise(ending.result, before, machine, f"run {number}{side.name}")
+            _keep(side, measured, f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
         decision = decide(budget, results, runs=number, began=began)
         if decision.sentence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,9 @@ def command(
     output: Annotated[
         Path, typer.Option(metavar="DIR", help="Kept as DIR/preflight/preflight_HOST_DEVICE.json.")
     ] = Path("output"),
+    keep_noisy: Annotated[
+        bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits moved.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="The JSON on stdout instead of tables.")] = False,
 ) -> int:
     """Measure what this machine can do at best, in about a minute.
@@ -24,7 +28,9 @@ def command(
     Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
     where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure
     stands against the catalogue's peak; a GPU well below its siblings or the catalogue is named. The result is kept per
-    machine: sweeps estimate their time from it, and training results stand against it.
+    machine: sweeps estimate their time from it, and training results stand against it. Figures are shown and not kept
+    where others work on the machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or
+    where a frequency or power cap moves meanwhile.
 
     \b
     Examples:
@@ -34,11 +40,13 @@ def command(
     \b
     Exit codes:
       0  measured
+      1  measured and not kept, because the machine was not quiet
       2  a flag is wrong, or the device is not there
     """
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core import preflight as records
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.machine import noise
     from tensorprimat.machine.platform import detect
     from tensorprimat.reports.preflight import tables
 
@@ -60,10 +68,19 @@ def command(
             raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
         chosen = f"cuda:{number}"
     talk = (lambda part: options.say(f"measuring {part} …")) if rank == 0 else (lambda _: None)
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # processes of torchrun would take one another for strangers
+    before = noise.look(machine.gpu_ids) if alone else None
     found = preflight.measure(machine, chosen, quick=quick, on_part=talk)
     if rank != 0:
         return 0
-    path = records.save(found, folder / records.FOLDER)
+    disturbed: list[str] = []
+    if before is not None:
+        after = noise.look(machine.gpu_ids)
+        disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
+        without_us = replace(after, gpus=())  # our own process is on the GPUs by now
+        disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
+        found = found.model_copy(update={"warnings": (*found.warnings, *disturbed)})
+    path = None if disturbed and not keep_noisy else records.save(found, folder / records.FOLDER)
     if json:
         print(found.model_dump_json(indent=2))
     else:
@@ -72,5 +89,8 @@ def command(
             options.show(table)
     for warning in found.warnings:
         options.say(f"warning: {warning}")
+    if path is None:
+        options.say("not kept: the machine was not quiet; run again when it is, or keep the figures with --keep-noisy")
+        return 1
     options.say(f"Saved: {path}")
     return 0

@@ -17,6 +17,7 @@ from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import cluster, default_engine, launch, profiling
+from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.budget import decide
 
@@ -50,6 +51,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
                 cool_down_after_run(request, machine, screen)
             if budget.most > 1:
                 screen.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
+            before = look_before_run(request, machine, screen, f"run {run}")
             with screen.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 ending = launch.run(
                     spec,
@@ -66,7 +68,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
         screen.say(blocks.run_line(ending.result, run))
-        parts.append(ending.result)
+        parts.append(with_noise(ending.result, before, machine, f"run {run}"))
         result = with_command(pool(parts))
         decision = decide(budget, [result], runs=run, began=began)
         result = with_looks(result, decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks))
@@ -76,6 +78,26 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
         if decision.done:
             break
     return outcome
+
+
+def look_before_run(request: Request, machine: Machine, screen: Screen, run: str) -> noise.Look | None:
+    """Look at the machine and warn of what disturbs the run; None where the run takes place elsewhere."""
+    if request.cluster.executor:
+        return None
+    before = noise.look(machine.gpu_ids)
+    for said in noise.about(before, f"before {run}"):
+        screen.warn(said)
+    return before
+
+
+def with_noise(result: Result, before: noise.Look | None, machine: Machine, run: str) -> Result:
+    """With a warning for everything that disturbed the machine before or after the run, or moved in between."""
+    if before is None:
+        return result
+    after = noise.look(machine.gpu_ids)
+    said = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
+    said += noise.moved(before, after, f"during {run}")
+    return result.model_copy(update={"warnings": (*result.warnings, *said)}) if said else result
 
 
 def with_looks(result: Result, looks: int) -> Result:

@@ -1,0 +1,146 @@
+"""Other work and moving limits on this machine, which make a benchmark's figures those of something else.
+
+Looked at before and after a run, while nothing of ours works. A load average counts the last minute, our own run
+included, so it is held against what others use at this moment: both have to be high before a figure is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tensorprimat.core.cores import usable_cores
+from tensorprimat.machine import telemetry
+
+LOOK_SECONDS = 0.3  # a share of CPU time over less is a few scheduler ticks
+BUSY_SHARE = 0.25  # of the cores in use by others: one data loader or a build slows a step by more than runs scatter
+MOVED = 0.01  # relative; a cap is a setting, so any change is more than rounding
+CAPS = Path("/sys/devices/system/cpu/cpufreq")  # Linux; elsewhere no cap is read
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuLook:
+    """One GPU at one moment."""
+
+    id: str
+    other_processes: int
+    power_limit_watts: float | None
+    max_clock_hertz: float | None
+    throttled_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The machine at one moment."""
+
+    cores: int
+    load: float | None
+    """Average number of runnable processes over the last minute; None where the system does not say."""
+    busy_share: float
+    """Of all cores, in use over LOOK_SECONDS while nothing of ours works."""
+    cpu_cap_hertz: float | None
+    """Highest frequency that the system allows now, mean over the cores."""
+    gpus: tuple[GpuLook, ...] = ()
+
+    @property
+    def is_busy(self) -> bool:
+        """Others work here now, and have done so for a while."""
+        return self.busy_share >= BUSY_SHARE and (self.load is None or self.load > self.cores)
+
+
+def look(gpu_ids: Sequence[str] = ()) -> Look:
+    """Look at this machine now; takes LOOK_SECONDS. gpu_ids: the GPUs that take part; none: no GPU is asked."""
+    try:
+        load: float | None = os.getloadavg()[0]
+    except OSError:
+        load = None
+    return Look(
+        cores=usable_cores(),
+        load=load,
+        busy_share=psutil.cpu_percent(interval=LOOK_SECONDS) / 100,
+        cpu_cap_hertz=_cpu_cap(CAPS),
+        gpus=tuple(_gpu(device) for device in telemetry.open_devices(gpu_ids)) if gpu_ids else (),
+    )
+
+
+def _gpu(device: telemetry.Device) -> GpuLook:
+    reading = device.read()
+    return GpuLook(
+        id=device.id,
+        other_processes=sum(process.pid != os.getpid() for process in reading.processes),
+        power_limit_watts=reading.power_limit_watts,
+        max_clock_hertz=reading.max_clock_hertz,
+        throttled_by=reading.throttled_by,
+    )
+
+
+def _cpu_cap(folder: Path) -> float | None:
+    """Return the mean of scaling_max_freq (kHz in sysfs), or None where there is none."""
+    caps = []
+    for file in folder.glob("policy*/scaling_max_freq"):
+        try:
+            caps.append(1000 * float(file.read_text()))
+        except (OSError, ValueError):
+            continue
+    return sum(caps) / len(caps) if caps else None
+
+
+def about(now: Look, when: str) -> list[str]:
+    """Return a sentence for everything that disturbs a run. when: "before run 1" or the like."""
+    return [*company(now, when), *clocks(now, when)]
+
+
+def company(now: Look, when: str) -> list[str]:
+    """Return a sentence for everything that others do here."""
+    said = []
+    if now.is_busy:
+        load = "" if now.load is None else f", load {now.load:.1f}"
+        said.append(
+            f"noise: {when} other processes use {100 * now.busy_share:.0f} % of {now.cores} cores{load}; they slow the "
+            "training by an unknown amount; stop them, or wait, and run again"
+        )
+    for number, gpu in enumerate(now.gpus):
+        if gpu.other_processes:
+            processes = "1 other process" if gpu.other_processes == 1 else f"{gpu.other_processes} other processes"
+            said.append(
+                f"noise: {when} {processes} on GPU {number}; its time is shared; end them "
+                "(./fix_gpu_memory.sh shows them) and run again"
+            )
+    return said
+
+
+def clocks(now: Look, when: str) -> list[str]:
+    """Return a sentence for every GPU whose clock is held down."""
+    return [
+        f"noise: {when} the clock of GPU {number} is held down by {' and '.join(gpu.throttled_by)}; the figures are "
+        "those of the lower clock; --cooldown 60 lets it cool between runs"
+        for number, gpu in enumerate(now.gpus)
+        if gpu.throttled_by
+    ]
+
+
+def moved(before: Look, after: Look, when: str) -> list[str]:
+    """Return a sentence for every limit that changed between two looks."""
+    said = []
+    if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
+        caps = f"{(before.cpu_cap_hertz or 0) / 1e9:.2f} to {(after.cpu_cap_hertz or 0) / 1e9:.2f} GHz"
+        said.append(f"noise: {when} the CPU's frequency cap moved from {caps}; runs before and after are not alike")
+    known = {gpu.id: gpu for gpu in before.gpus}
+    for number, gpu in enumerate(after.gpus):
+        earlier = known.get(gpu.id)
+        if earlier is None:
+            continue
+        if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
+            watts = f"{earlier.power_limit_watts:.0f} to {gpu.power_limit_watts:.0f} W"
+            said.append(f"noise: {when} the power cap of GPU {number} moved from {watts}; fix it and run again")
+        if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
+            said.append(f"noise: {when} the highest clock of GPU {number} moved; fix it and run again")
+    return said
+
+
+def _differs(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and abs(after - before) > MOVED * before

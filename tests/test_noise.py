@@ -1,0 +1,82 @@
+"""A busy machine and moving limits are said before and after a run, and keep preflight figures from being kept."""
+
+from dataclasses import replace
+
+import pytest
+from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
+
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.machine import noise
+from tensorprimat.machine.telemetry import Process, Reading, Replay
+
+REAL_LOOK = noise.look  # the suite replaces it by a quiet machine
+QUIET = noise.Look(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)
+BUSY = replace(QUIET, load=9.0, busy_share=0.6)
+GPU = noise.GpuLook(id="a", other_processes=0, power_limit_watts=700.0, max_clock_hertz=2e9, throttled_by=())
+
+
+def test_a_quiet_machine_says_nothing():
+    assert noise.about(QUIET, "before run 1") == []
+    assert noise.moved(QUIET, QUIET, "during run 1") == []
+
+
+@pytest.mark.parametrize("look", [replace(BUSY, busy_share=0.02), replace(BUSY, load=2.0)])
+def test_a_load_of_the_past_or_a_short_burst_alone_is_no_noise(look):
+    assert not look.is_busy
+
+
+def test_a_busy_machine_is_said_with_its_load_and_a_remedy():
+    (said,) = noise.about(BUSY, "before run 1")
+    assert said.startswith("noise: before run 1 other processes use 60 % of 8 cores, load 9.0;")
+    assert said.endswith("run again")
+
+
+def test_company_and_throttling_of_a_gpu_are_said():
+    look = replace(QUIET, gpus=(replace(GPU, other_processes=2, throttled_by=("power cap",)),))
+    company, clock = noise.about(look, "after run 2")
+    assert "2 other processes on GPU 0" in company
+    assert "held down by power cap" in clock
+
+
+def test_limits_that_move_during_a_run_are_said():
+    before = replace(QUIET, gpus=(GPU,))
+    after = replace(QUIET, cpu_cap_hertz=2.0e9, gpus=(replace(GPU, power_limit_watts=500.0, max_clock_hertz=1.5e9),))
+    cpu, power, clock = noise.moved(before, after, "during run 1")
+    assert "3.50 to 2.00 GHz" in cpu
+    assert "700 to 500 W" in power
+    assert "highest clock of GPU 0" in clock
+
+
+def test_a_device_is_read_and_caps_come_from_sysfs(tmp_path, monkeypatch):
+    reading = Reading(power_limit_watts=400.0, processes=(Process(pid=1), Process(pid=2)))
+    monkeypatch.setattr(noise.telemetry, "open_devices", lambda ids: [Replay([reading], id=ids[0])])
+    policy = tmp_path / "policy0"
+    policy.mkdir()
+    (policy / "scaling_max_freq").write_text("3200000\n")
+    monkeypatch.setattr(noise, "CAPS", tmp_path)
+    look = REAL_LOOK(["gpu-1"])
+    assert (look.gpus[0].other_processes, look.gpus[0].power_limit_watts) == (2, 400.0)
+    assert look.cpu_cap_hertz == 3.2e9
+    assert REAL_LOOK().gpus == ()
+
+
+def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypatch, capsys):  # noqa: F811, ARG001
+    looks = iter([QUIET, replace(BUSY, cpu_cap_hertz=2e9), QUIET])
+    monkeypatch.setattr(noise, "look", lambda _ids=(): next(looks))
+    assert run("--model", "llama", "--runs", "1", *QUICK) == 0
+    result = store.load(folder / "output" / "benchmark_cpu_llama.json")
+    said = [warning for warning in result.warnings if warning.startswith("noise:")]
+    assert len(said) == 2
+    assert "after run 1 other processes use 60 %" in capsys.readouterr().out
+
+
+def test_preflight_keeps_no_figures_of_a_busy_machine_unless_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(noise, "look", lambda _ids=(): BUSY)
+    arguments = ["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]
+    assert main(arguments) == 1
+    assert not list(tmp_path.rglob("*.json"))
+    assert "not kept" in capsys.readouterr().err
+    assert main([*arguments, "--keep-noisy"]) == 0
+    (kept,) = tmp_path.rglob("*.json")
+    assert "other processes use 60 %" in kept.read_text()
