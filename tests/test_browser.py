@@ -183,9 +183,9 @@ def test_runs_can_be_chosen(visit):
     chooser = page.get_by_role("group", name="Runs shown")
     chooser.get_by_label("run 2").first.uncheck()
     assert lines.count() == everything - 2, "measured and unmeasured part of one run"
-    chooser.get_by_label("AMD Instinct MI300X").uncheck()
+    chooser.get_by_label("MI300X").uncheck()
     assert lines.count() == 2 * 4
-    chooser.get_by_label("AMD Instinct MI300X").check()
+    chooser.get_by_label("MI300X").check()
     chooser.get_by_label("run 2").first.check()
     assert lines.count() == everything
 
@@ -213,7 +213,7 @@ def test_hovering_reads_the_step_under_the_pointer(visit):
     canvas = page.locator(".plot[data-of=seconds] .canvas")
     canvas.hover()
     readout = page.locator(".plot[data-of=seconds] .readout")
-    assert re.search(r"Step \d+\s+Intel\(R\) Xeon\(R\) Platinum 8480C: 0\.\d+ s", readout.inner_text())
+    assert re.search(r"Step \d+\s+Xeon Platinum 8480C: 0\.\d+ s", readout.inner_text())
 
 
 def test_the_plot_is_read_aloud_and_zoomed_by_keyboard(visit):
@@ -223,7 +223,7 @@ def test_the_plot_is_read_aloud_and_zoomed_by_keyboard(visit):
     for _ in range(7):
         page.keyboard.press("ArrowRight")
     spoken = page.locator(".plot[data-of=seconds] [aria-live]").text_content()
-    assert spoken.startswith("Step 7: NVIDIA H100 80GB HBM3, run 1: 12.8")
+    assert spoken.startswith("Step 7: H100, run 1: 12.8")
     before = ticks(page)
     page.keyboard.press("+")
     assert ticks(page) != before
