@@ -169,3 +169,13 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
     assert outcome.clock_seconds == pytest.approx(4026.5, abs=0.1)
     assert outcome.ratio == pytest.approx(1.0114, abs=1e-3)
     assert any("inside blocks but in no row 45 s" in sentence for sentence in outcome.explained_by)
+
+
+def test_a_headline_off_the_clock_has_the_reason_in_its_line_and_a_contradiction_stands_above(capsys):
+    from tensorprimat.cli.extraction import Extracted, _say_summary
+
+    outcome = audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=110.0)), "run.log")
+    _say_summary(Extracted(logs=("run.log",), result=outcome))
+    told = capsys.readouterr().err.splitlines()
+    assert told[1].startswith("  warning: audit: 100 steps take 100 s")
+    assert any("tokens/s" in line and "10.0 % above the log's own clock" in line for line in told)

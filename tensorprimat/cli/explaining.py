@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprimat.core import terms
+from tensorprimat.core import audit, terms
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import (
     GpuInfo,
@@ -49,13 +49,15 @@ def overview(result: Result) -> list[tuple[str, str]]:
     if performance.avg_step_time_seconds is not None:
         deviation = f", CV {performance.cv_step_time:.1%}" if performance.cv_step_time is not None else ""
         rows.append(("step time", f"{performance.avg_step_time_seconds:.4g} s{deviation}{_counted(performance)}"))
+    reason = audit.reason(result.audit)
+    off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
         ("tokens/s/GPU", performance.tokens_per_second_per_gpu),
         ("tokens/s", performance.tokens_per_second),
         ("samples/s", performance.samples_per_second),
     ):
         if value is not None:
-            rows.append((label, _figure(value)))
+            rows.append((label, _figure(value) + off_the_clock))
     memory = result.memory_metrics
     for label, peak in _peaks(memory) if memory else ():
         rows.append((label, f"{peak:.1f} GB peak"))

@@ -137,12 +137,16 @@ def _say_summary(extracted: Extracted) -> None:
     format = result.provenance.format or "result"
     of = f", training {number}" if (number := result.provenance.segment) else ""
     _say(f"{', '.join(extracted.logs)}{of}: {format}, {result.source}, {len(result.steps)} rows")
+    contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]
+    for warning in contradicted:
+        print(f"  warning: {one_line(warning)}", file=sys.stderr)
     for label, text in explaining.overview(result):
         print(f"  {label:<13}{text}", file=sys.stderr)
     for field in named_by_path(result):
         print(f"  {field + ':':<13}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
     for warning in result.warnings:
-        print(f"  warning: {one_line(warning)}", file=sys.stderr)
+        if warning not in contradicted:
+            print(f"  warning: {one_line(warning)}", file=sys.stderr)
 
 
 def _follow(paths: Sequence[str], stated: Sequence[Statement], format: str | None) -> None:

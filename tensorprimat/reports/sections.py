@@ -400,7 +400,8 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
         for warning in side.result.warnings:
             about.setdefault(warning, []).append(f"{side.label}{title}")
     of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
-    every = tuple(dict.fromkeys((*comparison.warnings, *of_sides)))
+    told = dict.fromkeys((*comparison.warnings, *of_sides))
+    every = tuple(sorted(told, key=lambda warning: "audit: " not in warning))  # a contradicted headline comes first
     if len(every) <= MOST_WARNINGS:
         return every
     return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
