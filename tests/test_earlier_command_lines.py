@@ -6,6 +6,7 @@ import csv
 import inspect
 import json
 import re
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -92,8 +93,8 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
         ("extract", ["--output-dir", "mine"], "output", Path("mine")),
         ("compare", ["--output", "mine"], "output_dir", Path("mine")),
         ("compare", ["--output_dir", "mine"], "output_dir", Path("mine")),
-        ("compare", ["--results-dir", "mine"], "results", [Path("mine")]),
-        ("compare", ["--results-dir=mine", "--no_plot"], "results", [Path("mine")]),
+        ("compare", ["--results-dir", "mine"], "results", ["mine"]),
+        ("compare", ["--results-dir=mine", "--no_plot"], "results", ["mine"]),
         ("enhance", ["--results_dir", "mine"], "results", [Path("mine")]),
         ("enhance", ["--output", "mine"], "output_dir", Path("mine")),
         ("history", ["--output", "mine"], "output_dir", Path("mine")),
@@ -245,3 +246,74 @@ def test_a_folder_that_is_called_like_a_file_is_refused(results, folder, command
     arguments = [results] if command in ("compare", "enhance", "extract", "analyze") else []
     assert run(command, *arguments, "--output", "taken.json", *(["--model", "llama"] if command == "run" else [])) == 2
     assert "taken.json: is a folder" in capsys.readouterr().err
+
+
+# The page for people
+
+PAGE = (Path(__file__).parents[1] / "docs" / "coming_from_earlier_scripts.md").read_text()
+COMMAND_LINES = sorted(
+    line
+    for pair in set(re.findall(r"^(tprimat .+)$|`(tprimat [a-z]+(?: [^`]*)?)`", PAGE, re.M))
+    for line in pair
+    if line
+)
+NEEDS_A_GPU_OR_NEMO = ("tprimat pretrain", "tprimat processes")
+QUICK = ("--device", "cpu", "--context-length", "8", "--batch-size", "1", "--trials", "2")
+
+
+def prepared(folder):
+    """Old results, logs and cells in the places where the page's command lines look."""
+    for name, platform in (("benchmark_rocm_llama.json", "rocm"), ("benchmark_cuda_llama.json", "cuda")):
+        old = {
+            "platform": platform,
+            "gpu_info": {"device_count": 8},
+            "training_config": {"global_batch_size": 128, "seq_length": 8192, "num_gpus": 8},
+            "performance_metrics": {"avg_step_time_seconds": 9.8, "total_steps": 10},
+        }
+        for place in ("benchmark_results", "output"):
+            (folder / place).mkdir(exist_ok=True)
+            (folder / place / name).write_text(json.dumps(old))
+    write_log(folder / "training_llama.log")
+    for place in ("amd-logs", "nvi-logs"):
+        (folder / place).mkdir()
+        write_log(folder / place / "training_llama.log")
+    sizes = ["--d-model", "32", "--d-ff", "64", "--num-layers", "1", "--num-heads", "2", "--vocab-size", "64"]
+    assert run("passes", *sizes, *QUICK, "--pass", "forward", "--output", folder / "output" / "sweep") == 0
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_every_command_line_of_the_page_runs(folder, line):
+    words = shlex.split(line)[1:]
+    if line.startswith(NEEDS_A_GPU_OR_NEMO) or words == ["primus"]:
+        assert run(words[0], "--help") == 0
+        return
+    prepared(folder)
+    if words[0] in ("passes", "warmup", "sweep"):  # the sizes take minutes on a CPU: parsed, estimated, not trained
+        assert parsed(*words, *QUICK)["device"] == "cpu"
+        return
+    assert run(*words) == 0
+
+
+def test_every_old_option_of_the_page_is_parsed():
+    """The first column of the options, against each command of the third."""
+    table = PAGE.partition("## Options")[2].partition("##")[0]
+    rows = re.findall(r"^\| (`--.*?) \| .* \| (.*?) \|$", table, re.M)
+    assert len(rows) >= 14
+    for earlier_column, commands in rows:
+        for option in re.findall(r"`--([\w-]+)", earlier_column):
+            for command in commands.split(", ") if commands != "every command with results" else ["run", "compare"]:
+                known = {name.replace("_", "-") for name in parameters_of(command)} | {"pass"}
+                name = option.replace("_", "-")
+                todays = earlier.option_of(command, name)
+                special = name in earlier.SWITCHES.get(command, {}) or name in earlier.POSITIONAL.get(command, ())
+                assert special or todays in known or earlier.EVERYWHERE.get(todays) in known, (command, option)
+
+
+def parameters_of(command):
+    return inspect.signature(import_module(f"tensorprimat.cli.{command}").command).parameters
+
+
+def test_every_script_of_the_table_of_names_is_on_the_page():
+    for names in earlier.COMMANDS.values():
+        for name in names:
+            assert name.removesuffix(".py") in PAGE or name == "aggregate_results", name

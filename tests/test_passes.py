@@ -39,6 +39,12 @@ def spec(**changed):
     return CellSpec(**{**TINY, **values, **changed})
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder for what the command saves by default."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(*flags):
     return main(["passes", *FLAGS, *flags])
 

@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tensorprimat import engines
@@ -238,7 +239,7 @@ def test_an_output_that_is_a_file_is_refused(folder, capsys):
 
 
 PRIMUS_LINE = (
-    "[20260105 10:{minute:02}:29][rank-7/8][INFO ] [---trainer.py:2488] :  iteration {i:8d}/      50 | "
+    "[20260105 {clock}][rank-7/8][INFO ] [---trainer.py:2488] :  iteration {i:8d}/      50 | "
     "consumed samples: {samples:12d} | elapsed time per iteration (ms): {ms:.1f}/9000.0 | "
     "hip mem usage/free/total/usage_ratio: 120.00GB/71.98GB/191.98GB/62.51% | "
     "throughput per GPU (TFLOP/s/GPU): 600.0/590.0 | tokens per GPU (tokens/s/GPU): "
@@ -249,12 +250,16 @@ PRIMUS_LINE = (
 
 def write_log(path):
     times = [30_000.0] + [9_800.0 + i for i in range(19)]
+    ends = np.cumsum(times) / 1000 + 10 * 3600  # the dates of the rows agree with their step times
     path.write_text(
         "".join(
-            PRIMUS_LINE.format(minute=i, i=i, samples=128 * i, ms=ms, rate=128 * 8192 / ms * 1000 / 8)
-            for i, ms in enumerate(times, start=1)
+            PRIMUS_LINE.format(
+                clock=time.strftime("%H:%M:%S", time.gmtime(end)),
+                i=i, samples=128 * i, ms=ms, rate=128 * 8192 / ms * 1000 / 8,
+            )
+            for i, (ms, end) in enumerate(zip(times, ends, strict=True), start=1)
         )
-    )
+    )  # fmt: skip
 
 
 def test_a_log_is_found_and_read_and_the_other_models_are_named(folder, capsys):

@@ -223,6 +223,15 @@ def test_a_fact_for_one_side_reaches_that_side_alone(tmp_path, side):
     assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100", None)
 
 
+def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):
+    old, new = bare(tmp_path / "a.json"), bare(tmp_path / "b.json")
+    flags = ["--gpu", "before=H100", "--gpu", "after=MI300X", "--output", tmp_path / "o.md"]
+    assert run("compare", f"before={old}", f"after={new}", *flags) == 0
+    report = (tmp_path / "o.md").read_text()
+    assert "H100" in report
+    assert "MI300X" in report
+
+
 def test_a_fact_for_one_side_overrules_what_its_file_says(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["base=8", "16"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)

@@ -12,9 +12,10 @@ candidates and models, are one family and are corrected together (Holm).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
+from tensorprimat.analysis import metrics
 from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.losses import parity
@@ -35,13 +36,14 @@ def compare(
     confidence: float = 0.95,
     baseline: str | None = None,
     strict: bool = False,
+    prices: Mapping[str, float] | None = None,
 ) -> Comparison:
     """Compare results; one side alone is reported alone.
 
     by: a key of BY. assume_run_cv: run-to-run coefficient of variation to assume for a side of one run (0.02 for 2 %).
     assume_host_cv: the same from machine to machine, for sides that were measured on one machine. confidence: of
     intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by. strict: no ratio below
-    the level "same work".
+    the level "same work". prices: USD per GPU-hour by the name of a device.
     Raises UsageError for a value that cannot be, InputError where nothing is left to show.
     """
     if by not in BY:
@@ -55,7 +57,7 @@ def compare(
     groups = {
         model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
     }
-    sides = {id(group): side_of(group, model, assumed) for model in models for group in groups[model]}
+    sides = {id(group): side_of(group, model, assumed, prices or {}) for model in models for group in groups[model]}
     meetings = {model: _meetings(groups[model], baseline, assumed) for model in models}
     if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
         labels = dict.fromkeys(side.label for side in sides.values())
@@ -86,7 +88,7 @@ def compare(
     )
 
 
-def side_of(group: Group, model: str, assumed: Assumptions) -> Side:
+def side_of(group: Group, model: str, assumed: Assumptions, prices: Mapping[str, float]) -> Side:
     """A side as reports show it."""
 
     def of(metric: str) -> Estimate:
@@ -100,7 +102,7 @@ def side_of(group: Group, model: str, assumed: Assumptions) -> Side:
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        metrics=measure(group.result),
+        metrics=measure(group.result, metrics.Assumptions(prices=prices)),
     )
 
 

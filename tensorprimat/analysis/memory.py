@@ -45,7 +45,7 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
         return metric
     advice = None
     if metric.value < ROOMY:
-        advice = "more than half is idle, a larger --micro-batch-size may be faster"
+        advice = "more than half is idle, training with a larger micro batch may be faster"
     elif metric.value > TIGHT:
         advice = "nearly full, fragmentation or a longer sequence may run out of memory"
     remark = "; ".join(filter(None, (used.source, advice)))

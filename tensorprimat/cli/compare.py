@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.options import TO_FILE, fraction, named_file, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.reports.safe_text import one_line
@@ -59,6 +60,7 @@ def command(
     precision: facts.Precision = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
+    price: prices.Prices = None,
     published: Annotated[
         bool, typer.Option("--published", help="Set what others published beside it, marked as such.")
     ] = False,
@@ -114,6 +116,7 @@ def command(
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
             confidence=fraction("--confidence", confidence),
             baseline=baseline,
+            prices=prices.of(price),
             strict=strict,
         )
         if published:

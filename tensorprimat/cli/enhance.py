@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, folders_here
 from tensorprimat.cli.options import TO_FILE, named_file, writable_folder
 from tensorprimat.core.errors import MissingPackageError, UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tensorprimat.analysis.returns import Economics
 
 DEFAULT_FOLDER = Path("output")
-PRICE = 'USD per hour of one GPU: "H100=2.10", "cpu=0.10", or 2.10 for every device; may be given several times.'
 FLOPS = "How FLOPs are counted: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 PICTURE = "enhanced_plot"
 
@@ -31,7 +30,7 @@ def command(
         list[Path] | None,
         typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default=PLACES),
     ] = None,
-    price: Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)] = None,
+    price: prices.Prices = None,
     flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
@@ -129,7 +128,7 @@ def _pictures(content: Economics) -> dict[str, str | bytes]:
 
 
 def assumed(
-    prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
+    typed_prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
 ) -> Assumptions:
     """The user's choices, checked, and the preflights beside the results. Raises UsageError that names the flag."""
     from tensorprimat.analysis.metrics import Assumptions
@@ -138,36 +137,14 @@ def assumed(
 
     return Assumptions(
         convention=convention_named(convention).name,
-        prices=dict(_price(text) for text in prices or ()),
+        prices=prices.of(typed_prices),
         budget_tokens=_tokens(budget_tokens),
         preflights=preflight.kept(dict.fromkeys(path if path.is_dir() else path.parent for path in near)),
     )
 
 
-def _price(text: str) -> tuple[str, float]:
-    """Name and USD; an amount alone has the empty name.
-
-    >>> _price("H100=2.10"), _price("2.10")
-    (('H100', 2.1), ('', 2.1))
-    """
-    name, equals, amount = text.rpartition("=")
-    usd = _number(amount)
-    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()):
-        raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
-    return name.strip(), usd
-
-
 def _tokens(text: str) -> float:
-    tokens = _number(text)
+    tokens = prices.number(text)
     if tokens is None or tokens < 1:
         raise UsageError(f"--budget-tokens {text}: must be a number of tokens, such as 1e12")
     return tokens
-
-
-def _number(text: str) -> float | None:
-    """A finite number, or None."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli.enhance import FLOPS, PRICE, assumed
+from tensorprimat.cli import price_options as prices
+from tensorprimat.cli.enhance import FLOPS, assumed
 
 
 def command(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="One result file.")],
-    price: Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)] = None,
+    price: prices.Prices = None,
     flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")

@@ -191,7 +191,7 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
     if len(selections) > 1 and not selections[0].side_settled:
         warnings.append(
             "steps: step time keeps drifting in all runs together; the average depends on which steps are included "
-            "(--steps N for longer runs)"
+            "(benchmark.py --steps N for longer runs)"
         )
     for selection in selections:
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
@@ -200,13 +200,13 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
         if not selection.settled:
             warnings.append(
                 f"steps: {where}step time keeps drifting; the average depends on which steps are included "
-                "(--steps N for longer runs)"
+                "(benchmark.py --steps N for longer runs)"
             )
         if selection.declared_steps is not None:
             warnings.append(
                 f"steps: {where}step time settles {selection.dropped_steps} steps in, later than the declared warm-up "
                 f"of {selection.declared_steps}; the steps between are not measured "
-                f"(--warmup-steps {selection.dropped_steps} declares them)"
+                f"(benchmark.py --warmup-steps {selection.dropped_steps} declares them)"
             )
         if selection.excluded_steps:
             warnings.append(
@@ -234,7 +234,9 @@ def _segments(selection: Selection) -> str:
         )
     if selection.off_level:
         numbers = ", ".join(str(number + 1) for number in selection.off_level)
-        told += f"; number {numbers} is not, because its step times are others; --segment reads it alone"
+        told += (
+            f"; number {numbers} is not, because its step times are others; tprimat extract --segment reads it alone"
+        )
     return told
 
 

@@ -49,7 +49,8 @@ ENGINES = {
             title="the NeMo engine",
             module="tensorprimat.engines.nemo",
             packages=("nemo.collections.llm", "nemo_run"),
-            install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: --engine bridge; else --engine torch",
+            install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: benchmark.py --engine bridge; "
+            "else benchmark.py --engine torch",
         ),
         Engine(
             name="bridge",

@@ -53,10 +53,12 @@ def check(spec: RunSpec, machine: Machine) -> None:
     spec.check()
     if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # where NeMo is installed, it is asked
         raise UsageError(
-            f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try --engine torch"
+            f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try benchmark.py --engine torch"
         )
     if spec.preset != "full":
-        raise UsageError(f"--preset {spec.preset}: NeMo's recipes are of the real models; try --engine torch")
+        raise UsageError(
+            f"--preset {spec.preset}: NeMo's recipes are of the real models; try benchmark.py --engine torch"
+        )
     if spec.strategy != "auto":
         raise UsageError(f"--strategy {spec.strategy}: NeMo has its own, Megatron's; leave the flag out")
     if spec.seed != NEMO_SEED:
@@ -77,7 +79,7 @@ def started_by_launcher() -> bool:
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
     """Build the recipe and train it. Raises UsageError where NeMo cannot, RunError where the training fails."""
     if reason := unavailable():
-        raise UsageError(f"{reason}; try --engine torch")
+        raise UsageError(f"{reason}; try benchmark.py --engine torch")
     recipe = nemo_recipe.build(spec.check(), result_file=None if result_file is None else str(result_file))
     try:
         execute(recipe, spec)

@@ -198,7 +198,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
         raise UsageError(
             f"--preset {spec.preset}: {models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on "
             f"each of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
-            f"{memory:,.0f} GB; use --preset tiny or more --num-gpus"
+            f"{memory:,.0f} GB; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
         )
 
 

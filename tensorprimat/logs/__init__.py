@@ -172,7 +172,7 @@ def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
             rivals = ", ".join(f"{other.name} ({rows})" for other, rows in detection.others)
             warnings.append(
                 f"format: read as {format.name} ({detection.rows} rows in the part looked at); rows also fit {rivals}; "
-                "--format overrides"
+                "tprimat extract --format overrides"
             )
     return format, warnings
 
@@ -196,7 +196,9 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
     if log.is_binary:
-        return InputError("is a binary file without usable step timing", path=log.name, remedy="see --formats")
+        return InputError(
+            "is a binary file without usable step timing", path=log.name, remedy="see tprimat extract --formats"
+        )
     if read is not None and len(read.steps):
         return NotALogError(
             f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure "

@@ -7,7 +7,10 @@ from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.records import Result
 from tensorprimat.core.summary import select_measured
 
-REMEDY = "no figure of this log can be trusted; name another format (--format), or report the log's first rows"
+REMEDY = (
+    "no figure of this log can be trusted; name another format (tprimat extract --format), or report the log's first "
+    "rows"
+)
 
 
 def audited(result: Result, name: str) -> Result:

@@ -100,7 +100,8 @@ def _read(log: Log) -> Reading:
         )
     if seen.ramp_up_rows:
         reading.warnings.append(
-            f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; --warmup leaves them out"
+            f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; "
+            "tprimat extract --warmup leaves them out"
         )
     return reading
 

@@ -161,7 +161,7 @@ def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool
         more = f"; and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         yield (
             f"segments: the log holds {len(found)} trainings; measured: {ours}; not measured: {told}{more}; "
-            f"--segment {others[0].number} reads one of them, --segments all writes a result for each"
+            f"tprimat extract --segment {others[0].number} reads one of them, --segment all writes a result for each"
         )
     if measured[0].alone:
         yield (

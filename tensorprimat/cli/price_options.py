@@ -1,0 +1,41 @@
+"""`--price`, the same in every command that shows costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tensorprimat.core.errors import UsageError
+
+PRICE = 'USD per hour of one GPU: "H100=2.10", "cpu=0.10", or 2.10 for every device; may be given several times.'
+Prices = Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)]
+
+
+def of(typed: Sequence[str] | None) -> dict[str, float]:
+    """Return USD per GPU-hour by the name of a device. Raises UsageError that names the flag."""
+    return dict(_price(text) for text in typed or ())
+
+
+def _price(text: str) -> tuple[str, float]:
+    """Return name and USD; an amount alone has the empty name.
+
+    >>> _price("H100=2.10"), _price("2.10")
+    (('H100', 2.1), ('', 2.1))
+    """
+    name, equals, amount = text.rpartition("=")
+    usd = number(amount)
+    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()):
+        raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
+    return name.strip(), usd
+
+
+def number(text: str) -> float | None:
+    """Return a finite number, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
