@@ -7,7 +7,7 @@ NEMO   := .venv-nemo
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-package test-nemo test-slurm test-browser env nemo-env lint help clean
+.PHONY: benchmark test test-package test-nemo test-slurm test-browser env nemo-env lint help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -18,6 +18,9 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 
 test: $(READY)        ## run the whole test suite
 	$(PY) -m pytest -n 2
+
+test-faults: $(READY)  ## damaged inputs and kills: a sample in three minutes, FULL=1 for all (docs/reliability.md)
+	$(PY) perf/faults.py $(if $(FULL),--full)
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py

@@ -5,6 +5,7 @@ import os
 import re
 import struct
 import threading
+import time
 
 import plausible
 import pytest
@@ -182,3 +183,10 @@ def test_an_event_file_with_a_forged_length_is_damaged_and_takes_no_memory(tmp_p
     path.write_bytes(length + struct.pack("<I", masked_crc32c(length)) + b"x" * 100)
     with pytest.raises(InputError):
         logs.read(path)
+
+
+def test_a_line_of_unfinished_meshes_is_read_in_linear_time():
+    begun = time.process_time()
+    pattern = logs.torchtitan._MESH
+    assert pattern.search("Building 1-D device mesh with [" * 10_000) is None
+    assert time.process_time() - begun < 2

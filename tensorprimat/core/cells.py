@@ -27,6 +27,7 @@ Pass = Literal["forward", "forward-backward", "train"]
 PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 ATTENTIONS = ("sdpa", "eager", "flash")
+LARGEST_TIME_MS = 1e10  # four months
 TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
 ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
 
@@ -255,13 +256,15 @@ class Cell(CellSpec, RoundedRecord):
 
 
 def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = None) -> Cell:
-    """The cell with every figure that follows from its trial times.
+    """Return the cell with every figure that follows from its trial times. Raises ValueError for what is no time.
 
     parts_ms: times of forward, backward and optimizer by trial, where they were marked.
     """
     times = cell.trial_times_ms
     if not times:
         return cell
+    if not all(0 < time < LARGEST_TIME_MS for time in times):
+        raise ValueError("trial_times_ms holds a number that is no time")
     mean = statistics.fmean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else None
     parts = _parts(parts_ms or {})

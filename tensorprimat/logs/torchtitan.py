@@ -39,7 +39,7 @@ _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkp
 _START = re.compile(r"Training starts at step (\d{1,15})")
 _MESH = re.compile(
     r"Building device mesh with parallelism: (?P<named>.{1,400})"
-    r"|Building \d-D device mesh with \[(?P<names>[^\]]*)\], \[(?P<sizes>[^\]]*)\]"
+    r"|Building \d-D device mesh with \[(?P<names>[^\]]{0,200})\], \[(?P<sizes>[^\]]{0,200})\]"
 )
 _CAPACITY = re.compile(
     r"\b(?P<kind>[A-Za-z]+) capacity: (?P<device>.{1,80}?)(?: \(\d+\))? with (?P<gib>[\d.]+)GiB memory"
