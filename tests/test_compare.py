@@ -389,8 +389,15 @@ def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
     wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio
     assert wider.scope == "assumed: machines scatter by 2 %"
     assert wider.estimate.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
-    hosts = tuple(run.model_copy(update={"host": f"node-{run.index % 3}"}) for run in ours.runs)
-    assert only_pair(ours.model_copy(update={"runs": hosts}), theirs).ratio.scope is None
+    many = [
+        one.model_copy(
+            update={"runs": tuple(run.model_copy(update={"host": f"node-{run.index % 3}"}) for run in one.runs)}
+        )
+        for one in (ours, theirs)
+    ]
+    assert only_pair(*many).ratio.scope is None
+    one_side = only_pair(many[0], theirs).ratio.scope
+    assert one_side == "one machine of MI300X: says nothing about other machines"
 
 
 def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():

@@ -1,10 +1,12 @@
 """`tprimat gate`: exit 0 within, 1 beyond, 3 undecided, 2 where it cannot be judged."""
 
+import numpy as np
 import pytest
 from plausible import result
 
 from tensorprimat.cli import main
 from tensorprimat.core.store import to_json
+from tensorprimat.core.summary import summarise
 
 
 @pytest.fixture
@@ -171,3 +173,19 @@ def test_a_gate_never_passes_on_an_impossible_figure(gate):
     code, _, error = gate(h100(), h100(seed=1, seconds=0.5))
     assert code == 2
     assert "MFU above 100 % is impossible" in error
+
+
+def test_an_unsettled_candidate_is_undecided(gate):
+    base = h100(warmup=0, noise=0.001)
+    seconds = base.steps.column("seconds").reshape(5, -1)
+    drifting = summarise(
+        base.model_copy(update={"steps": base.steps.replace(seconds=(seconds * (1 + 0.002 * np.arange(50))).ravel())})
+    )
+    code, markdown, _ = gate(base, drifting, "--max-slowdown", "5%")
+    assert code == 3
+    assert "step time keeps drifting" in markdown
+
+
+def test_a_gate_says_that_one_machine_speaks_for_itself_only(gate):
+    _, markdown, _ = gate(h100(), h100(seed=3))
+    assert "one machine each: says nothing about other machines" in markdown

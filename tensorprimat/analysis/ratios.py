@@ -219,13 +219,17 @@ def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
 
 def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
     """Return what the verdict leaves open: other machines, unless several were measured or their scatter is assumed."""
-    if any(stats.counts_hosts(group.hosts) for group in meeting.groups):
+    single = [group for group in meeting.groups if not stats.counts_hosts(group.hosts)]
+    if not single:
         return None
     if assumed.host_cv:
         return f"assumed: machines scatter by {100 * assumed.host_cv:g} %"
+    nodes = max(group.result.training_config.num_nodes or 1 for group in single)
+    machine = "machine" if nodes == 1 else f"set of {nodes} nodes"
+    whose = " each" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*meeting.groups) is not None:
-        return "one machine: says nothing about other machines"
-    return "one machine each: says nothing about other machines"
+        whose = ""
+    return f"one {machine}{whose}: says nothing about other machines"
 
 
 def _sensitivity(meeting: Meeting, assumed: Assumptions, level: float) -> str | None:
