@@ -295,6 +295,9 @@ def mean_in_words(comparison: Comparison) -> str | None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
     ends = f"{confidence(mean.estimate)} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    ends = "; ".join(filter(None, (ends, mean.assumption, mean.scope)))
+    if mean.verdict == "unsettled":
+        return f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition} ({ends})"
     if mean.verdict in ("faster", "slower"):
         shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
         ends = f"{confidence(mean.estimate)} {shares[0]:.1f} to {shares[1]:.1f} %"
