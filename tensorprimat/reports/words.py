@@ -295,14 +295,16 @@ def mean_in_words(comparison: Comparison) -> str | None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
     ends = f"{confidence(mean.estimate)} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
-    ends = "; ".join(filter(None, (ends, mean.assumption, mean.scope)))
+    open_points = "".join(f"; {said}" for said in (mean.assumption, mean.scope) if said)
     if mean.verdict == "unsettled":
-        return f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition} ({ends})"
-    if mean.verdict in ("faster", "slower"):
+        said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
+    elif mean.verdict in ("faster", "slower"):
         shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
         ends = f"{confidence(mean.estimate)} {shares[0]:.1f} to {shares[1]:.1f} %"
-        return f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition} ({ends})"
-    return f"~ No difference shown between {candidate} and {baseline} {over}{condition} ({ends})"
+        said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
+    else:
+        said = f"~ No difference shown between {candidate} and {baseline} {over}{condition}"
+    return f"{said} ({ends}{open_points})"
 
 
 def ratio_form(ratio: Ratio) -> Form:
