@@ -211,7 +211,7 @@ def test_nemo_rls_step_with_a_checkpoint_in_it_is_not_measured(read_text: Any) -
 def test_a_number_that_was_cut_off_is_no_number(read_text: Any, name: str, cut: int) -> None:
     text = log(name)
     whole, steps = read_text(text).steps, read_text(text[:-cut]).steps
-    for column in whole.seen:
+    for column in set(whole.seen) - {"line"}:
         known = dict(zip(whole.column("index").tolist(), whole.column(column).tolist(), strict=True))
         for index, value in zip(steps.column("index").tolist(), steps.column(column).tolist(), strict=True):
             assert value == pytest.approx(known[index], nan_ok=True) or value != value

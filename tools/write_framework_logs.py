@@ -293,7 +293,7 @@ def primus(into: Path) -> Truth:
         for step, loss in worked(truth):
             milliseconds = (truth.ends[-1] - truth.ends[-2]) * 1000
             line = (
-                f" [2026-01-16 07:32:{step % 60:02}] iteration {step:8d}/{STEPS:8d} |"
+                f" [{time.strftime('%Y-%m-%d %H:%M:%S')}] iteration {step:8d}/{STEPS:8d} |"
                 f" consumed samples: {step * BATCH:12d} | elapsed time per iteration (ms): {milliseconds:.1f} |"
                 f" throughput per GPU (TFLOP/s/GPU): 490.0 | learning rate: 4.134000E-07 |"
                 f" global batch size: {BATCH:5d} | lm loss: {loss:.6E} |"

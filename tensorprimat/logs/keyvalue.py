@@ -141,7 +141,9 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
             steps_before = last_index
         else:
             if row:
+                known = len(row.values)
                 _take(text, dialect, row, seen)
+                row.line = line if len(row.values) > known else row.line  # a row ends with its last number
             _notice(text, dialect, seen)
     if row and row.is_measured():
         yield row
