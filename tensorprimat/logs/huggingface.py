@@ -410,14 +410,15 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
     interval = _steps_of_a_row(content.rows, total, _final_epoch(content)) if not numbered else 0
     places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
+    before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began behind them
     return Evidence(
         clocks=(
             Clock(
                 name=RUNTIME,
                 seconds=runtime,
                 steps=total,
-                first=(float(timed[0]), first[0]),
-                last=(float(timed[-1]), last[0]),
+                first=(timed[0] - before, first[0]),
+                last=(timed[-1] - before, last[0]),
                 tells_all=True,
                 resolution=_half_digit(summary[RUNTIME]) + first[1] + last[1],
             ),
