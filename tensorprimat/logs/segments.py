@@ -128,9 +128,10 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
 
 
 def _evidence_of(measured: Sequence[Segment]) -> Evidence:
-    """Clocks of the only measured segment; of several, a clock of one says nothing about the rows of another."""
-    if len(measured) == 1:
-        return measured[0].reading.evidence
+    """Clocks of the only segment with rows; of several, a clock of one says nothing about the rows of another."""
+    with_rows = [segment for segment in measured if len(segment.reading.steps)]
+    if len(with_rows) == 1:
+        return with_rows[0].reading.evidence
     announced = {line: kind for segment in measured for line, kind in segment.reading.evidence.announced.items()}
     return Evidence(announced=announced)
 
