@@ -190,21 +190,49 @@ def _poolable(one: Result, other: Result) -> bool:
 
 def _as_found(items: Sequence[Loaded], by: str) -> list[list[Loaded]]:
     """Return the files of every benchmark: equal in every field, and not clearly of another speed."""
-    members: dict[tuple[object, ...], list[list[Loaded]]] = {}
-    speeds: dict[int, tuple[Pace, ...]] = {}
+    members: dict[tuple[object, ...], list[_Benchmark]] = {}
     for item in items:
         result = item.result
         alone = None if len(result.steps) else item.path
         of_key = members.setdefault((BY[by](result), signature(result), alone), [])
-        speeds[id(item)] = paces(result)
-        for files in of_key:
-            if not any(other_speed(speeds[id(other)], speeds[id(item)]) for other in files):
-                files.append(item)
+        speeds = paces(result)
+        for benchmark in of_key:
+            if not other_speed(benchmark.slowest, speeds) and not other_speed(benchmark.fastest, speeds):
+                benchmark.add(item, speeds)
                 break
         else:
-            of_key.append([item])
-    every = [files for of_key in members.values() for files in of_key]
+            of_key.append(_Benchmark(files=[item], slowest=speeds, fastest=speeds))
+    every = [benchmark.files for of_key in members.values() for benchmark in of_key]
     return sorted(every, key=lambda files: _rank(files[0].result, by))
+
+
+@dataclass(kw_only=True)
+class _Benchmark:
+    """Files of one benchmark, and the range of their speeds: a further file is compared with the range's two ends."""
+
+    files: list[Loaded]
+    slowest: tuple[Pace, ...]
+    fastest: tuple[Pace, ...]
+
+    def add(self, item: Loaded, speeds: tuple[Pace, ...]) -> None:
+        """Add one file and widen the range; the ends take the smallest spread of all."""
+        self.files.append(item)
+        self.slowest = _end(self.slowest, speeds, min)
+        self.fastest = _end(self.fastest, speeds, max)
+
+
+def _end(ours: tuple[Pace, ...], theirs: tuple[Pace, ...], choose: Callable[[float, float], float]) -> tuple[Pace, ...]:
+    by_metric = {pace.metric: pace for pace in theirs}
+    return tuple(
+        Pace(
+            metric=pace.metric,
+            value=choose(pace.value, by_metric[pace.metric].value),
+            spread=min(pace.spread, by_metric[pace.metric].spread),
+        )
+        if pace.metric in by_metric
+        else pace
+        for pace in ours
+    )
 
 
 def _rank(result: Result, by: str) -> tuple[int, str]:
