@@ -1,5 +1,7 @@
 """Facts as data: GPUs, prices, methodologies, published results."""
 
+import re
+
 import pytest
 
 from tensorprimat.core import catalogue, flops, models
@@ -240,11 +242,13 @@ def test_a_methodology_says_nothing_about_what_it_does_not_hold():
     assert find("classic", model="mistral", platform="nvd", gpu="H100 SXM") is None
 
 
-def test_published_results_name_their_source():
+def test_published_results_name_one_source_and_a_date():
     rows = catalogue.published()
     assert len(rows) > 40
     for row in rows:
         assert row.source, row
+        assert " or v" not in row.source, row
+        assert re.fullmatch(r"(read )?20\d\d-\d\d(-\d\d)?", row.date or ""), row
         assert row.tokens_per_second_per_gpu or row.samples_per_second or row.note, row
         assert row.gpu is None or row.gpu == "H100 96GB HBM2e" or find_gpu(row.gpu), row
 
@@ -255,6 +259,17 @@ def test_published_tflops_count_by_the_convention_that_they_name():
         if row.tflops_per_gpu and row.flops_convention == "megatron":
             implied = row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu
             assert implied == pytest.approx(flops.per_token(shape, row.sequence_length), rel=2e-3), row
+
+
+def test_a_published_result_is_of_the_gpu_that_the_system_description_names():
+    rows = [row for row in catalogue.published() if "NVIDIA theia" in row.source]
+    assert [row.gpu for row in rows] == ["GB300", "GB300"]
+
+
+def test_published_minutes_of_mlperf_are_the_scaled_ones_that_the_round_reports():
+    notes = {row.gpu: row.note for row in catalogue.published() if "AMD, median of 10 runs" in row.source}
+    assert "122.929 min (scaled by 1.004)" in notes["MI350X"]
+    assert "99.709 min (scaled by 1.004)" in notes["MI355X"]
 
 
 def test_derived_mlperf_rates_follow_from_their_samples():
