@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.core.version import __version__
+
 if TYPE_CHECKING:
     from os import PathLike
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from tensorprimat.logs import read
     from tensorprimat.machine.platform import detect as detect_platform
 
-__version__ = "0.1.0"
 __all__ = ["BenchmarkCallback", "Result", "__version__", "detect_platform", "load_cells", "read"]
 
 _HOMES = {

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from tensorprimat import __version__
 from tensorprimat.cli import earlier
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
+from tensorprimat.core.version import __version__
 from tensorprimat.reports.harmless import harmless_output
 from tensorprimat.reports.safe_text import one_line
 

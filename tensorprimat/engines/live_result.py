@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat import __version__
 from tensorprimat.core import models, names, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.records import (
@@ -27,6 +26,7 @@ from tensorprimat.core.records import (
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.units import GB
+from tensorprimat.core.version import __version__
 from tensorprimat.engines import facts
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
 from tensorprimat.engines.nemo_recipe import NVIDIA_RECIPE

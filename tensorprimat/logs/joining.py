@@ -7,7 +7,6 @@ import threading
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from tensorprimat import __version__
 from tensorprimat.core import devices, stated
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import (
@@ -24,6 +23,7 @@ from tensorprimat.core.records import (
 )
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
+from tensorprimat.core.version import __version__
 from tensorprimat.logs import segments
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.segments import Segment

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat import __version__
 from tensorprimat.core.cells import Cell, CellSpec, with_figures
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.version import __version__
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import endings
 from tensorprimat.machine.platform import Machine, detect

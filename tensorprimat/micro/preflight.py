@@ -14,11 +14,11 @@ from datetime import datetime, timezone
 
 import torch
 
-from tensorprimat import __version__
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.units import TERA
+from tensorprimat.core.version import __version__
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, matmul

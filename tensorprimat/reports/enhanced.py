@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tensorprimat import __version__
 from tensorprimat.analysis.derived import Input, Metric
 from tensorprimat.analysis.returns import Economics, Enhanced, Return
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import SECONDS_PER_HOUR, TERA
+from tensorprimat.core.version import __version__
 from tensorprimat.reports import words
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text

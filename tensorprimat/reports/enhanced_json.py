@@ -7,9 +7,9 @@ import io
 import json
 from typing import Any
 
-from tensorprimat import __version__
 from tensorprimat.analysis.derived import Input, Metric
 from tensorprimat.analysis.returns import Economics, Enhanced, Return
+from tensorprimat.core.version import __version__
 from tensorprimat.reports import words
 from tensorprimat.reports.safe_text import csv_cell
 

@@ -19,11 +19,11 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from tensorprimat import __version__
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Ratio, Side
 from tensorprimat.core.units import significant
+from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, metric_panels, sections, words
 from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
 from tensorprimat.reports.safe_text import one_line

@@ -11,9 +11,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tensorprimat import __version__
 from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
 from tensorprimat.core.units import significant
+from tensorprimat.core.version import __version__
 from tensorprimat.reports import sections, words
 
 SCHEMA_VERSION = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprimat import __version__
 from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, sections, words
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Table
