@@ -168,7 +168,36 @@ def test_two_vendors_best_of_other_batches_name_the_methodology_that_compares():
     assert "./benchmark.py --methodology agreed" in pair.fairness.sentence
 
 
+def of_values(machine, name, **values):
+    item = side(machine, name)
+    base = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1}
+    base |= {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192, "precision": "bf16"}
+    config = item.result.training_config.model_copy(update={**base, **values})
+    return Loaded(path=item.path, result=item.result.model_copy(update={"training_config": config}))
+
+
+def test_max_and_agreed_meet_where_their_rows_are_equal_and_it_is_said():
+    h100 = of_values("h100", "max", precision="fp8", context_parallel_size=2)
+    mi300x = of_values("mi300x", "agreed", precision="fp8", micro_batch_size=2)
+    (pair,) = compare([h100, mi300x]).pairs
+    assert pair.fairness.verdict == "same_work"
+    assert "methodology names differ (max against agreed), and both sides hold every value of agreed" in (
+        pair.fairness.sentence
+    )
+    other = of_values("mi300x", "agreed", precision="fp8", micro_batch_size=4)
+    (pair,) = compare([h100, other]).pairs
+    assert pair.fairness.verdict == "not_comparable", "a value of neither methodology"
+
+
+def test_equal_values_under_two_names_meet_whatever_the_names():
+    (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic")]).pairs
+    assert pair.fairness.verdict == "identical"
+    assert "max against classic), and every value that they set is equal" in pair.fairness.sentence
+    (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic", context_parallel_size=None)]).pairs
+    assert pair.fairness.verdict == "not_comparable", "what is not stated is not equal"
+
+
 def test_two_methodologies_alone_are_not_comparable():
-    (pair,) = compare([side("h100", "max"), side("mi300x", "classic")]).pairs
+    (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic", micro_batch_size=4)]).pairs
     assert pair.fairness.verdict == "not_comparable"
     assert "methodology max against classic" in pair.fairness.sentence

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.records import Difference, Fairness
-from tensorprimat.core import shapes
+from tensorprimat.core import methodology, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
 from tensorprimat.core.records import Model, ModelShape, Result
@@ -167,6 +167,8 @@ _REMEDIES = {
 def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     """Judge the fields of the work alone."""
     known = {d.field: d for d in differences if d.weight == "work"}
+    if methodology.reconciled(pair):
+        del known["methodology"]
     clashes = [
         _REMEDIES[key]
         for key in ("shape", "preset", "trainable_parameters", "peft", "packing", "sequence_length", "methodology")
@@ -280,7 +282,8 @@ def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
             return False
         if values[0] != values[1]:
             return False
-    return all(len({BY_KEY[key].read(result) for result in pair}) == 1 for key in ("methodology", "peft", "packing"))
+    unequal = [key for key in ("methodology", "peft", "packing") if len({BY_KEY[key].read(one) for one in pair}) > 1]
+    return not unequal or (unequal == ["methodology"] and methodology.reconciled(pair) is not None)
 
 
 def common_metric(results: Sequence[Result]) -> str | None:
@@ -351,8 +354,9 @@ def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
 
 def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
     """Return the level in words; values stand in the order baseline against candidate."""
+    names = methodology.reconciled(pair)
     if work.level == "identical":
-        return f"{LEVELS['identical'].sentence}."
+        return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")
     said = LEVELS[work.level].sentence
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
     per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
@@ -371,6 +375,8 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
     if unstated:
         said += f". Stated by one side only: {_labels(unstated)}"
+    if names:
+        said += f". {names}"
     return f"{said}."
 
 

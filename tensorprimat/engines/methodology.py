@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Result, TrainingConfig
+from tensorprimat.core.methodology import differing as _differing
+from tensorprimat.core.records import GpuInfo, Result
 from tensorprimat.core.store import DEFAULT_METHODOLOGY
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ VALUES = {
     "global_batch_size": "--global-batch-size",
     "sequence_length": "--sequence-length",
 }
-"""What a methodology sets, in RunSpec's and TrainingConfig's names, and the flag that sets it by hand."""
+"""Value that a methodology sets (core/methodology.VALUES) → the flag that sets it by hand."""
 
 APPLIED_UNASKED = ("nemo", "bridge")
 """Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
@@ -88,15 +89,6 @@ def label(result: Result, name: str | None) -> Result:
         warning = f"methodology: not {name}, which the log contradicts ({', '.join(differing)})"
         return result.model_copy(update={"warnings": (*result.warnings, warning)})
     return result.model_copy(update={"methodology": name})
-
-
-def _differing(config: TrainingConfig, row: Configuration) -> list[str]:
-    """Return what a log states otherwise than a row of a methodology, one phrase for each value."""
-    return [
-        f"{key} {stated} instead of {getattr(row, key)}"
-        for key in VALUES
-        if (stated := getattr(config, key)) is not None and stated != getattr(row, key)
-    ]
 
 
 def _rows(
