@@ -37,7 +37,7 @@ NAMES = {"validation": "evaluation", "checkpoint": "checkpoint"}
 
 
 class Selected(Protocol):
-    """What the audit needs of core.summary.Selection."""
+    """The part of core.summary.Selection that the audit uses."""
 
     @property
     def run(self) -> int: ...
@@ -299,7 +299,7 @@ def _weights(steps: Steps) -> FloatArray:
 
 
 def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.int8]:
-    """What the log announced between the row before and each row, as positions in INTERRUPTIONS; (rows,)."""
+    """Return the interruption announced before each row, as positions in INTERRUPTIONS, shape (rows,)."""
     kinds = np.zeros(len(lines), np.int8)
     if announced:
         places = np.searchsorted(lines, list(announced))
@@ -412,7 +412,7 @@ def pooled(audits: Sequence[Audit | None]) -> Audit | None:
 
 
 def reason(audit: Audit | None) -> str | None:
-    """Why a headline is off the log's own clock, for its own line; None where it is not by more than WARNED."""
+    """Return a phrase that explains a gap of more than WARNED between headline and the log's own clock, else None."""
     if audit is None or audit.ratio is None or abs(audit.ratio - 1) <= WARNED:
         return None
     side = "above" if audit.ratio > 1 else "below"

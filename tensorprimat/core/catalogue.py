@@ -48,7 +48,7 @@ class Fact:
 
     @property
     def origin(self) -> str:
-        """Where the figure comes from, in one line."""
+        """Return source, date and note of the figure in one line."""
         unchecked = "" if self.checked else " (unchecked)"
         return f"{self.source}, {self.date.isoformat()}{unchecked}" + (f"; {self.note}" if self.note else "")
 
@@ -87,7 +87,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What an hour of one GPU costs."""
+    """The price of one GPU for an hour, with its source and date."""
 
     gpu: str
     provider: str
@@ -236,7 +236,7 @@ def memory_fits(gpu: Gpu, memory_gb: float) -> bool:
 
 
 def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
-    """What several variants have in common."""
+    """Return a Gpu that holds only the facts on which all variants agree."""
     first, *others = candidates
 
     def agreed(cell: str) -> Fact | None:

@@ -33,7 +33,7 @@ ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
 
 
 class CellSpec(Record):
-    """What to time. Field names are the keys of the JSON file."""
+    """The settings of one micro-benchmark. Field names are the keys of the JSON file."""
 
     model_size: str
     """Label of the shape: small … 2.7B, llama, or what --label or --shape says."""
@@ -85,7 +85,7 @@ class CellSpec(Record):
 
     @property
     def as_preset(self) -> Preset:
-        """What a model class needs to be built."""
+        """Return the preset that a model class is built from."""
         named = None if self.preset is None else models.find(self.architecture, self.preset)
         return Preset(
             model=self.architecture,
@@ -103,7 +103,7 @@ class CellSpec(Record):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property
     def forward_only(self) -> bool:
-        """Whether only the forward pass is timed."""
+        """Return True if only the forward pass is timed."""
         return self.pass_name == "forward"
 
     @computed_field  # type: ignore[prop-decorator]
@@ -143,7 +143,7 @@ class CellSpec(Record):
 
     @property
     def file_name(self) -> str:
-        """bench_{model}_{context}_…: what a sweep calls the cell's file. Every axis is in it."""
+        """Return the name of the sweep's file, bench_{model}_{context}_…, which contains the value of every axis."""
         parts = [self.model_size, str(self.context_length), f"b{self.batch_size}", self.pass_name, self.precision]
         if self.autocast:
             parts.append("autocast")
@@ -418,5 +418,5 @@ def _none(_word: str) -> None:
 
 
 def is_figure(value: Any) -> bool:
-    """Whether a value of a row is a finite number (and not a yes or no)."""
+    """Return True if a value of a row is a finite number; False for booleans."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""What is odd about a result, in sentences: data on the result, never prints. Each is led by what it is about."""
+"""Checks for suspicious results: each warning is a sentence on the result, led by the field it is about."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _unknown_figures(result: Result) -> list[str]:
 
 
 def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:
-    """Which value of sequence length, batch or GPU count would make both rates agree, if they differ by a whole factor.
+    """Return the flag values that would make both rates agree; None unless a whole factor of 2 or more separates them.
 
-    config_value: flag to present value, for values that scale the computed rate ("--num-gpus" divides it).
+    config_value maps a flag to its present value, for values that scale the computed rate ("--num-gpus" divides it).
     """
     ratio = reported / computed
     factor = ratio if ratio >= 1 else 1 / ratio
@@ -221,7 +221,7 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
 
 
 def _segments(selection: Selection) -> str:
-    """Which stretches between restarts are measured, and why others are not."""
+    """Return a sentence that names the measured segments between restarts, and why others are left out."""
     if len(selection.measured_segments) > 1:
         numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
         told = (

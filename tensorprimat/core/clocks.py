@@ -1,4 +1,4 @@
-"""What a log's own clock says about its training, as readers hand it over for the closing audit."""
+"""Records of a log's own clock, which readers pass on for the closing audit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """What a log's own clock says about one run."""
+    """The total time that a log itself states for one run."""
 
     name: str
     """As a sentence names it: "run_start to run_stop", "train_runtime"."""
@@ -30,7 +30,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a reader hands over for the audit."""
+    """Everything that a reader passes on for the audit."""
 
     clocks: tuple[Clock, ...] = ()
     announced: Mapping[int, str] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def state_bytes(spec: CellSpec) -> float:
 
 
 def activation_bytes(spec: CellSpec) -> float:
-    """What autograd keeps of one batch, and the logits with their gradient."""
+    """Return the bytes that autograd keeps for one batch, including the logits and their gradient."""
     width = BYTES[spec.precision]
     shape = spec.shape
     per_layer = (

@@ -141,7 +141,7 @@ def _platform(document: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None
 
 
 def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> str | None:
-    """nemo or primus where the file or its name says so."""
+    """Return "nemo" or "primus" if the document or its file name states it, else None."""
     words = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
     return next((ENGINES[word] for word in (str(word).lower() for word in words) if word in ENGINES), None)
 
@@ -164,7 +164,7 @@ def _model(
 
 
 def _model_of_file(path: Path) -> str | None:
-    """benchmark_cuda_llama.json says llama, train_amd_prim_qwen.json qwen, benchmark_cuda_20260105_143022.json none."""
+    """Return the model that a file name states, such as llama for benchmark_cuda_llama.json, or None."""
     stem = _FILE_TIME.sub("", path.stem).strip("_")
     if match := _FILE_NAME.fullmatch(stem):
         return match["rest"].strip("_") or None
@@ -188,7 +188,7 @@ def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> 
 
 
 def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[str]) -> dict[str, Any]:
-    """What a section holds of a record's fields, under today's keys; placeholders for "unknown" are left out."""
+    """Return a section's values for the fields of a record, under today's keys, without placeholders for "unknown"."""
     found = {}
     for field in record.model_fields:
         key = next((key for key in (field, *ALIASES.get(field, ())) if section.get(key) is not None), None)

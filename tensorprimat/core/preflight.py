@@ -102,7 +102,7 @@ class Preflight(Record):
         return max((row.best_bytes_per_second for row in on_device), default=None)
 
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
-        """Whether another record is of this machine."""
+        """Return True if another record describes this machine."""
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
 
 

@@ -83,7 +83,7 @@ class GpuInfo(RoundedRecord):
 
 
 class TrainingConfig(ConfigurationRecord):
-    """What was trained how; None where neither the run nor the log says it."""
+    """The configuration of a training; a field is None if neither the run nor the log states it."""
 
     max_steps: Count = None
     """Optimizer steps planned, warm-up included."""
@@ -152,7 +152,7 @@ class ModelShape(Record):
 
 
 class Model(Record):
-    """name is a label; only a shape that the run or the log confirms makes FLOPs and MFU possible."""
+    """The model that was trained. `name` is a label; FLOPs and MFU need a shape that the run or the log confirms."""
 
     name: str | None = None
     preset: str | None = None
@@ -163,7 +163,7 @@ class Model(Record):
 
 
 class Reported(RoundedRecord):
-    """What a framework printed about itself, over the measured rows; never mixed with what we compute."""
+    """Figures that a framework printed about itself, over the measured rows; never mixed with our own figures."""
 
     tokens_per_second: Figure = None
     tokens_per_second_per_gpu: Figure = None
@@ -311,7 +311,7 @@ class SegmentFacts(Record):
 
 
 class Provenance(Record):
-    """Where the figures come from."""
+    """The origin of the figures: engine, log format, timing, source files."""
 
     engine: str | None = None
     """nemo, bridge, primus, torch or logs."""
@@ -442,7 +442,7 @@ class Result(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def step_metrics(self) -> dict[str, list[Any]]:
-        """What else was seen per logged row, in columns; null where unseen; a nan loss is the string "nan"."""
+        """Return the other values of each logged row as columns: None where absent, "nan" for a nan loss."""
         if self.series_file is not None:
             return {}
         return {name: _series(self.steps, name) for name in self.steps.seen if name != "seconds"}

@@ -1,18 +1,18 @@
-"""Where warm-up ends and what sticks out: found from the data, never less than the first row.
+"""Detection of the end of warm-up and of outliers, from the step times alone. At least the first row is warm-up.
 
-Two questions, each with a method for it.
+There are two questions, each with its own method.
 
-Ramp: do the first rows lie off the level that the rest settles at? Every row has a robust score z (distance from the
-median of the later half in units of its MAD). Dropping the first d rows pays if they are off by more than chance:
-d maximises the sum of z² − 2² over the rows dropped, a one-sided CUSUM (Page 1954, Biometrika 41:100) run from the
-front. z² is cut at 12, so that one late outlier cannot pay for the good rows before it.
+Ramp: do the first rows differ from the level at which the rest settles? Every row has a robust score z (distance from
+the median of the later half in units of its MAD). Dropping the first d rows pays if they are off by more than chance: d
+maximises the sum of z² − 2.5² over the dropped rows, a one-sided CUSUM (Page 1954, Biometrika 41:100) run from the
+front. z² is capped at 20, so that one late outlier cannot outweigh the good rows before it.
 
 Shift: is there one level before some row and another after it? Pettitt's rank test (Pettitt 1979, Applied Statistics
 28:126), deflated by the autocorrelation of the ranks as Hamed and Rao 1998 do for trends. A shift in the first half is
-a slow warm-up and goes; one that stays whatever is cut means that the series never settles.
+a slow warm-up and is dropped; if a shift remains after every cut, the series never settles.
 
-Like every truncation rule (MSER: White 1997, Simulation 69:323) it gives up at half of the rows: what settles
-later has not settled.
+Like every truncation rule (MSER: White 1997, Simulation 69:323), the search stops at half of the rows: a series that
+settles later counts as not settled.
 """
 
 from __future__ import annotations
@@ -43,18 +43,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Steady:
-    """start: first measured row; settled: whether the series came to rest at all."""
+    """The end of warm-up in one run.
+
+    start: the first measured row. settled: True if the step time reached a stable level.
+    """
 
     start: int
     settled: bool
 
 
 def find_steady(seconds: np.ndarray) -> Steady:
-    """Where the step times of one run become steady.
+    """Return the row at which the step times of one run become steady.
 
-    seconds: shape (rows,), in the order of time; NaN rows (interrupted, unknown) are passed over. Row 0 never counts.
-    A series that does not settle keeps what follows its ramp, at least half of its rows, and says so. One of more than
-    LONGEST rows is looked at in means of neighbours, and row by row only where it begins.
+    seconds: shape (rows,), in the order of time; NaN rows (interrupted, unknown) are skipped. Row 0 never counts. A
+    series that does not settle keeps the rows after its ramp, at least half of all rows, and has settled=False. A
+    series of more than LONGEST rows is examined in means of neighbouring rows, and row by row only at its beginning.
     """
     if len(seconds) > LONGEST:
         size = -(-len(seconds) // LONGEST)
@@ -130,7 +133,7 @@ def _level(rows: Floats) -> tuple[float, float]:
 
 
 def median(rows: Floats) -> float:
-    """np.median without its bookkeeping, which costs ten times the sorting of fifty rows."""
+    """Return the median without the overhead of np.median, which costs ten times as much as sorting fifty rows."""
     ordered = np.sort(rows)
     return float(ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
 
@@ -142,9 +145,10 @@ def _trimmed_mean(rows: Floats) -> float:
 
 
 def _ramp(rows: Floats, *, reference: int) -> int:
-    """How many rows at the front lie off the level of the others, at least 1.
+    """Return the number of rows at the front that differ from the level of the others, at least 1.
 
-    The level is first that of the rows from `reference` on, then that of all behind the ramp, until its end stays.
+    The level is first that of the rows from `reference` on, then that of all rows after the ramp, until the ramp's end
+    no longer moves.
     """
     start = 1
     for _ in range(10):
@@ -178,7 +182,7 @@ class _Shift:
 
 
 def _shift(rows: Floats) -> _Shift | None:
-    """Where the level changes, if a change is both significant and material."""
+    """Return the change of level, or None unless a change is both significant and large enough to matter."""
     count = len(rows)
     if count < FEWEST_FOR_SHIFT:
         return None

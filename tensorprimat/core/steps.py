@@ -127,10 +127,11 @@ class Steps(Sequence[Step]):
     def __init__(
         self, columns: Mapping[str, np.ndarray], *, logged_nan: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> None:
-        """columns: equally long arrays by `Step` field; float columns hold NaN where unseen, `interrupted_by` holds
-        positions in INTERRUPTIONS. logged_nan: masks of the NaNs that the framework itself printed.
+        """Create the table from columns: equally long arrays by `Step` field.
 
-        Raises ValueError for an unknown field or arrays of different length.
+        Float columns hold NaN where a value is absent; `interrupted_by` holds positions in INTERRUPTIONS. logged_nan:
+        masks of the NaNs that the framework itself printed. Raises ValueError for an unknown field or arrays of
+        different length.
         """
         unknown = set(columns) - set(COLUMNS)
         if unknown:
@@ -173,7 +174,7 @@ class Steps(Sequence[Step]):
         return tuple(name for name in COLUMNS if name in self._columns)
 
     def has(self, name: str) -> bool:
-        """Whether at least one row carries the field."""
+        """Return True if at least one row has a value for the field."""
         return name in self._columns
 
     def column(self, name: str) -> np.ndarray:

@@ -360,7 +360,7 @@ def read_json(path: Path) -> Any:
 
 
 def is_result(document: Any) -> bool:
-    """Whether a JSON document is a benchmark result of any version."""
+    """Return True if a JSON document is a benchmark result of any schema version."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("performance_metrics"), dict)
@@ -414,7 +414,7 @@ Read = Callable[[Sequence[Path], str | None], Sequence[Outcome]]
 
 
 def read_each(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
-    """What became of each file of a folder."""
+    """Return the outcome of reading each file of a folder, in order."""
     return [_outcome(file, model_name) for file in files]
 
 

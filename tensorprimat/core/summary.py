@@ -36,7 +36,7 @@ SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which rows of one run are measured."""
+    """The measured rows of one run."""
 
     run: int
     of_run: np.ndarray
@@ -205,7 +205,7 @@ def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers:
 
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
-    """Whether the rows of a segment run at the speed of the longest one, as far as either has a speed."""
+    """Return True if a segment runs at the speed of the longest one; also if either has no known speed."""
     mine, theirs = (rows[np.isfinite(rows)] for rows in (pace[piece.after], pace[main.after]))
     if not len(mine) or not len(theirs):
         return True
@@ -390,7 +390,7 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
 
 
 def _reported(known: Reported, measured: Steps) -> Reported:
-    """What the framework printed: rates combined over the measured rows, beside what it printed once for the run."""
+    """Return the framework's own figures: rates combined over the measured rows, and values printed once per run."""
     printed = {
         "tokens_per_second": combined_rate(measured, "reported_tokens_per_second"),
         "tokens_per_second_per_gpu": combined_rate(measured, "reported_tokens_per_second_per_gpu"),

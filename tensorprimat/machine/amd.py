@@ -73,7 +73,7 @@ class AmdDevice:
         )
 
     def _throttled_by(self) -> tuple[str, ...]:
-        """What has held the clock down since the last reading."""
+        """Return the reasons that held the clock down since the last reading."""
         metrics = self._ask("amdsmi_get_gpu_metrics_info")
         counts = {name: count for name in THROTTLING if (count := _number(metrics, name)) is not None}
         grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))

@@ -1,4 +1,4 @@
-"""Which software took part: versions of packages, and the settings that change speed."""
+"""The software of a run: package versions, and the environment variables that change speed."""
 
 from __future__ import annotations
 

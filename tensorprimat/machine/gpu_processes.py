@@ -196,7 +196,7 @@ def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None
 
 
 def _holds(pid: int, patterns: Sequence[str]) -> bool:
-    """Whether the process has one of the device files open; False too where we may not look."""
+    """Return True if the process has one of the device files open; False also if we may not look."""
     try:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile

@@ -1,4 +1,4 @@
-"""What this machine computes on: CUDA, ROCm or plain CPU, as torch sees it."""
+"""Detection of the platform that torch can use: CUDA, ROCm or CPU."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _cores(device: Any, *, rocm: bool) -> int | None:
 
 
 def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
-    """Why a GPU that the kernel knows is not used."""
+    """Return a warning for each GPU that the kernel knows and torch cannot use."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
         if node.exists():
             return (
@@ -143,7 +143,7 @@ def _cpu(torch: ModuleType | None, said: tuple[str, ...] = ()) -> Machine:
 
 
 def multiply_float32_in(precision: str) -> None:
-    """How torch multiplies matrices of float32 from now on: in TF32 for "tf32", else in full."""
+    """Make torch multiply float32 matrices in TF32 for "tf32", else in full precision, from now on."""
     import torch
 
     if precision == "tf32" and torch.version.hip is not None:

@@ -1,4 +1,4 @@
-"""What a GPU reports about itself while it works: power, clocks, utilisation, temperature, and who else is on it.
+"""Telemetry of a working GPU: power, clocks, utilisation, temperature, and other processes on it.
 
 One interface for every vendor (`Device`), with machine/nvidia.py and machine/amd.py beside it and `Replay` for tests
 and for recordings. `Sampler` reads devices in the background. A figure that a device does not give is None.
@@ -99,7 +99,7 @@ def strangers(reading: Reading, *, ours: Iterable[int]) -> tuple[Process, ...]:
 
 
 def numbered_as_here(reading: Reading, own: int) -> bool:
-    """Whether the device knows our process, which is on it, by the number that it has here."""
+    """Return True if the device lists our process under the process id that it has here (False in some containers)."""
     return any(process.pid == own for process in reading.processes)
 
 
@@ -158,11 +158,11 @@ class Sampler:
 
     @property
     def throttled_by(self) -> tuple[str, ...]:
-        """Why the clock was held down in any sample."""
+        """Return the reasons for a reduced clock in any sample."""
         return tuple(sorted(self._throttled))
 
     def warnings(self) -> list[str]:
-        """What was odd about the devices."""
+        """Return the warnings about the sampled devices."""
         return [
             f"clock: held down by {why} in {count} of {self._samples} samples"
             for why, count in sorted(self._throttled.items())

@@ -1,4 +1,4 @@
-"""What the data advise: each said once, with its number and the flag that changes it. Never printed from here."""
+"""Advice from measured data: one sentence each, with its number and the flag that changes it; commands print it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watch:
         self._sampler.start()
 
     def end(self) -> tuple[str, ...]:
-        """What was odd about the device while the cell ran."""
+        """Stop sampling and return the warnings about the device while the cell ran."""
         self._sampler.stop()
         found = list(self._sampler.warnings())
         for device in self._devices:
@@ -66,7 +66,7 @@ def _scatter(cell: Cell) -> list[str]:
 
 
 def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> bool:
-    """Whether the first trial is slow and makes most of the scatter."""
+    """Return True if the first trial is slow and causes most of the variation."""
     if not later or first <= STILL_WARMING * statistics.median(later):
         return False
     return len(later) < 2 or 100 * statistics.stdev(later) / statistics.fmean(later) < cv_percent / 2

@@ -51,7 +51,7 @@ def rank() -> int:
 
 
 def gathered(own: Value, processes: int) -> list[Value]:
-    """What every process has, by rank."""
+    """Return the value of every process, by rank."""
     everyones: list[Value | None] = [None] * processes
     dist.all_gather_object(everyones, own)
     return [one for one in everyones if one is not None]

@@ -1,6 +1,6 @@
-"""What a cell will need, before it runs: memory from the shape, time from FLOPs and a rate.
+"""Estimates for a cell before it runs: memory from the shape, time from FLOPs and a rate.
 
-Estimates, and said to be: they answer "does it fit, and is it minutes or hours".
+They are labelled as estimates and answer "does it fit, and does it take minutes or hours?"
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class Estimate:
 
 
 def estimate(spec: CellSpec, *, flops_per_second: float | None) -> Estimate:
-    """flops_per_second: the best matrix rate of the device at this precision, measured or nameplate."""
+    """Return the estimated memory and time of a cell.
+
+    flops_per_second: the best matrix rate of the device at this precision, measured or nameplate; without it, time is
+    None.
+    """
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
     return Estimate(

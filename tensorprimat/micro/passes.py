@@ -91,7 +91,7 @@ def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
 
 
 class Times:
-    """What the clocks said, in milliseconds of one step."""
+    """The measured times, in milliseconds per step."""
 
     def __init__(self) -> None:
         self.warmups: list[float] = []

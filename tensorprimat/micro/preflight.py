@@ -1,7 +1,8 @@
-"""What this machine can do at best: matrix products, memory, transfers, launches, and exchange between processes.
+"""Measurement of a machine's best performance: matrix products, memory, transfers, launches, and collectives.
 
-Random data, never zeros; every interval begins and ends with the device idle; "best" is what the hardware can,
-"typical" what it does. Each figure stands against the catalogue's peak, and a GPU against its siblings.
+Inputs are random data, never zeros; every interval begins and ends with the device idle. "best" is the maximum the
+hardware reached, "typical" the usual value. Each figure is compared with the catalogue's peak, and a GPU with the other
+GPUs of the machine.
 """
 
 from __future__ import annotations
@@ -175,7 +176,10 @@ def device_checks(machine: Machine, device: torch.device, processes: int) -> lis
 
 
 def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
-    """place: of the GPU among those that this process sees. number: what it is called."""
+    """Measure one GPU for the comparison with the others.
+
+    place: index among the GPUs that this process sees. number: the index to show to the user.
+    """
     identity = machine.gpu_ids[place] if place < len(machine.gpu_ids) else None
     known = telemetry.open_devices([identity]) if identity else []
     sampler = telemetry.Sampler(known)

@@ -29,7 +29,7 @@ class Network(LanguageModel):
     forward_only = False
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """batch: (sequences, length + 1); returns the mean loss."""
+        """Return the mean loss of a batch of shape (sequences, length + 1)."""
         hidden = self.hidden(batch[:, :-1])
         targets = batch[:, 1:].flatten()
         if not pieces(len(targets), self.causal.lm_head.weight.shape[0]):
@@ -49,7 +49,7 @@ class Network(LanguageModel):
 
 
 def pieces(rows: int, vocabulary_size: int) -> bool:
-    """Whether the logits of a batch are too many to be held at once."""
+    """Return True if a batch has too many logits to hold them all at once."""
     return rows * vocabulary_size > LARGEST_LOGITS
 
 
@@ -97,13 +97,13 @@ class Workload:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What lies between the marks of one step."""
+        """Return the names of the timed parts of one step, in order."""
         every = ("forward", "backward", "optimizer")
         return every[: {"forward": 1, "forward-backward": 2, "train": 3}[self.spec.pass_name]]
 
     @property
     def loss(self) -> str:
-        """How the loss is computed."""
+        """Return a description of the loss computation."""
         in_pieces = pieces(self.spec.tokens, self.spec.vocab)
         return "linear cross-entropy in pieces, gradients in forward" if in_pieces else "cross-entropy of all logits"
 

@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """When to stop. Without a target the number of runs is fixed."""
+    """The rule for when to stop. Without a target the number of runs is fixed."""
 
     runs: int
     target: float | None = None
@@ -52,7 +52,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What follows after a run."""
+    """The decision after a run: stop or go on, with the sentence that says why."""
 
     done: bool
     looks: int = 1
