@@ -130,7 +130,7 @@ def command(
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS
     from tensorprimat.engines import ENGINES, nemo, prepare
-    from tensorprimat.engines.nemo_recipe import NVIDIA_RECIPE
+    from tensorprimat.engines.facts import NVIDIA_RECIPE
     from tensorprimat.machine.platform import detect
 
     if model not in MODELS:

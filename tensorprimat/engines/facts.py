@@ -40,6 +40,13 @@ TOKENS = ("input_ids", "tokens", "text")
 """Where a batch that is a dictionary keeps its token ids: transformers, Megatron, older Megatron."""
 
 
+NVIDIA_RECIPE = (
+    "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
+    "device. benchmark.py --engine torch runs the same code on every vendor"
+)
+"""The label of a run elsewhere: NeMo on ROCm exists, its recipes are NVIDIA's all the same."""
+
+
 def is_nemo(trainer: Any) -> bool:
     """Whether NeMo's Megatron strategy runs this training."""
     return type(trainer.strategy).__module__.startswith("nemo.")

@@ -29,7 +29,6 @@ from tensorprimat.core.units import GB
 from tensorprimat.core.version import __version__
 from tensorprimat.engines import facts
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
-from tensorprimat.engines.nemo_recipe import NVIDIA_RECIPE
 from tensorprimat.machine import environment, platform
 
 
@@ -75,7 +74,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         }
     )
     if facts.is_nemo(trainer) and machine.platform != "nvd":
-        warnings.append(NVIDIA_RECIPE.format(machine=machine.label))
+        warnings.append(facts.NVIDIA_RECIPE.format(machine=machine.label))
     if facts.is_nemo(trainer) and config.gradient_accumulation_steps is None:
         config = config.model_copy(update={"gradient_accumulation_steps": facts.accumulation(trainer, config)})
     for name, value in found.items():

@@ -18,12 +18,6 @@ from tensorprimat.engines import nemo_performance, profiling
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
 """Our model → its recipe in nemo.collections.llm."""
 
-NVIDIA_RECIPE = (
-    "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
-    "device. benchmark.py --engine torch runs the same code on every vendor"
-)
-"""The label of a run elsewhere: NeMo on ROCm exists, its recipes are NVIDIA's all the same."""
-
 PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
 """Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
 

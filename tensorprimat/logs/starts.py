@@ -16,6 +16,7 @@ import numpy as np
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files
+from tensorprimat.logs.detection import FORMATS
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
@@ -309,8 +310,6 @@ class _OtherRows:
     """Finds rows of other formats."""
 
     def __init__(self, log: Log, format: Format) -> None:
-        from tensorprimat.logs import FORMATS  # the table imports the readers, and they the text that this reads
-
         self._log = log
         self._needles = {needle: other for other in FORMATS for needle in other.needles if other.name != format.name}
         self._needles |= dict.fromkeys(format.needles, format)

@@ -1,0 +1,100 @@
+"""The table of log formats, and which of them a log has.
+
+A new format is one module with a `FORMAT` and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.logs import (
+    deepspeed,
+    excel,
+    files,
+    huggingface,
+    keyvalue,
+    lightning,
+    litgpt,
+    madengine,
+    maxtext,
+    megatron,
+    metrics,
+    mlflow,
+    mlperf,
+    nanogpt,
+    nemo,
+    olmo,
+    result,
+    tensorboard,
+    timestamps,
+    torchtitan,
+)
+from tensorprimat.logs.format import Format
+from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
+
+FORMATS: tuple[Format, ...] = (
+    megatron.FORMAT,
+    nemo.FORMAT,
+    torchtitan.FORMAT,
+    maxtext.FORMAT,
+    huggingface.FORMAT,
+    nanogpt.FORMAT,
+    olmo.FORMAT,
+    deepspeed.FORMAT,
+    litgpt.FORMAT,
+    lightning.FORMAT,
+    mlperf.FORMAT,
+    *keyvalue.FORMATS,
+    metrics.FORMAT,
+    mlflow.FORMAT,
+    madengine.FORMAT,
+    tensorboard.FORMAT,
+    excel.FORMAT,
+    result.FORMAT,
+    timestamps.FORMAT,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """The format of a log, and the others that it might have."""
+
+    format: Format
+    rows: int
+    """Rows found in the part of the log that was looked at."""
+    others: tuple[tuple[Format, int], ...] = ()
+    """Formats that found rows too, but fewer."""
+
+
+def detect(log: Log) -> Detection | None:
+    """Return the format with most rows of its own in the first stretch of the log where any format finds one.
+
+    None where no format recognises anything in the whole file. Raises InputError for what cannot be read.
+    """
+    if log.is_folder or log.is_binary:
+        return _best(log, [format for format in FORMATS if not format.last_resort])
+    number = 1
+    for block in files.blocks(log.path, HEAD_BYTES):
+        likely = [format for format in FORMATS if any(needle in block for needle in format.needles)]
+        if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
+            return found
+        number += files.count_line_ends(block)
+    return _best(log, [format for format in FORMATS if format.last_resort])
+
+
+def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
+    counts = [(format, rows) for format in formats if (rows := format.detect(log))]
+    if not counts:
+        return None
+    counts.sort(key=lambda pair: -pair[1])
+    return Detection(format=counts[0][0], rows=counts[0][1], others=tuple(counts[1:]))
+
+
+def named(name: str) -> Format:
+    """Return a format by its name. Raises UsageError for a name that is not in the table."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    raise UsageError(f"--format {name}: no such format; known: {', '.join(format.name for format in FORMATS)}")
