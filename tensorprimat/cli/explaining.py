@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-
-import numpy as np
 
 from tensorprimat.core import audit, terms
 from tensorprimat.core.errors import UsageError
@@ -20,9 +17,8 @@ from tensorprimat.core.records import (
     Result,
     TrainingConfig,
 )
-from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import measured_of
-from tensorprimat.core.terms import time_of
+from tensorprimat.core.summary import measured_of, terms_of
+from tensorprimat.core.terms import Term
 from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
 from tensorprimat.reports.safe_text import one_line
 
@@ -120,13 +116,13 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = _figure(value) if isinstance(value, int | float) else str(value)
     lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
-    measured = _Measured.of(result)
-    formula = (_REPORTED_FORMULAS if section == _REPORTED else _FORMULAS).get(key)
-    if formula is None or measured is None:
+    term = terms_of(result).get(section, {}).get(key)
+    if key == "basis":
+        lines.append(f"  = {_BASES[str(value)]}")
+    elif term is None:
         lines.append(f"  {_SAID_ONCE}; there are no rows behind it")
     else:
-        lines += [f"  = {line}" for line in formula(measured)]
-        lines += [f"  {line}" for line in measured.origins()]
+        lines += _shown_term(result, term)
     return "\n".join(lines)
 
 
@@ -159,12 +155,37 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
 
 
 def _explain_loss(result: Result) -> str:
-    measured = _Measured.of(result)
-    value = next((run.final_loss for run in reversed(result.runs) if run.final_loss is not None), None)
-    if value is None or measured is None:
+    term = terms_of(result).get("runs", {}).get("final_loss")
+    if term is None:
         return "final_loss is unknown\n  no row of the log holds a loss"
-    lines = [f"final_loss = {_figure(value)}", *(f"  = {line}" for line in _final_loss(measured))]
-    return "\n".join([*lines, *(f"  {line}" for line in measured.origins())])
+    return "\n".join([f"final_loss = {_figure(term.value)}", *_shown_term(result, term)])
+
+
+def _shown_term(result: Result, term: Term) -> list[str]:
+    """Formula, numbers, and the lines and files that they come from."""
+    timer = result.provenance.timer
+    from_rate = timer in terms.RATES and result.steps.has(str(timer)) and "Σ seconds" in term.formula
+    made = [f"seconds of a row: its work / {timer}; no line prints a time"] if from_rate else []
+    return [*(f"  = {line}" for line in (term.formula, term.put_in, *made)), *_origins(result)]
+
+
+def _origins(result: Result) -> list[str]:
+    """The lines of the measured rows and what is left out, by file; assumptions."""
+    _, _, measured = measured_of(result)
+    performance, lines = result.performance_metrics, []
+    for position, source in enumerate(result.provenance.sources):
+        of_source = measured.column("line")[measured.column("source") == position]
+        lines.append(
+            f"  measured: {one_line(source.file)}: {terms.lines_of(of_source)}; "
+            f"{performance.warmup_steps_dropped or 0} warm-up steps and {performance.excluded_steps or 0} interrupted "
+            "ones left out"
+        )
+        if source.sha256:
+            lines.append(f"  file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
+    for name, origin in result.provenance.assumed.items():
+        value = getattr(result.training_config, name, None)
+        lines.append(f"  {name}{'' if value is None else f' {value}'}: from {origin}, not from the log")
+    return lines
 
 
 _MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")
@@ -179,202 +200,10 @@ _SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[Power
 _SAID_ONCE = "as the log states it for the whole run"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
-    """A result with its measured rows."""
-
-    result: Result
-    steps: Steps
-    rows: np.ndarray
-
-    @classmethod
-    def of(cls, result: Result) -> _Measured | None:
-        if not len(result.steps):
-            return None
-        _, selections, measured = measured_of(result)
-        rows = np.concatenate([selection.rows for selection in selections])
-        return cls(result=result, steps=measured, rows=rows)
-
-    @property
-    def count(self) -> int:
-        return int(self.steps.column("covers").sum())
-
-    @property
-    def seconds(self) -> float:
-        return time_of(self.steps) or 0.0
-
-    @property
-    def timed_count(self) -> int:
-        """Of the measured steps, those with a time."""
-        return int(self.steps.column("covers")[np.isfinite(self.steps.column("seconds"))].sum())
-
-    @property
-    def timed_by(self) -> str | None:
-        """The printed rate that the times of rows were made of; None where lines print times."""
-        timer = self.result.provenance.timer
-        return timer if timer in terms.RATES and self.steps.has(timer) else None
-
-    def combined(self, name: str) -> list[str]:
-        """How a printed rate of many rows became one figure."""
-        term = terms.combined(self.steps, name)
-        return [_SAID_ONCE] if term is None else [term.formula, term.put_in]
-
-    def origins(self) -> list[str]:
-        """Lines and flags that the numbers come from."""
-        result, lines = self.result, []
-        left_out = result.performance_metrics.warmup_steps_dropped or 0
-        excluded = result.performance_metrics.excluded_steps or 0
-        for position, source in enumerate(result.provenance.sources):
-            of_source = self.steps.column("line")[self.steps.column("source") == position]
-            where = f"{one_line(source.file)}: {_line_ranges(of_source[of_source > 0])}"
-            lines.append(f"measured: {where}; {left_out} warm-up steps and {excluded} interrupted ones left out")
-            if source.sha256:
-                lines.append(f"file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
-        for name, origin in result.provenance.assumed.items():
-            value = getattr(result.training_config, name, None)
-            lines.append(f"{name}{'' if value is None else f' {value}'}: from {origin}, not from the log")
-        return lines
-
-
-def _rate(name: str) -> Callable[[_Measured], list[str]]:
-    def formula(measured: _Measured) -> list[str]:
-        term = terms.rates(measured.result.training_config, measured.steps).get(name)
-        if term is None:
-            return [_SAID_ONCE]
-        return [term.formula, term.put_in, *_made_of_rates(measured, term)]
-
-    return formula
-
-
-def _made_of_rates(measured: _Measured, term: terms.Term) -> list[str]:
-    if measured.timed_by is None or "seconds" not in term.formula:
-        return []
-    return [f"seconds of a row: its work / {measured.timed_by}; no line prints a time"]
-
-
-def _step_time(measured: _Measured) -> list[str]:
-    term = terms.step_seconds(measured.result.training_config, measured.steps, measured.timed_by)
-    return [_SAID_ONCE] if term is None else [term.formula, term.put_in]
-
-
-def _over_times(symbols: str, pick: Callable[[np.ndarray], float] | None = None) -> Callable[[_Measured], list[str]]:
-    def formula(measured: _Measured) -> list[str]:
-        seconds = measured.steps.column("seconds")
-        if pick is None or not np.isfinite(seconds).any():
-            return [symbols, f"{measured.seconds:,.6g} s, {measured.timed_count} steps"]
-        row = int(np.nanargmin(np.abs(seconds - pick(seconds[np.isfinite(seconds)]))))
-        step = measured.steps[row]
-        where = f"step {step.index}" + (f", line {step.line}" if step.line else "")
-        made = terms.step_seconds(
-            measured.result.training_config, measured.steps.take(slice(row, row + 1)), measured.timed_by
-        )
-        from_rate = [f"{made.formula}: {made.put_in}"] if made and measured.timed_by else []
-        return [symbols, f"{step.seconds:.6g} s, {where}", *from_rate]
-
-    return formula
-
-
-def _over_all_rows(symbols: str, column: str | None = None) -> Callable[[_Measured], list[str]]:
-    """column: only rows that hold it."""
-
-    def formula(measured: _Measured) -> list[str]:
-        steps = measured.result.steps
-        counted = np.ones(len(steps), np.bool_) if column is None else np.isfinite(steps.column(column))
-        lines = steps.column("line")[counted]
-        return [symbols, f"{counted.sum()} of {len(steps)} rows, {_line_ranges(lines[lines > 0])}"]
-
-    return formula
-
-
-def _final_loss(measured: _Measured) -> list[str]:
-    """The last loss that was printed, with its line."""
-    steps = measured.result.steps
-    known = np.flatnonzero(np.isfinite(steps.column("loss")))
-    if not len(known):
-        return [_SAID_ONCE]
-    last = steps[int(known[-1])]
-    where = f", line {last.line}" if last.line else ""
-    return ["loss of the last row that has one, of all rows", f"{last.loss:.6g}, step {last.index}{where}"]
-
-
-def _interrupted(measured: _Measured) -> list[str]:
-    steps = measured.result.steps
-    lines = steps.column("line")[steps.column("interrupted_by") != 0]
-    return ["Σ steps covered, over the rows with a validation or a checkpoint inside", _line_ranges(lines[lines > 0])]
-
-
-def _energy(measured: _Measured) -> list[str]:
-    if measured.steps.has("energy_joules_per_gpu"):
-        return ["Σ joules per step × steps covered, over the measured rows"]
-    return ["mean power × seconds of the measured rows"]
-
-
-def _printed(column: str) -> Callable[[_Measured], list[str]]:
-    return lambda measured: measured.combined(column)
-
-
-def _memory(kind: str, *, peak: bool) -> Callable[[_Measured], list[str]]:
-    def formula(measured: _Measured) -> list[str]:
-        steps = measured.result.steps if peak else measured.steps
-        names = [name for name in steps.seen if name.startswith(f"memory_{kind}") and (peak or "peak" not in name)]
-        if not names:
-            return [_SAID_ONCE]
-        if not peak:
-            return [f"mean of {names[0]} over {len(steps)} measured rows / 10**9"]
-        column = np.fmax.reduce([steps.column(name) for name in names])
-        step = steps[int(np.nanargmax(column))]
-        where = f", line {step.line}" if step.line else ""
-        return [f"largest of {', '.join(names)} / 10**9", f"{np.nanmax(column):,.0f} bytes, step {step.index}{where}"]
-
-    return formula
-
-
 _BASES = {
     "step_times": "rates are work over measured step times",
     "reported_rates": "rates are the framework's own, row by row",
     "reported_means": "rates are the framework's own, once for the whole run",
-    "": "no rate is known",
-}
-_FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
-    "avg_step_time_seconds": _step_time,
-    "median_step_time_seconds": _over_times("the middle step time of the measured rows", np.median),
-    "min_step_time_seconds": _over_times("the shortest step time of the measured rows", np.min),
-    "max_step_time_seconds": _over_times("the longest step time of the measured rows", np.max),
-    "std_step_time_seconds": _over_times("standard deviation of the measured rows' step times (n − 1)"),
-    "cv_step_time": _over_times("standard deviation / mean of the measured rows' step times"),
-    "steps_per_second": _over_times("steps / Σ seconds, over the measured rows"),
-    "measured_time_seconds": _over_times("Σ seconds × steps covered, over the measured rows"),
-    "measured_steps": lambda measured: [
-        "Σ steps covered, over the measured rows",
-        f"{len(measured.rows)} rows, {measured.count} steps",
-    ],
-    "total_steps": _over_all_rows("Σ steps covered, over all rows"),
-    "total_time_seconds": _over_all_rows("Σ seconds × steps covered, over all rows with a time", "seconds"),
-    "warmup_steps_dropped": lambda _: ["Σ steps covered, over the rows before the measured ones"],
-    "excluded_steps": _interrupted,
-    "basis": lambda measured: [_BASES[measured.result.performance_metrics.basis or ""]],
-    "tokens_per_second": _rate("tokens_per_second"),
-    "tokens_per_second_per_gpu": _rate("tokens_per_second_per_gpu"),
-    "samples_per_second": _rate("samples_per_second"),
-    "samples_per_second_per_gpu": _rate("samples_per_second_per_gpu"),
-    "avg_power_watts_per_gpu": _printed("power_watts_per_gpu"),
-    "energy_joules_per_gpu": _energy,
-    "tokens_per_step": lambda measured: [
-        "Σ tokens / steps",
-        f"{terms.total(measured.steps.column('tokens') * measured.steps.column('covers')) or 0:,.0f} tokens / "
-        f"{measured.count} steps",
-    ],
-    **{
-        f"{'peak' if peak else 'avg'}_memory_{kind}_gb": _memory(kind, peak=peak)
-        for kind in ("allocated", "reserved", "device_used")
-        for peak in (True, False)
-    },
-}
-
-
-_REPORTED_FORMULAS: dict[str, Callable[[_Measured], list[str]]] = {
-    name: _printed(f"reported_{name}")
-    for name in ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
 }
 
 
@@ -395,13 +224,3 @@ def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
 
 def _figure(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
-
-
-def _line_ranges(lines: Sequence[int] | np.ndarray) -> str:
-    """The lines of many rows in a few words."""
-    numbers = sorted({int(line) for line in lines})
-    if not numbers:
-        return "no lines"
-    if len(numbers) <= 5:
-        return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-    return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"

@@ -19,16 +19,13 @@ from tensorprimat.core.records import (
     MemoryMetrics,
     PerformanceMetrics,
     PowerMetrics,
-    Reported,
     Result,
     Run,
     Source,
 )
 from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
-from tensorprimat.core.terms import RATES, time_of
-from tensorprimat.core.terms import total as _sum
-from tensorprimat.core.units import GB
+from tensorprimat.core.terms import RATES, Term, time_of
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on something else
@@ -256,11 +253,13 @@ def summarise(result: Result) -> Result:
         return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
+    found = _terms(result, steps, selections, measured)
+    power = _values(found["power_metrics"])
     figured = result.model_copy(
         update={
-            "performance_metrics": _with_means(result, _performance(result, steps, measured, selections)),
-            "memory_metrics": _memory(steps, measured, result.memory_metrics),
-            "power_metrics": _power(measured),
+            "performance_metrics": _with_means(result, _performance(result, found)),
+            "memory_metrics": _memory(found["memory_metrics"], result.memory_metrics),
+            "power_metrics": PowerMetrics(**power) if power else None,
             "runs": tuple(
                 _run(
                     result,
@@ -344,41 +343,51 @@ def pool(results: Sequence[Result]) -> Result:
     )
 
 
-def _performance(result: Result, steps: Steps, measured: Steps, selections: Sequence[Selection]) -> PerformanceMetrics:
-    covers = measured.column("covers")
-    seconds = measured.column("seconds")
-    timed = np.isfinite(seconds)
-    times = _chosen(seconds, timed)
-    time = time_of(measured)
-    step = terms.step_seconds(result.training_config, measured, result.provenance.timer)
-    mean = step.value if step else None
-    deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
-    rates = {name: term.value for name, term in terms.rates(result.training_config, measured).items()}
-    tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
-    tokens_per_step = _sum(measured.column("tokens") * covers)
-    from_times = mean is not None and (tokens_per_step is not None or (tokens is None and per_gpu is None))
-    return PerformanceMetrics(
-        total_steps=int(steps.column("covers").sum()),
-        total_time_seconds=time_of(steps),
-        measured_steps=int(covers.sum()),
-        measured_time_seconds=time,
-        warmup_steps_dropped=sum(selection.dropped_steps for selection in selections),
-        excluded_steps=sum(selection.excluded_steps for selection in selections),
-        avg_step_time_seconds=mean,
-        median_step_time_seconds=median(times) if len(times) else None,
-        min_step_time_seconds=float(times.min()) if len(times) else None,
-        max_step_time_seconds=float(times.max()) if len(times) else None,
-        std_step_time_seconds=deviation,
-        cv_step_time=deviation / mean if deviation is not None and mean else None,
-        steps_per_second=1 / mean if mean else None,
-        tokens_per_second=tokens,
-        tokens_per_second_per_gpu=per_gpu,
-        samples_per_second=samples,
-        samples_per_second_per_gpu=rates.get("samples_per_second_per_gpu"),
-        tokens_per_step=tokens_per_step / float(covers.sum()) if tokens_per_step else None,
-        basis="step_times" if from_times else "reported_rates" if tokens or samples or per_gpu else None,
-        reported=_reported(result.performance_metrics.reported, measured if len(measured) else steps),
+def terms_of(result: Result) -> dict[str, dict[str, Term]]:
+    """Return every figure of the steps with its formula and numbers: section of the result → field → term."""
+    return _terms(result, *measured_of(result)) if len(result.steps) else {}
+
+
+def _terms(
+    result: Result, steps: Steps, selections: Sequence[Selection], measured: Steps
+) -> dict[str, dict[str, Term]]:
+    loss = terms.final_loss(result.steps)
+    return {
+        "performance_metrics": terms.performance(
+            result.training_config,
+            steps,
+            measured,
+            timer=result.provenance.timer,
+            dropped=sum(selection.dropped_steps for selection in selections),
+            excluded=sum(selection.excluded_steps for selection in selections),
+        ),
+        "memory_metrics": terms.memory(steps, measured),
+        "power_metrics": terms.power(measured),
+        "reported": terms.reported(measured if len(measured) else steps),
+        "runs": {} if loss is None else {"final_loss": loss},
+    }
+
+
+def _performance(result: Result, found: dict[str, dict[str, Term]]) -> PerformanceMetrics:
+    values = _values(found["performance_metrics"])
+    rated = not values.keys().isdisjoint(("tokens_per_second", "tokens_per_second_per_gpu"))
+    from_times = "avg_step_time_seconds" in values and ("tokens_per_step" in values or not rated)
+    reported = result.performance_metrics.reported.model_copy(update=_values(found["reported"]))
+    return PerformanceMetrics.model_validate(
+        {
+            **values,
+            "basis": "step_times"
+            if from_times
+            else "reported_rates"
+            if rated or "samples_per_second" in values
+            else None,
+            "reported": reported,
+        }
     )
+
+
+def _values(found: dict[str, Term]) -> dict[str, float]:
+    return {name: term.value for name, term in found.items()}
 
 
 def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
@@ -389,36 +398,12 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
     return known.model_copy(update={"total_steps": performance.total_steps, "measured_steps": 0})
 
 
-def _reported(known: Reported, measured: Steps) -> Reported:
-    """Return the framework's own figures: rates combined over the measured rows, and values printed once per run."""
-    printed = {
-        "tokens_per_second": combined_rate(measured, "reported_tokens_per_second"),
-        "tokens_per_second_per_gpu": combined_rate(measured, "reported_tokens_per_second_per_gpu"),
-        "samples_per_second": combined_rate(measured, "reported_samples_per_second"),
-        "tflops_per_gpu": combined_rate(measured, "reported_tflops_per_gpu"),
-        "mfu": combined_rate(measured, "reported_mfu"),
-    }
-    return known.model_copy(update={name: value for name, value in printed.items() if value is not None})
-
-
-def _memory(steps: Steps, measured: Steps, said: MemoryMetrics | None) -> MemoryMetrics | None:
-    """Return the average over measured rows and the peak over all rows (the first step may hold it), by kind.
-
-    said: figures that were stated once for the run; they stay for every kind of which no row tells anything.
-    """
+def _memory(found: dict[str, Term], said: MemoryMetrics | None) -> MemoryMetrics | None:
+    """Return the figures of the rows. said: of the whole run; they stay for every kind of which no row tells."""
     figures: dict[str, float | None] = dict(said) if said else {}
-    for kind, columns in {
-        "memory_allocated": ("memory_allocated_bytes", "memory_allocated_peak_bytes"),
-        "memory_reserved": ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
-        "memory_device_used": ("memory_device_used_bytes", "memory_device_used_peak_bytes"),
-    }.items():
-        if not any(map(steps.has, columns)):
-            continue
-        in_use = measured.column(columns[0])
-        in_use = _chosen(in_use, np.isfinite(in_use))
-        figures[f"avg_{kind}_gb"] = float(in_use.mean()) / GB if len(in_use) else None
-        peak = max(float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in columns)
-        figures[f"peak_{kind}_gb"] = peak / GB if np.isfinite(peak) else None
+    for name in found:
+        kind = name.partition("_")[2]
+        figures |= {key: found[key].value if key in found else None for key in (f"avg_{kind}", f"peak_{kind}")}
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
 
 
@@ -430,16 +415,6 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
         known = [value for value in said if value is not None]
         pooled[name] = None if not known else max(known) if name.startswith("peak_") else sum(known) / len(known)
     return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
-
-
-def _power(measured: Steps) -> PowerMetrics | None:
-    power = combined_rate(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
-    energy = _sum(measured.column("energy_joules_per_gpu") * measured.column("covers"))
-    if energy is None and power is not None and (time := time_of(measured)):
-        energy = power * time
-    if power is None and energy is None:
-        return None
-    return PowerMetrics(avg_power_watts_per_gpu=power, energy_joules_per_gpu=energy)
 
 
 def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:

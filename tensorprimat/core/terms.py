@@ -1,21 +1,25 @@
-"""Rates and times of measured steps, each with the formula and the numbers that it was computed from.
+"""Figures of measured steps, each with the formula and the numbers that it was computed from.
 
 `summary` takes their values, `--explain` prints their terms: the same computation for both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tensorprimat.core.records import TrainingConfig
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.units import GB
 
 RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
 )
+FEW_LINES = 5  # are named one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,185 @@ class Term:
     """In symbols: Σ tokens / Σ seconds."""
     put_in: str
     """The formula with its numbers."""
+
+
+def performance(
+    config: TrainingConfig, steps: Steps, measured: Steps, *, timer: str | None, dropped: int, excluded: int
+) -> dict[str, Term]:
+    """Return the figures of PerformanceMetrics that the rows tell, by field.
+
+    steps: all rows; measured: those that are measured; timer: as for `step_seconds`; dropped, excluded: optimizer steps
+    left out as warm-up, and because something else lies inside them.
+    """
+    count = int(measured.column("covers").sum())
+    work = total(measured.column("tokens") * measured.column("covers"))
+    found: dict[str, Term | None] = {
+        "measured_steps": Term(
+            value=count,
+            formula="Σ steps covered, over the measured rows",
+            put_in=f"{len(measured)} rows, {count} steps",
+        ),
+        "tokens_per_step": Term(
+            value=work / count, formula="Σ tokens / steps", put_in=f"{work:,.0f} tokens / {count} steps"
+        )
+        if work
+        else None,
+        "warmup_steps_dropped": Term(
+            value=dropped,
+            formula="Σ steps covered, over the rows before the measured ones",
+            put_in=f"{dropped} steps, as the step times show it" + _declared(config),
+        ),
+        "excluded_steps": Term(
+            value=excluded,
+            formula="Σ steps covered, over the rows after warm-up with a validation or a checkpoint inside",
+            put_in=f"{excluded} steps; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
+        ),
+        **_totals(steps),
+        **_over_times(config, measured, timer),
+        **rates(config, measured),
+    }
+    return {name: term for name, term in found.items() if term is not None}
+
+
+def _totals(steps: Steps) -> dict[str, Term | None]:
+    """Sums over all rows, warm-up and interrupted ones included."""
+    time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
+    return {
+        "total_steps": Term(
+            value=int(steps.column("covers").sum()),
+            formula="Σ steps covered, over all rows",
+            put_in=_rows(steps, np.ones(len(steps), np.bool_)),
+        ),
+        "total_time_seconds": Term(
+            value=time,
+            formula="Σ seconds × steps covered, over all rows with a time",
+            put_in=_rows(steps, timed),
+        )
+        if time is not None
+        else None,
+    }
+
+
+def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
+    """Statistics of the step times of the measured rows."""
+    mean, time = step_seconds(config, measured, timer), time_of(measured)
+    seconds = measured.column("seconds")
+    times = _of(seconds, np.isfinite(seconds))
+    if mean is None or time is None:
+        return {"measured_time_seconds": None}
+    deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
+    spread = f"{len(times)} rows"
+    return {
+        "measured_time_seconds": Term(
+            value=time,
+            formula="Σ seconds × steps covered, over the measured rows",
+            put_in=f"{time:,.6g} s, {spread}",
+        ),
+        "avg_step_time_seconds": mean,
+        "steps_per_second": Term(
+            value=1 / mean.value, formula="1 / avg_step_time_seconds", put_in=f"1 / {mean.value:.6g} s"
+        ),
+        **{
+            f"{name}_step_time_seconds": _picked(config, measured, timer, value, f"the {word} step time, by rows")
+            for name, word, value in (
+                ("median", "middle", median(times)),
+                ("min", "shortest", float(times.min())),
+                ("max", "longest", float(times.max())),
+            )
+        },
+        **(
+            {}
+            if deviation is None
+            else {
+                "std_step_time_seconds": Term(
+                    value=deviation,
+                    formula="standard deviation of the measured rows' step times (n − 1)",
+                    put_in=spread,
+                ),
+                "cv_step_time": Term(
+                    value=deviation / mean.value,
+                    formula="std_step_time_seconds / avg_step_time_seconds",
+                    put_in=f"{deviation:.6g} s / {mean.value:.6g} s",
+                ),
+            }
+        ),
+    }
+
+
+def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
+    """A step time that one row has, or of the median of an even number of rows nearly."""
+    row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
+    put_in = f"{value:.6g} s, {_place(measured, row)}"
+    if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
+        put_in += f": {made.put_in}"
+    return Term(value=value, formula=f"{formula} of the measured ones", put_in=put_in)
+
+
+def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
+    """Return the average over measured rows and the peak over all rows (the first step may hold it), by kind."""
+    found = {}
+    for kind in ("allocated", "reserved", "device_used"):
+        used, peaks = f"memory_{kind}_bytes", f"memory_{kind}_peak_bytes"
+        in_use = measured.column(used)
+        in_use = _of(in_use, np.isfinite(in_use))
+        if len(in_use):
+            found[f"avg_memory_{kind}_gb"] = Term(
+                value=float(in_use.mean()) / GB,
+                formula=f"mean of {used} over the measured rows / 10**9",
+                put_in=f"{in_use.mean():,.0f} bytes, mean of {len(in_use)} rows",
+            )
+        names = [name for name in (used, peaks) if steps.has(name)]
+        columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
+        if not columns or not np.isfinite(highest := max(columns.values())):
+            continue
+        name = max(columns, key=columns.__getitem__)
+        row = int(np.nanargmax(steps.column(name)))
+        found[f"peak_memory_{kind}_gb"] = Term(
+            value=highest / GB,
+            formula=f"largest of {', '.join(names)} / 10**9",
+            put_in=f"{highest:,.0f} bytes, {_place(steps, row)}",
+        )
+    return found
+
+
+def power(measured: Steps) -> dict[str, Term]:
+    """Return mean power and energy of a GPU over the measured rows."""
+    drawn = combined(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
+    joules, time = total(measured.column("energy_joules_per_gpu") * measured.column("covers")), time_of(measured)
+    found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
+    if joules is not None:
+        found["energy_joules_per_gpu"] = Term(
+            value=joules,
+            formula="Σ joules per step × steps covered, over the measured rows",
+            put_in=f"{joules:,.6g} J of {len(measured)} rows",
+        )
+    elif drawn is not None and time:
+        found["energy_joules_per_gpu"] = Term(
+            value=drawn.value * time,
+            formula="mean power × seconds of the measured rows",
+            put_in=f"{drawn.value:,.6g} W × {time:,.6g} s",
+        )
+    return found
+
+
+def reported(measured: Steps) -> dict[str, Term]:
+    """Return what the framework printed, combined over the measured rows, by field of Reported."""
+    names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
+    found = {name: combined(measured, f"reported_{name}") for name in names}
+    return {name: term for name, term in found.items() if term is not None}
+
+
+def final_loss(steps: Steps) -> Term | None:
+    """Return the loss of the last row that has one."""
+    known = np.flatnonzero(np.isfinite(steps.column("loss")))
+    if not len(known):
+        return None
+    value = float(steps.column("loss")[known[-1]])
+    return Term(
+        value=value,
+        formula="loss of the last row that has one, of all rows",
+        put_in=f"{value:.6g}, {_place(steps, int(known[-1]))}",
+    )
 
 
 def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
@@ -134,6 +317,31 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
 def shown(value: float) -> str:
     """A figure for a person: four digits, or one decimal from 100 on."""
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def lines_of(lines: Sequence[int] | np.ndarray) -> str:
+    """Return the lines of many rows in a few words; -1 is no line."""
+    known = np.asarray(lines)
+    known = np.unique(known[known > 0]) if len(known) <= FEW_LINES else known[known > 0]
+    if not len(known):
+        return "no lines"
+    if len(known) <= FEW_LINES:
+        return f"line{'s' * (len(known) > 1)} {', '.join(map(str, known.tolist()))}"
+    return f"{len(known)} lines from {known.min()} to {known.max()}"
+
+
+def _declared(config: TrainingConfig) -> str:
+    return "" if config.warmup_steps is None else f"; declared: {config.warmup_steps}"
+
+
+def _rows(steps: Steps, wanted: np.ndarray) -> str:
+    return f"{int(wanted.sum())} of {len(steps)} rows, {lines_of(_of(steps.column('line'), wanted))}"
+
+
+def _place(steps: Steps, row: int) -> str:
+    """`step 7, line 12`."""
+    line = int(steps.column("line")[row])
+    return f"step {int(steps.column('index')[row])}" + (f", line {line}" if line > 0 else "")
 
 
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
