@@ -15,6 +15,10 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
+from tensorprimat.cli.explaining import explain
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise, terms_of
 from tensorprimat.logs import paths
 from tensorprimat.logs.format import Given
 from tensorprimat.session.extract import Extracted, joined
@@ -242,6 +246,56 @@ def test_explain_tells_what_counts_and_what_the_framework_reported_rest_on(
     assert "reported_tokens_per_second_per_gpu of 19 rows" in reported
     assert "tflops_per_gpu is unknown" in explained("tflops_per_gpu")
     assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
+
+
+@pytest.mark.parametrize("section", ["performance_metrics", "memory_metrics", "power_metrics", "reported"])
+def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(section: str) -> None:
+    rows = 12
+    result = summarise(
+        Result(
+            platform="nvd",
+            gpu_info=GpuInfo(),
+            model=Model(),
+            training_config=TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=2),
+            performance_metrics=PerformanceMetrics(),
+            steps=Steps.of(
+                Step(
+                    index=row,
+                    line=10 + row,
+                    seconds=1 + row % 3 / 100,
+                    memory_allocated_bytes=10.0**9 * row,
+                    memory_reserved_peak_bytes=2.0**30 * row,
+                    power_watts_per_gpu=500.0 + row,
+                    reported_tflops_per_gpu=400.0 + row,
+                    loss=9.0 - row / 10,
+                )
+                for row in range(1, rows + 1)
+            ),
+        )
+    )
+    performance = result.performance_metrics
+    figures = performance.reported if section == "reported" else getattr(result, section)
+    known = {name: value for name, value in figures if isinstance(value, float | int)}
+    assert known
+    for name, value in known.items():
+        term = terms_of(result)[section][name]
+        assert term.value == value, name
+        said = explain(result, f"reported.{name}" if section == "reported" else name)
+        assert f"  = {term.formula}\n  = {term.put_in}" in said
+
+
+def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
+    primus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert extract(primus, "--json", "--num-gpus", "4") == 0
+    cited = json.loads(capsys.readouterr().out)["provenance"]["citations"]
+    assert cited["sequence_length"] == "primus.log:1"
+    assert cited["global_batch_size"] == "primus.log:2"
+    assert "num_gpus" not in cited  # a flag says it
+    with primus.open() as text:
+        monkeypatch.setattr("sys.stdin", text)
+        assert extract("-", "--explain", "sequence_length") == 0
+    assert capsys.readouterr().out == "sequence_length = 8192\n  standard input:1\n"
 
 
 @pytest.mark.parametrize("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])

@@ -149,6 +149,9 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
         if path != STDIN and known not in (None, "result"):
             found = citations.stating(Log(Path(path)), named(str(known)), result.provenance.segment, record, field)
             shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
+    cited = result.provenance.citations.get(f"model.{field}" if record == "model" else field)
+    if len(shown) == 1 and cited:
+        shown.append(f"  {one_line(cited)}")
     if len(shown) == 1:
         shown.append("  no line states it: it follows from other settings")
     return "\n".join(shown)

@@ -335,6 +335,8 @@ class Provenance(Record):
     """How many times a verdict could have been read while runs were appended, the last one included."""
     profiled: bool = False
     """A profiler slowed this run down: it never enters a comparison."""
+    citations: dict[str, str] = Field(default_factory=dict)
+    """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
     assumed: dict[str, str] = Field(default_factory=dict)
     """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
 

@@ -21,12 +21,18 @@ __all__ = ["FLAGS", "FORMATS", "STDIN", "Detection", "Format", "Given", "Log", "
 
 
 def read(
-    path: str | Path, *, given: Given | None = None, format: str | None = None, segment: int | None = None
+    path: str | Path,
+    *,
+    given: Given | None = None,
+    format: str | None = None,
+    segment: int | None = None,
+    cited: bool = False,
 ) -> Result:
     """One log (or standard input, `-`) as a Result with every figure computed.
 
     given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted;
-    segment: number of the one training to read, of a log that holds several.
+    segment: number of the one training to read, of a log that holds several; cited: name the lines that state settings
+    in provenance.citations.
     Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported,
     ContradictionError where its own clock contradicts them, InputError for what cannot be read at all, UsageError for
     an unknown format.
@@ -34,16 +40,18 @@ def read(
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
-        result = stated.amended(joining.join(log, chosen, warnings, segment), given or Given())
+        result = stated.amended(joining.join(log, chosen, warnings, segment, cited=cited), given or Given())
         return _with_something(log, chosen, [result])[0]
 
 
-def read_each(path: str | Path, *, given: Given | None = None, format: str | None = None) -> list[Result]:
+def read_each(
+    path: str | Path, *, given: Given | None = None, format: str | None = None, cited: bool = False
+) -> list[Result]:
     """As `read`, one Result for every training in the log that can be measured."""
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
-        results = joining.join_each(log, chosen, warnings)
+        results = joining.join_each(log, chosen, warnings, cited=cited)
         return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
 
 
@@ -62,7 +70,16 @@ def _with_something(log: Log, format: Format, results: list[Result]) -> list[Res
     telling = [result for result in results if joining.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
-    return [auditing.audited(result, log.name) for result in telling]
+    return [auditing.audited(_without_overridden(result), log.name) for result in telling]
+
+
+def _without_overridden(result: Result) -> Result:
+    """Return the result without citations of settings that a flag has replaced."""
+    said, assumed = result.provenance.citations, result.provenance.assumed
+    left = {field: line for field, line in said.items() if {field, field.removeprefix("model.")}.isdisjoint(assumed)}
+    if len(left) == len(said):
+        return result
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"citations": left})})
 
 
 def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:

@@ -3,6 +3,8 @@
 Nothing is searched for by name. The reader reads less and less of the lines that it had, and the line whose presence
 makes the difference is the one that states the fact; so a citation holds for every format and never names a line that
 only looks like it. A value that two lines make together (nodes × devices) has two.
+`of_settings` looks for all settings at once and gives up early: it is for every log that is read, `stating` for one
+setting that somebody asks about.
 """
 
 from __future__ import annotations
@@ -21,6 +23,11 @@ from tensorprimat.logs.text import Log, Part, lines_of
 
 ROWS_KEPT = 200  # lines from the first row on: enough for a reader to tell its format and work
 LINES_BEHIND = 20_000  # searched behind the first row, where the lines before it do not state the fact
+ROWS_BESIDE = 5  # as many tell a reader its format, beside the few lines that `of_settings` reads at a time
+CHUNK_LINES = 64
+END_OF_TEXT = 2**62
+MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for when somebody asks
+RECORDS = ("training_config", "gpu_info", "model")
 SHOWN_CHARACTERS = 100  # of a line, from a little before the value on
 
 
@@ -49,6 +56,66 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
     return [(line, _excerpt(text, value)) for line, text in map(lines.text_of, _needed(lines, says))]
 
 
+def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str, int]:
+    """Return field → the first line that states it by itself, of the settings of one training; a model's as model.NAME.
+
+    Settings that several lines make together are left out, and all of a log whose header is long or packed far inside.
+    """
+    if log.is_folder or log.is_binary:
+        return {}
+    wanted = {(record, field): value for record in RECORDS for field, value in _facts(segment.reading, record).items()}
+    rows = segment.reading.steps.column("line")
+    first_row = int(rows[rows > 0].min(initial=2**62))
+    start = segment.parts[0].start if segment.parts else 0
+    if first_row == 2**62 or not wanted or (start and not files.is_plain(log.path)):
+        return {}
+    lines = _Lines.of(log, segment, behind=ROWS_BESIDE, most_bytes=MOST_HEADER_BYTES)
+    if lines.first_row == len(lines):
+        return {}
+    kept = lines.between(lines.first_row, min(len(lines), lines.first_row + ROWS_BESIDE))
+
+    def known(begin: int, end: int) -> set[tuple[str, str]]:
+        reading = format.read(replace(log, parts=(*lines.between(begin, end), *kept)))
+        if not isinstance(reading, Reading):
+            return set()
+        return {key for key, value in wanted.items() if getattr(reading, key[0]).get(key[1]) == value}
+
+    from_rows = known(0, 0)
+    found = dict.fromkeys(from_rows, lines.first_row)
+    for begin in range(0, lines.first_row, CHUNK_LINES):
+        end = min(begin + CHUNK_LINES, lines.first_row)
+        if told := known(begin, end) - found.keys():
+            _place(told, begin, end, known, found)
+        if len(found) == len(wanted):
+            break
+    at_line = sorted((at, record, field) for (record, field), at in found.items())
+    return {f"model.{field}" if record == "model" else field: int(lines.number[at]) for at, record, field in at_line}
+
+
+def _facts(reading: Reading, record: str) -> dict[str, object]:
+    said: dict[str, object] = getattr(reading, record)
+    return {name: value for name, value in said.items() if value is not None and value != {}}
+
+
+def _place(
+    told: set[tuple[str, str]],
+    begin: int,
+    end: int,
+    known: Callable[[int, int], set[tuple[str, str]]],
+    found: dict[tuple[str, str], int],
+) -> None:
+    """Find the line of each setting that the lines from `begin` to before `end` tell; of those that one line tells."""
+    if end - begin == 1:
+        found.update(dict.fromkeys(told - found.keys(), begin))
+        return
+    middle = (begin + end) // 2
+    first = told & known(begin, middle)
+    if first:
+        _place(first, begin, middle, known, found)
+    if (rest := told - first) and (second := rest & known(middle, end)):
+        _place(second, middle, end, known, found)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Lines:
     """The lines of one training that are looked through: number and place of each; columns of shape (lines,)."""
@@ -61,22 +128,26 @@ class _Lines:
     """Position of the first row."""
 
     @classmethod
-    def of(cls, log: Log, segment: segments.Segment) -> _Lines:
+    def of(
+        cls, log: Log, segment: segments.Segment, *, behind: int = LINES_BEHIND, most_bytes: int = END_OF_TEXT
+    ) -> _Lines:
+        """The lines of a training up to `behind` the first row, of no more than about `most_bytes`."""
         rows = segment.reading.steps.column("line")
         first_row = int(rows.min()) if len(rows) else -1
         numbers: list[np.ndarray] = []
         starts: list[np.ndarray] = []
         stops: list[np.ndarray] = []
-        for part in segment.parts or (Part(1, 0, files.offsets_of_lines(log.path, [])[-1]),):
+        size = min(most_bytes // 4, files.BLOCK_BYTES)
+        for part in segment.parts or (Part(1, 0, END_OF_TEXT),):
             at, number = part.start, part.first_line
-            for block in files.blocks_between(log.path, part.start, part.stop):
+            for block in files.blocks_between(log.path, part.start, part.stop, size):
                 ends = np.flatnonzero(files.line_ends(block)) + 1
                 ends = ends if len(ends) and ends[-1] == len(block) else np.append(ends, len(block))
                 numbers.append(number + np.arange(len(ends)))
                 starts.append(at + np.concatenate([[0], ends[:-1]]))
                 stops.append(at + ends)
                 at, number = at + len(block), number + files.count_line_ends(block)
-                if 0 <= first_row < number - LINES_BEHIND:
+                if 0 <= first_row < number - behind or at - part.start > most_bytes:
                     break
         all_numbers = np.concatenate(numbers)
         is_first = np.flatnonzero(all_numbers == first_row)

@@ -24,7 +24,7 @@ from tensorprimat.core.records import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import segments
+from tensorprimat.logs import citations, segments
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -32,32 +32,34 @@ from tensorprimat.logs.text import Log
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 
 
-def join(log: Log, format: Format, warnings: list[str], segment: int | None = None) -> Result:
+def join(log: Log, format: Format, warnings: list[str], segment: int | None = None, *, cited: bool = False) -> Result:
     """Read one log with one format. warnings: what is known beforehand.
 
-    segment: the only training of the log that is wanted. A result record (the tool's own file) comes back as it is,
-    with these warnings. Raises InputError for a segment that the log does not have.
+    segment: the only training of the log that is wanted; cited: name the lines that state settings. A result record
+    (the tool's own file) comes back as it is, with these warnings. Raises InputError for a segment that the log does
+    not have.
     """
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
         return found.model_copy(update={"warnings": (*found.warnings, *warnings)})
-    return _result(log, format, warnings, _Choice(found, segment), digest)
+    return _result(log, format, warnings, _Choice(found, segment, cited), digest)
 
 
-def join_each(log: Log, format: Format, warnings: list[str]) -> list[Result]:
+def join_each(log: Log, format: Format, warnings: list[str], *, cited: bool = False) -> list[Result]:
     """As `join`, one result for every training in the log."""
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
         return [found.model_copy(update={"warnings": (*found.warnings, *warnings)})]
     numbers = [None] if len(found) == 1 else [segment.number for segment in found]
-    return [_result(log, format, warnings, _Choice(found, number), digest) for number in numbers]
+    return [_result(log, format, warnings, _Choice(found, number, cited), digest) for number in numbers]
 
 
 class _Choice(NamedTuple):
     found: list[Segment]
     number: int | None
+    cited: bool
 
 
 def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, digest: _Digest) -> Result:
@@ -95,6 +97,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
                 sources=(_source(log, format, digest),),
                 segments=said.segments,
                 segment=choice.number,
+                citations=_citations(log, format, measured[0]) if choice.cited else {},
                 host=said.host,
                 tool_version=__version__,
                 assumed=dict(said.assumed),
@@ -104,6 +107,11 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             evidence=said.evidence,
         )
     )
+
+
+def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
+    name = log.called or log.path.name
+    return {field: f"{name}:{line}" for field, line in citations.of_settings(log, format, segment).items()}
 
 
 def says_anything(result: Result) -> bool:

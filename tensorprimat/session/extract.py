@@ -54,9 +54,9 @@ def read_each(
         try:
             given = given_for(stated, path)
             if segment == EACH:
-                results = logs.read_each(path, given=given, format=format)
+                results = logs.read_each(path, given=given, format=format, cited=True)
             else:
-                results = [logs.read(path, given=given, format=format, segment=segment)]
+                results = [logs.read(path, given=given, format=format, segment=segment, cited=True)]
             if path != logs.STDIN:
                 parts = paths_of_logs.parts_of(path)
                 results = [paths_of_logs.with_facts(result, parts) for result in results]
