@@ -185,7 +185,7 @@ def test_a_package_without_the_recipe_is_refused():
         (LAPTOP, {}, "--engine bridge needs an NVIDIA GPU, and this is a CPU machine"),
         (H100, {"preset": "tiny"}, "--preset tiny: Megatron-Bridge's recipes are of the real models"),
         (H100, {"precision": "fp32"}, "--precision fp32: Megatron-Bridge trains in bf16, fp8, fp16"),
-        (H100, {"num_nodes": 2}, "--num-nodes 2: the bridge engine trains on one node"),
+        (H100, {"num_nodes": 2}, "2 nodes: the bridge engine trains on one; try --engine nemo"),
     ],
 )
 def test_what_it_cannot_run_is_refused_in_one_line(machine, said, complaint, tmp_path):

@@ -79,7 +79,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones():
 def test_an_engine_that_lacks_its_packages_names_them_and_the_remedy(monkeypatch):
     monkeypatch.setattr(engines, "importable", lambda name: name == "torch")
     with pytest.raises(
-        UsageError, match="--engine torch needs lightning, transformers, not installed here; pip install"
+        UsageError, match="the torch engine needs lightning, transformers, not installed here; pip install"
     ):
         prepare.check_engine(ENGINES["torch"])
 

@@ -79,7 +79,7 @@ def test_a_dry_run_shows_the_configuration_and_trains_nothing(trained, capsys):
 def test_without_nemo_one_line_offers_the_torch_engine(tmp_path, capsys):
     assert main(["pretrain", "--output", str(tmp_path)], program="pretrain_llama.py") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("pretrain_llama.py: --engine nemo needs nemo.collections.llm, nemo_run")
+    assert line.startswith("pretrain_llama.py: the nemo engine needs nemo.collections.llm, nemo_run")
     assert "--engine torch" in line
     assert nemo.unavailable() == "NeMo is not installed"
 

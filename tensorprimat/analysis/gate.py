@@ -163,7 +163,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
     half = log.half_width(stats.level_of_look(assumed.confidence, look))
     further = still_to_drift(meeting)
     if further and log.log - half - further < least <= log.log + half + further:
-        sentence = "step time keeps drifting; longer runs (--steps N) would decide"
+        sentence = "step time keeps drifting; longer runs (benchmark.py --steps N) would decide"
     elif log.log + log.half_width(stats.level_of_look(to_fail, look)) < least:
         status, sentence = "fail", f"a slowdown of more than {100 * limit:g} % is shown"
     elif log.log - half >= least:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import fraction
 from tensorprimat.core.errors import UsageError
 from tensorprimat.reports.safe_text import one_line
@@ -45,15 +47,21 @@ def command(
         str | None, typer.Option(metavar="PERCENT", help="Assume that machines scatter by this much.")
     ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
-    model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Model of old files that do not say which.")
-    ] = None,
+    model_name: facts.ModelName = None,
+    gpu: facts.Gpu = None,
+    num_gpus: facts.NumGpus = None,
+    preset: facts.Preset = None,
+    shape: facts.Shape = None,
+    precision: facts.Precision = None,
+    sequence_length: facts.SequenceLength = None,
+    global_batch_size: facts.GlobalBatchSize = None,
 ) -> int:
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.
 
     A check fails only if the loss of speed is shown to be beyond the limit, and passes only if it is shown to be within
     it; otherwise it is undecided, and the output says how many runs would decide. Two runs on each side are the least;
-    single runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level.
+    single runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level. State a fact
+    that a file lacks by its flag, for one side as baseline=VALUE or candidate=VALUE; the output lists what was stated.
 
     \b
     Examples:
@@ -69,6 +77,7 @@ def command(
     """
     from tensorprimat.analysis.gate import Limits, gate
     from tensorprimat.analysis.ratios import Assumptions
+    from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all
     from tensorprimat.reports.gate import render
 
@@ -82,11 +91,28 @@ def command(
         host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
         confidence=fraction("--confidence", confidence),
     ).checked()
-    bases, problems = load_all(baseline, model_name=model_name)
-    candidates, more_problems = load_all(candidate, model_name=model_name)
+    stated = facts.statements(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        preset=preset,
+        shape=shape,
+        precision=precision,
+        sequence_length=sequence_length,
+        global_batch_size=global_batch_size,
+        model_name=model_name,
+    )
+    bases, problems = load_all(baseline)
+    candidates, more_problems = load_all(candidate)
     for problem in (*problems, *more_problems):
         print(one_line(problem), file=sys.stderr)
-    report = gate(bases, candidates, limits, assumed, lowest=_level(accept))
+    named = [replace(item, side="baseline") for item in bases] + [
+        replace(item, side="candidate") for item in candidates
+    ]
+    loaded = laid_over(named, stated)
+    report = gate(loaded[: len(bases)], loaded[len(bases) :], limits, assumed, lowest=_level(accept))
+    if stated:
+        note = f"stated by flag, not read: {', '.join(one.flag for one in stated)}."
+        report = replace(report, notes=(*report.notes, note))
     print(render(report, confidence=assumed.confidence), end="")
     return EXIT_CODES[report.status]
 

@@ -115,7 +115,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.precision not in PRECISIONS:
         raise UsageError(f"--precision {spec.precision}: Megatron-Bridge trains in {', '.join(PRECISIONS)}")
     if spec.num_nodes > 1:
-        raise UsageError(f"--num-nodes {spec.num_nodes}: the bridge engine trains on one node; try --engine nemo")
+        raise UsageError(f"{spec.num_nodes} nodes: the bridge engine trains on one; try --engine nemo")
 
 
 def recipe_name(model: str, offered: Sequence[str]) -> str:

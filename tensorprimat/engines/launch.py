@@ -187,9 +187,10 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
         remedies = endings.memory_remedies(spec)
         return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}{kept}")
     if code == -signal.SIGKILL:
+        tiny = " or --preset tiny" if spec.engine == "torch" else ""
         return RunError(
             "the training process was killed (SIGKILL): by hand, or by the system because memory ran out; "
-            f"see dmesg, and try a smaller --micro-batch-size or --preset tiny{kept}"
+            f"see dmesg, and try a smaller --micro-batch-size{tiny}{kept}"
         )
     if code < 0:
         return RunError(f"the training process died of {signal.Signals(-code).name}: {last}{kept}")

@@ -160,7 +160,7 @@ def least_memory_bytes(spec: RunSpec) -> float:
 def check_engine(engine: Engine) -> None:
     """Raise UsageError where the engine cannot be imported."""
     if missing := engine.missing_packages():
-        raise UsageError(f"--engine {engine.name} needs {', '.join(missing)}, not installed here; {engine.install}")
+        raise UsageError(f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {engine.install}")
 
 
 def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
@@ -196,8 +196,8 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     needed = least_memory_bytes(spec) / GB
     if needed > memory:
         raise UsageError(
-            f"--preset {spec.preset}: {models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on "
-            f"each of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
+            f"{models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on each "
+            f"of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
             f"{memory:,.0f} GB; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
         )
 
