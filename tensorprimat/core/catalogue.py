@@ -364,16 +364,24 @@ class MlperfBenchmark:
     """One task of MLPerf Training: what its evaluation has to reach, and which parameters train."""
 
     name: str
+    runs: int
+    """How many a submission needs."""
     target: float
     of: str
     """What the target is a value of: log perplexity, evaluation loss."""
     peft: str
     source: str
     date: date
+    sequence_length: int | None = None
+    """Where the task fixes it and logs do not state it."""
 
 
 @cache
+def mlperf_benchmarks() -> tuple[MlperfBenchmark, ...]:
+    """Return the rules of every language-model benchmark of MLPerf Training."""
+    return tuple(MlperfBenchmark(**row) for row in _read("mlperf")["benchmark"])
+
+
 def mlperf_benchmark(name: str) -> MlperfBenchmark | None:
     """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
-    rows = (MlperfBenchmark(**row) for row in _read("mlperf")["benchmark"])
-    return next((row for row in rows if row.name == name), None)
+    return next((row for row in mlperf_benchmarks() if row.name == name), None)

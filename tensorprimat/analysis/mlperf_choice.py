@@ -1,0 +1,68 @@
+"""Choice of library entries by round, benchmark, GPU, count and submitter, or by a part of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.core import catalogue
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import Entry, Library
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Conditions on entries; None for no condition."""
+
+    round: str | None = None
+    benchmark: str | None = None
+    gpu: str | None = None
+    num_gpus: int | None = None
+    submitter: str | None = None
+
+
+def choose(library: Library, wanted: Choice) -> tuple[Entry, ...]:
+    """Return the entries that meet every condition. Raises UsageError, naming what exists, where none is left."""
+    left = library.entries
+    conditions: tuple[tuple[str, str, object], ...] = (
+        ("--round", "round", wanted.round and f"v{wanted.round.removeprefix('v')}"),
+        ("--benchmark", "benchmark", wanted.benchmark),
+        ("--gpu", "gpu", wanted.gpu),
+        ("--submitter", "submitter", wanted.submitter),
+        ("--gpus", "num_gpus", wanted.num_gpus),
+    )
+    for flag, name, value in conditions:
+        if value is None:
+            continue
+        if name == "gpu":
+            kept = of_gpu(left, str(value))
+        else:
+            kept = tuple(entry for entry in left if _same(getattr(entry, name), value))
+        if not kept:
+            there = sorted({getattr(entry, name) for entry in left} - {None})
+            raise UsageError(f"{flag} {value}: no such entry; there are {', '.join(map(str, there)) or 'none'}")
+        left = kept
+    return left
+
+
+def of_gpu(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
+    """Return the entries of a GPU by its catalogue name, or by the first word of it (H100 for H100 SXM)."""
+    device = catalogue.find_gpu(name)
+    exact = {name.casefold(), *([device.name.casefold()] if device else [])}
+    found = tuple(entry for entry in entries if (entry.gpu or "").casefold() in exact)
+    return found or tuple(
+        entry for entry in entries if (entry.gpu or "").casefold().split()[:1] == [name.casefold().strip()]
+    )
+
+
+def named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries whose names hold one of the given texts. Raises UsageError for a text that none holds."""
+    for name in names:
+        if not any(name.casefold() in entry.name.casefold() for entry in entries):
+            raise UsageError(f"{name}: no entry has this in its name; `tprimat mlperf list` prints all names")
+    wanted = [name.casefold() for name in names]
+    return tuple(entry for entry in entries if any(name in entry.name.casefold() for name in wanted))
+
+
+def _same(said: object, wanted: object) -> bool:
+    return str(said).casefold() == str(wanted).casefold()

@@ -1,0 +1,152 @@
+"""`tprimat mlperf`: import whole MLPerf Training rounds and list their results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.reports.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.core.mlperf_library import Entry, Library
+
+ACTIONS = ("import", "list", "show")
+
+
+def command(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="import, list or show.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="import: the round's folder; list, show: a part of entries' names."),
+    ] = None,
+    round: Annotated[str | None, typer.Option("--round", metavar="VERSION", help="The round, such as v5.1.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Library that import writes.")
+    ] = None,
+    library: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Library to ask, as import wrote it (default: the package's).")
+    ] = None,
+    benchmark: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this benchmark, such as llama31_8b.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, such as MI355X.")] = None,
+    gpus: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only entries with this number of GPUs.")] = None,
+    submitter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this submitter.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Read and list the results of MLPerf Training, with every run behind them.
+
+    The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
+    to train are scored by the rules of MLPerf: the fastest and the slowest run dropped, the rest averaged, one failed
+    run at most, the factor of scaling.json applied. Rates are derived from the logs and not verified by MLCommons.
+
+    \b
+    import   read a checkout of mlcommons/training_results_vX.Y into a library
+    list     one row per system and benchmark
+    show     everything about the entries whose name holds NAME, every run with its file and SHA-256
+
+    \b
+    Examples:
+      tprimat mlperf list --benchmark llama31_8b --gpus 8
+      tprimat mlperf show v5.1/AMD/MI355X
+      tprimat mlperf import training_results_v5.1 --round v5.1 --output mlperf_v5.1.jsonl
+      tprimat mlperf list --library mlperf_v5.1.jsonl --json
+
+    \b
+    Exit codes:
+      0  done
+      2  a flag is wrong, the folder is no round, or nothing matches
+    """
+    if action not in ACTIONS:
+        raise UsageError(f"no action {action!r}; actions: {', '.join(ACTIONS)}")
+    if action == "import":
+        return _import(names or [], round, output)
+    if output is not None:
+        raise UsageError(f"--output belongs to import; {action} prints, so redirect its output with >")
+    from tensorprimat.analysis.mlperf_choice import Choice, choose
+    from tensorprimat.core import mlperf_library
+
+    found = mlperf_library.load(library)
+    wanted = Choice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
+    return _ask(action, names or [], choose(found, wanted), as_json)
+
+
+def _ask(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> int:
+    from tensorprimat.analysis import mlperf_choice
+    from tensorprimat.reports import mlperf as report
+
+    if action == "list":
+        entries = mlperf_choice.named(chosen, names) if names else chosen
+        print(report.rows_json(entries) if as_json else report.listing(entries), end="")
+    else:
+        if not names:
+            raise UsageError("show: name an entry or a part of its name, as list prints it")
+        entries = mlperf_choice.named(chosen, names)
+        print(report.entries_json(entries) if as_json else report.details(entries), end="")
+    return 0
+
+
+def _import(names: list[str], round: str | None, output: Path | None) -> int:
+    from tensorprimat.core import mlperf_library
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.logs.mlperf_round import round_name
+    from tensorprimat.session import mlperf_import
+
+    if len(names) != 1:
+        raise UsageError(f"import: name one folder, not {len(names)}")
+    if round is None or output is None:
+        raise UsageError(f"import: {'--round' if round is None else '--output'} is missing")
+    try:
+        name = round_name(round)
+    except ValueError as error:
+        raise UsageError(f"--round {round}: {error}") from None
+    found = mlperf_import.find(Path(names[0]), name)
+    if not found.pairs:
+        raise InputError("no result of a language-model benchmark in it", path=names[0])
+    entries = list(_with_progress(mlperf_import.entries(found), len(found.pairs)))
+    library = mlperf_import.library(found, entries, round=name)
+    write_atomically(output, mlperf_library.dump(library))
+    _say(library, output)
+    return 0
+
+
+def _say(library: Library, output: Path) -> None:
+    from tensorprimat.analysis.mlperf_score import Scored
+
+    scored = [Scored(entry) for entry in library.entries]
+    runs = [run for entry in library.entries for run in entry.runs]
+    failed = sum(not run.succeeded for run in runs)
+    missing = sum(one.missing for one in scored)
+    for one in scored:
+        for note in (*one.entry.notes, *((f"no score: {one.reason}",) if one.reason else ())):
+            print(one_line(f"{one.entry.name}: {note}"), file=sys.stderr)
+    for source in library.sources:
+        for folder in source["empty"]:
+            print(one_line(f"{source['round']}/{folder}: no result_*.txt"), file=sys.stderr)
+        if others := source["not_read"]:
+            listed = ", ".join(f"{name} ({count})" for name, count in others.items())
+            print(one_line(f"Other benchmarks, not read: {sum(others.values())} files of {listed}."), file=sys.stderr)
+    without = sum(one.minutes is None for one in scored)
+    print(
+        f"{output}: {len(runs)} runs of {len(scored)} systems and benchmarks; {failed} failed, {missing} missing, "
+        f"{without} without a score."
+    )
+
+
+def _with_progress(entries: Iterable[Entry], total: int) -> Iterator[Entry]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tensorprimat.reports import harmless
+
+    screen = harmless.console(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("reading", total=total)
+        for entry in entries:
+            bar.update(task, advance=1)
+            yield entry

@@ -1,0 +1,197 @@
+"""Library of MLPerf Training results: facts of every run as the public rounds state them, one JSON line per entry.
+
+The package holds one (data/mlperf_library.jsonl); `tprimat mlperf import` writes another from a round's folder. Rates
+and scores are not stored: analysis/mlperf_score computes them from these facts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
+
+FORMAT = "tensorprimat-mlperf-library"
+VERSION = 1
+LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
+DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLCommons"
+"""What the usage rules of MLPerf ask of figures that it does not score: rate, tokens/s/GPU, MFU."""
+SUCCESS = "success"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One result file; None where its marks do not tell."""
+
+    file: str
+    sha256: str
+    status: str
+    """`success`, what run_stop says instead, or why there is no time to train."""
+    seconds: float | None = None
+    """From run_start to run_stop."""
+    training_seconds: float | None = None
+    """Of these, between block_start and block_stop, or all but evaluation where blocks are not marked."""
+    evaluation_seconds: float | None = None
+    samples: float | None = None
+    """Sequences trained on until the target was reached."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Return True if the run reached the quality target and its marks give the time."""
+        return self.status == SUCCESS and self.seconds is not None and self.seconds > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One system on one benchmark in one round; None for what submission and logs do not state."""
+
+    round: str
+    submitter: str
+    system: str
+    benchmark: str
+    division: str | None = None
+    availability: str | None = None
+    gpu: str | None = None
+    """A name of the catalogue where it has the device, else as the submission writes it."""
+    device_name: str | None = None
+    """As the submission writes it."""
+    num_gpus: int | None = None
+    num_nodes: int | None = None
+    framework: str | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str | None = None
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    scaling_factor: float | None = 1.0
+    """Of scaling.json; 1 without such a file, None where it has no number that can be one."""
+    runs: tuple[Run, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the entry's path: round/submitter/system/benchmark."""
+        return "/".join((self.round, self.submitter, self.system, self.benchmark))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """Entries with where they come from."""
+
+    entries: tuple[Entry, ...]
+    sources: tuple[Mapping[str, Any], ...] = ()
+    """Of each round: round, source, licence, not_read (benchmark → files)."""
+
+
+def dump(library: Library) -> str:
+    """Return the library as text: a line about the sources, then a line per entry."""
+    head = {"format": FORMAT, "version": VERSION, "sources": list(library.sources)}
+    return "".join(_line(line) + "\n" for line in (head, *map(_as_dict, library.entries)))
+
+
+def load(path: Path | None = None) -> Library:
+    """Return the library of a file, or the package's own. Raises InputError for a file that holds none."""
+    if path is None:
+        return bundled()
+    return parse(regular.text(path, most_bytes=LARGEST_BYTES), name=path)
+
+
+@cache
+def bundled() -> Library:
+    """Return the library of the package."""
+    place = files("tensorprimat") / "data" / "mlperf_library.jsonl"
+    return parse(place.read_text("utf-8"), name="mlperf_library.jsonl")
+
+
+def parse(text: str, *, name: Path | str) -> Library:
+    """Return the library that a text holds. Raises InputError with the line that cannot be read."""
+    lines = text.splitlines()
+    head = _document(lines[0] if lines else "", name, 1)
+    if head.get("format") != FORMAT:
+        raise InputError(
+            "no library of MLPerf results", path=name, remedy="tprimat mlperf import FOLDER --output FILE writes one"
+        )
+    if head.get("version") != VERSION:
+        raise InputError(f"version {head.get('version')!r} of the library, not {VERSION}", path=name)
+    entries = []
+    for number, line in enumerate(lines[1:], start=2):
+        document = _document(line, name, number)
+        try:
+            entries.append(_entry(document))
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise InputError(
+                f"no entry of a library ({type(error).__name__}: {error})", path=name, line=number
+            ) from error
+    return Library(entries=tuple(entries), sources=tuple(head.get("sources") or ()))
+
+
+def merged(libraries: Iterable[Library]) -> Library:
+    """Return one library of several, an entry of a later one in place of the same entry of an earlier one."""
+    entries: dict[str, Entry] = {}
+    sources: dict[str, Mapping[str, Any]] = {}
+    for library in libraries:
+        entries |= {entry.name: entry for entry in library.entries}
+        sources |= {str(source.get("round")): source for source in library.sources}
+    return Library(entries=tuple(entries[name] for name in sorted(entries)), sources=tuple(sources.values()))
+
+
+def _document(line: str, name: Path | str, number: int) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError("no JSON, so this is no library of MLPerf results", path=name, line=number) from error
+    if not isinstance(document, dict):
+        raise InputError("no JSON object, so this is no library of MLPerf results", path=name, line=number)
+    return document
+
+
+def _as_dict(entry: Entry) -> dict[str, Any]:
+    """Return the fields that are set; runs as columns, which are a third of the size of rows."""
+    document = {name: getattr(entry, name) for name in _FIELDS if getattr(entry, name) not in (None, {}, ())}
+    document["scaling_factor"] = entry.scaling_factor
+    document["runs"] = {name: [getattr(run, name) for run in entry.runs] for name in _COLUMNS}
+    return document
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    columns = document.pop("runs")
+    unknown = document.keys() - set(_FIELDS)
+    if unknown:
+        raise ValueError(f"unknown field {min(unknown)}")
+    for field_name, kinds in _KINDS.items():
+        if not isinstance(document.get(field_name), (*kinds, type(None))):
+            raise ValueError(f"{field_name} is {document[field_name]!r}")
+    rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
+    runs = tuple(Run(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
+    for run in runs:
+        if not all(isinstance(text, str) for text in (run.file, run.sha256, run.status)):
+            raise ValueError("file, sha256 and status of a run must be texts")
+        for value in (run.seconds, run.training_seconds, run.evaluation_seconds, run.samples):
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+                raise ValueError(f"{value!r} is no time or count")
+    document["notes"] = tuple(document.get("notes", ()))
+    return Entry(**document, runs=runs)
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("round", "submitter", "system", "benchmark", "gpu", "device_name", "framework"), (str,)),
+    **dict.fromkeys(("division", "availability", "precision"), (str,)),
+    **dict.fromkeys(("num_gpus", "num_nodes", "global_batch_size", "sequence_length"), (int,)),
+    **dict.fromkeys(("software", "parallelism"), (dict,)),
+    "scaling_factor": (int, float),
+    "notes": (list,),
+}
+_FIELDS = tuple(column.name for column in dataclasses.fields(Entry) if column.name != "runs")
+_COLUMNS = tuple(column.name for column in dataclasses.fields(Run))

@@ -1,0 +1,172 @@
+"""Tables and JSON of MLPerf Training results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.reports.safe_text import one_line
+
+_LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "tokens/s/GPU", "runs", "entry")
+_RIGHT = {"minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples"}
+
+
+def row(entry: Entry) -> dict[str, Any]:
+    """Return what `list --json` prints of one entry."""
+    scored = Scored(entry)
+    return {
+        "name": entry.name,
+        "round": entry.round,
+        "benchmark": entry.benchmark,
+        "submitter": entry.submitter,
+        "system": entry.system,
+        "division": entry.division,
+        "gpu": entry.gpu,
+        "num_gpus": entry.num_gpus,
+        "num_nodes": entry.num_nodes,
+        "runs": len(entry.runs),
+        "successes": len(scored.succeeded),
+        "minutes": _rounded(scored.minutes),
+        "no_score_because": scored.reason,
+        "scaling_factor": entry.scaling_factor,
+        "tokens_per_second_per_gpu": _rounded(scored.tokens_per_second_per_gpu),
+        "samples_per_second": _rounded(scored.samples_per_second),
+        "samples_to_target": _rounded(scored.samples),
+        "global_batch_size": entry.global_batch_size,
+        "sequence_length": scored.sequence_length,
+        "precision": entry.precision,
+        "derived": DERIVED.format(round=entry.round),
+        "notes": list(entry.notes),
+    }
+
+
+def rows_json(entries: Sequence[Entry]) -> str:
+    """Return the rows of `list --json`."""
+    return _json([row(entry) for entry in entries])
+
+
+def entries_json(entries: Sequence[Entry]) -> str:
+    """Return the rows of `show --json`: those of `list` with parallelism, software and every run."""
+    return _json([{**row(entry), **_details(entry)} for entry in entries])
+
+
+def listing(entries: Sequence[Entry]) -> str:
+    """Return a table with a line per entry, fastest first within a benchmark and number of GPUs."""
+    ordered = sorted((Scored(entry) for entry in entries), key=_order)
+    lines = [_list_row(scored) for scored in ordered]
+    notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
+    return table(_LIST_COLUMNS, lines) + "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
+
+
+def details(entries: Sequence[Entry]) -> str:
+    """Return everything about entries: the system, what the logs set, and a table of runs."""
+    return "\n".join(_detail(Scored(entry)) for entry in entries)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return plain columns; numbers stand right."""
+    widths = [max(len(line[at]) for line in (titles, *rows)) for at in range(len(titles))]
+    lines = []
+    for line in (titles, *rows):
+        cells = [
+            cell.rjust(width) if title in _RIGHT else cell.ljust(width)
+            for cell, width, title in zip(line, widths, titles, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _detail(scored: Scored) -> str:
+    entry = scored.entry
+    facts = {
+        "score": f"{scored.minutes:.3f} min" if scored.minutes is not None else f"none: {scored.reason}",
+        "scaling factor": "unknown" if entry.scaling_factor is None else f"{entry.scaling_factor:.6g}",
+        "GPUs": f"{_number(entry.num_gpus)} × {entry.device_name or 'unknown'} on {_number(entry.num_nodes)} node(s)",
+        "division": ", ".join(filter(None, (entry.division, entry.availability))) or "not stated",
+        "framework": entry.framework or "not stated",
+        "software": ", ".join(f"{name} {value}" for name, value in entry.software.items()) or "not stated",
+        "batch × sequence": f"{_number(entry.global_batch_size)} × {_number(scored.sequence_length)}",
+        "precision": entry.precision or "not stated",
+        "parallelism": ", ".join(f"{name} {size}" for name, size in entry.parallelism.items()) or "not stated",
+        "rate": _rate(scored),
+    }
+    width = max(map(len, facts))
+    lines = [one_line(entry.name), *(f"  {name:<{width}}  {one_line(value)}" for name, value in facts.items())]
+    lines += [f"  note: {one_line(note)}" for note in entry.notes]
+    runs = [
+        (
+            one_line(run.file.rsplit("/", 1)[-1]),
+            one_line(run.status) + ("" if run in scored.counted or not run.succeeded else ", dropped"),
+            _number(run.seconds, 1), _number(run.training_seconds, 1), _number(run.evaluation_seconds, 1),
+            _number(run.samples), run.sha256[:16],
+        )
+        for run in entry.runs
+    ]  # fmt: skip
+    titles = ("file", "status", "seconds", "training", "evaluation", "samples", "SHA-256")
+    return "\n".join(lines) + "\n" + table(titles, runs) + f"{_marks([entry])[0]}\n"
+
+
+def _rate(scored: Scored) -> str:
+    if scored.samples_per_second is None:
+        return "unknown: the logs do not mark samples and training time"
+    tokens = scored.tokens_per_second_per_gpu
+    return f"{scored.samples_per_second:.4g} samples/s" + (f", {tokens:,.0f} tokens/s/GPU" if tokens else "")
+
+
+def _details(entry: Entry) -> dict[str, Any]:
+    return {
+        "device_name": entry.device_name,
+        "availability": entry.availability,
+        "framework": entry.framework,
+        "software": dict(entry.software),
+        "parallelism": dict(entry.parallelism),
+        "each_run": [
+            {
+                "file": run.file, "sha256": run.sha256, "status": run.status, "seconds": run.seconds,
+                "training_seconds": run.training_seconds, "evaluation_seconds": run.evaluation_seconds,
+                "samples": run.samples,
+            }
+            for run in entry.runs
+        ],
+    }  # fmt: skip
+
+
+def _list_row(scored: Scored) -> tuple[str, ...]:
+    entry = scored.entry
+    return (
+        "–" if scored.minutes is None else f"{scored.minutes:.3f}",
+        _number(entry.num_gpus),
+        entry.gpu or "unknown",
+        entry.benchmark,
+        _number(entry.global_batch_size),
+        _number(scored.tokens_per_second_per_gpu),
+        f"{len(scored.succeeded)}/{max(scored.expected, len(entry.runs))}",
+        one_line("/".join((entry.round, entry.submitter, entry.system))),
+    )
+
+
+def _order(scored: Scored) -> tuple[Any, ...]:
+    entry = scored.entry
+    return entry.benchmark, entry.num_gpus or 0, scored.minutes is None, scored.minutes or 0.0, entry.name
+
+
+def _marks(entries: Sequence[Entry]) -> list[str]:
+    """Return the sentence about figures that MLPerf does not score, once for the rounds of the entries."""
+    rounds = ", ".join(sorted({entry.round for entry in entries}))
+    return [f"Rates, samples and their times: {DERIVED.format(round=rounds)}."]
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return six significant digits."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _json(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,247 @@
+"""Whole rounds of MLPerf Training: what is read, how it is scored, and what is said of what cannot be read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.cli import main
+from tensorprimat.core import mlperf_library
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import mlperf_round
+
+ROUNDS = Path(os.environ.get("MLPERF_ROUNDS", Path(__file__).parents[2] / "shared" / "mlperf"))
+"""Holds v4.1, v5.0 and v5.1, each a checkout of mlcommons/training_results_vX.Y."""
+
+START = 1_700_000_000_000
+SYSTEM = {
+    "submitter": "Here",
+    "division": "closed",
+    "status": "Available on-premise",
+    "number_of_nodes": "1",
+    "accelerators_per_node": "8",
+    "accelerator_model_name": "AMD Instinct MI355X",
+    "framework": "NeMo 2.3",
+    "other_software_stack": {"rocm": "7.0"},
+}
+
+
+def log(minutes: float, status: str | None = "success", samples: int = 36864, batch: int = 32) -> str:
+    """A run with three blocks, an evaluation of six seconds after each, and ten seconds of nothing."""
+    lines = []
+    now = START
+
+    def say(key, value=None, after=0.0, **metadata):
+        nonlocal now
+        now += round(after * 1000)
+        event = {"namespace": "", "time_ms": now, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+        lines.append(":::MLLOG " + json.dumps({**event, "metadata": {"file": "x.py", **metadata}}))
+
+    say("submission_benchmark", "llama31_8b")
+    say("global_batch_size", batch)
+    say("max_sequence_length", 8192)
+    say("init_stop")
+    say("run_start")
+    block = (minutes * 60 - 28) / 3
+    for done in (samples // 3, 2 * samples // 3, samples):
+        say("block_start", after=10 / 3, samples_count=12288)
+        say("tracked_stats", {"throughput": 30.0}, block, step=done)
+        say("block_stop", samples_count=done)
+        say("eval_start", samples_count=done)
+        say("eval_stop", after=6, samples_count=done)
+    if status is not None:
+        say("run_stop", samples_count=samples, status=status)
+    return "\n".join(lines) + "\n"
+
+
+def write(root: Path, logs: list[str], *, system=SYSTEM, scaling=None, benchmark="llama31_8b", name="box") -> Path:
+    folder = root / "Here" / "results" / name / benchmark
+    folder.mkdir(parents=True)
+    for number, text in enumerate(logs):
+        (folder / f"result_{number}.txt").write_text(text)
+    (root / "Here" / "systems").mkdir(exist_ok=True)
+    text = system if isinstance(system, str) else json.dumps(system)
+    (root / "Here" / "systems" / f"{name}.json").write_text(text)
+    if scaling is not None:
+        (folder / "scaling.json").write_text(scaling)
+    return root
+
+
+def scored(root: Path) -> Scored:
+    [pair] = mlperf_round.find(root, "v9.9").pairs
+    return Scored(mlperf_round.read(pair))
+
+
+TEN = [log(minutes) for minutes in range(90, 100)]
+
+
+def test_ten_runs_are_scored_without_the_fastest_and_the_slowest(tmp_path):
+    assert scored(write(tmp_path, TEN)).minutes == pytest.approx(94.5)
+
+
+def test_a_failed_run_is_the_slowest_so_that_nothing_more_is_dropped(tmp_path):
+    one = scored(write(tmp_path, [*TEN[:9], log(120, "aborted")]))
+    assert one.minutes == pytest.approx(sum(range(91, 99)) / 8)
+    assert one.entry.notes == ("result_9.txt: aborted; it counts as a failed run",)
+
+
+def test_two_failed_runs_leave_no_score_and_a_reason(tmp_path):
+    one = scored(write(tmp_path, [*TEN[:8], log(120, "aborted"), log(120, None)]))
+    assert (one.minutes, one.reason) == (None, "2 of 10 runs failed; one may")
+
+
+def test_a_missing_run_counts_as_a_failed_one(tmp_path):
+    one = scored(write(tmp_path, TEN[:9]))
+    assert (one.minutes, one.missing) == (pytest.approx(94.5), 1)  # 91 to 98
+
+
+def test_a_torn_log_has_no_time_and_counts_as_failed(tmp_path):
+    whole = TEN[0]
+    one = scored(write(tmp_path, [whole[: whole.rindex('"status"')], *TEN[1:]]))
+    assert len(one.succeeded) == 9
+    assert any("no run_stop" in note for note in one.entry.notes)
+    assert any("torn line" in note for note in one.entry.notes)
+
+
+def test_three_runs_are_scored_by_their_median_where_the_benchmark_wants_three(tmp_path):
+    one = scored(write(tmp_path, TEN[:3], benchmark="llama31_405b"))
+    assert one.minutes == pytest.approx(91.0)
+    assert one.estimate is not None
+    assert one.estimate.degrees == 2
+
+
+def test_the_factor_of_scaling_json_multiplies_the_score(tmp_path):
+    assert scored(write(tmp_path, TEN, scaling='{"scaling_factor": 1.02}')).minutes == pytest.approx(94.5 * 1.02)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"scaling_factor": "1.02"}', '{"factor": 1.02}', "1.02", "{", '{"scaling_factor": 0}']
+)
+def test_a_scaling_factor_of_unknown_form_leaves_no_score(tmp_path, text):
+    one = scored(write(tmp_path, TEN, scaling=text))
+    assert (one.minutes, one.reason) == (None, "scaling.json has no usable factor")
+
+
+@pytest.mark.parametrize("nodes", ["2", 2, " 2 ", 2.0])
+def test_nodes_are_read_as_text_and_as_numbers(tmp_path, nodes):
+    assert scored(write(tmp_path, TEN, system={**SYSTEM, "number_of_nodes": nodes})).entry.num_gpus == 16
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"text"', ""])
+def test_a_system_description_that_is_no_json_is_named_and_nothing_is_invented(tmp_path, text):
+    one = scored(write(tmp_path, TEN, system=text))
+    assert (one.entry.gpu, one.entry.num_gpus, one.tokens_per_second_per_gpu) == (None, None, None)
+    assert one.minutes == pytest.approx(94.5)
+    assert one.entry.notes[0].startswith("systems/box.json: no JSON")
+
+
+def test_the_rate_leaves_evaluation_and_set_up_out(tmp_path):
+    one = scored(write(tmp_path, TEN))
+    training = sum(minutes * 60 - 28 for minutes in range(91, 99))
+    assert one.samples_per_second == pytest.approx(8 * 36864 / training, rel=1e-5)
+    assert one.tokens_per_second_per_gpu == pytest.approx(8 * 36864 / training * 8192 / 8, rel=1e-5)
+
+
+def test_a_folder_that_is_no_round_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no round of MLPerf Training"):
+        mlperf_round.find(tmp_path, "v5.1")
+    with pytest.raises(InputError, match="no such folder"):
+        mlperf_round.find(tmp_path / "absent", "v5.1")
+
+
+def test_other_benchmarks_are_counted_and_named(tmp_path, capsys):
+    root = write(tmp_path / "round", TEN)
+    write(tmp_path / "round", TEN[:2], benchmark="rgat", name="other")
+    assert main(["mlperf", "import", str(root), "--round", "9.9", "--output", str(tmp_path / "lib")]) == 0
+    printed = capsys.readouterr()
+    assert "Other benchmarks, not read: 2 files of rgat (2)." in printed.err
+    assert "10 runs of 1 systems and benchmarks; 0 failed, 0 missing, 0 without a score." in printed.out
+
+
+def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
+    root = write(tmp_path / "round", TEN, scaling='{"scaling_factor": 1.02}')
+    target = tmp_path / "lib.jsonl"
+    assert main(["mlperf", "import", str(root), "--round", "v9.9", "--output", str(target)]) == 0
+    capsys.readouterr()
+    assert main(["mlperf", "list", "--library", str(target), "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    wanted = {
+        "round": "v9.9", "benchmark": "llama31_8b", "submitter": "Here", "system": "box", "gpu": "MI355X",
+        "num_gpus": 8, "runs": 10, "successes": 10, "global_batch_size": 32, "precision": None,
+    }  # fmt: skip
+    assert wanted.items() <= row.items()
+    assert row["minutes"] == pytest.approx(94.5 * 1.02, rel=1e-5)
+    assert row["tokens_per_second_per_gpu"] == pytest.approx(6691, rel=1e-3)
+
+
+def test_a_library_file_that_is_none_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "lib.jsonl"
+    for text, said in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said):
+            mlperf_library.load(path)
+    head = json.dumps({"format": mlperf_library.FORMAT, "version": 1, "sources": []})
+    for line in ("{}", '{"runs": 3}', "[", '{"round":1,"runs":{}}'):
+        path.write_text(f"{head}\n{line}\n")
+        with pytest.raises(InputError, match=":2: "):
+            mlperf_library.load(path)
+
+
+def test_a_library_comes_back_as_it_was_written():
+    library = mlperf_library.bundled()
+    assert mlperf_library.parse(mlperf_library.dump(library), name="text") == library
+
+
+KNOWN = {
+    "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama2_70b_lora": 10.185,
+    "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b": 99.709,
+    "v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b": 79.325,
+    "v5.1/NVIDIA/theia_ngpu8_ngc25.09_nemo/llama31_8b": 67.373,
+    "v5.1/NVIDIA/theia_ngpu512_ngc25.09_nemo/llama31_8b": 5.219,
+}
+
+
+def test_the_package_s_library_scores_what_mlcommons_published():
+    scores = {entry.name: Scored(entry).minutes for entry in mlperf_library.bundled().entries}
+    assert {name: round(scores[name], 3) for name in KNOWN} == KNOWN
+
+
+def test_the_package_s_library_is_small_and_names_its_sources_and_their_licence():
+    library = mlperf_library.bundled()
+    assert len(mlperf_library.dump(library).encode()) < 2**20
+    assert {source["round"] for source in library.sources} == {entry.round for entry in library.entries}
+    assert all(source["licence"] == "Apache-2.0" for source in library.sources)
+    assert all("mlcommons/training_results_" + source["round"] in source["source"] for source in library.sources)
+
+
+@pytest.mark.parametrize("name", ["v4.1", "v5.0", "v5.1"])
+def test_every_score_of_a_round_agrees_with_an_independent_script(name):
+    if not (ROUNDS / name).is_dir():
+        pytest.skip(f"no round {name} in {ROUNDS}; MLPERF_ROUNDS names the folder that holds it")
+    by_hand = _by_hand().scores(ROUNDS / name)
+    bundled = [Scored(entry) for entry in mlperf_library.bundled().entries if entry.round == name]
+    assert {one.entry.name.partition("/")[2] for one in bundled} == set(by_hand)
+    for one in bundled:
+        minutes, successes, files = by_hand[one.entry.name.partition("/")[2]]
+        assert (len(one.succeeded), len(one.entry.runs)) == (successes, files), one.entry.name
+        assert one.minutes == (None if minutes is None else pytest.approx(minutes, rel=1e-3)), one.entry.name
+
+
+@pytest.mark.parametrize("kind", ["whole", "failed", "missing"])
+def test_the_independent_script_and_the_package_agree_on_a_small_round(tmp_path, kind):
+    logs = {"whole": TEN, "failed": [*TEN[:9], log(50, "aborted")], "missing": TEN[:9]}[kind]
+    root = write(tmp_path, logs, scaling='{"scaling_factor": 1.02}')
+    [(minutes, _, _)] = _by_hand().scores(root).values()
+    assert scored(root).minutes == pytest.approx(minutes)
+
+
+def _by_hand():
+    spec = importlib.util.spec_from_file_location("by_hand", Path(__file__).with_name("mlperf_score_by_hand.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
