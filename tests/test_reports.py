@@ -519,3 +519,4 @@ def test_four_sides_break_no_label_inside_a_word(width):
     assert max(map(len, map(str.rstrip, shown.splitlines()))) <= width
     rows = shown.splitlines()
     assert all(any(word in row for row in rows) for name in names for word in name.split())
+    assert "0GB" not in shown.split(), "the rest of a label that was cut"
