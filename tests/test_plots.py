@@ -110,9 +110,11 @@ def test_no_label_overlaps_another_or_leaves_the_picture(case, draw):
         assert not first.shrunk(0.95, 0.85).overlaps(second.shrunk(0.95, 0.85)), f"{one!r} and {other!r}"
 
 
-def test_a_result_without_steps_says_why_its_panel_is_empty():
-    svg = comparison_plot.render(CASES["means only"](), ("svg",))["svg"].decode()
-    assert "the results hold no step times" in svg
+def test_a_panel_without_any_figure_is_left_out():
+    comparison = comparison_of(plausible.means_only(), plausible.means_only("cpu"))
+    svg = comparison_plot.render(comparison_of(comparison.sides[0].result), ("svg",))["svg"].decode()
+    assert "Step time over steps" not in svg
+    assert "Average step time" in svg
 
 
 def test_a_side_without_steps_is_named_beside_one_with_steps():
@@ -144,7 +146,8 @@ def test_a_tiny_model_is_drawn_under_its_own_name():
 
 
 def test_the_memory_panel_shows_the_average_beside_the_peak():
-    looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
+    comparison = comparison_of(plausible.result("h100"), plausible.result("h100", device_name="NVIDIA H200"))
+    looks = bars.looks_of(comparison.sides)
     *_, memory = bars.panels(comparison.sides, looks, comparable=True)
     assert memory.title == "Peak and average memory of one device, by kind"
     for bar in memory.bars:
@@ -154,9 +157,8 @@ def test_the_memory_panel_shows_the_average_beside_the_peak():
 
 def test_error_bars_stand_where_there_are_intervals():
     looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
-    _, throughput, memory = bars.panels(comparison.sides, looks, comparable=True)
+    _, throughput = bars.panels(comparison.sides, looks, comparable=True)
     assert all(bar.low < bar.value < bar.high for bar in throughput.bars)
-    assert [bar.group for bar in memory.bars] == ["allocated", "reserved", "device used"]
 
 
 def test_a_label_has_one_look_in_all_models():
@@ -187,7 +189,7 @@ def test_pictures_are_of_a_size_for_a_page():
 
     png = Image.open(io.BytesIO(comparison_plot.render(CASES["two sides, five runs"](), ("png",))["png"]))
     assert png.size[0] == 1950
-    assert 1000 < png.size[1] < 1400
+    assert 1000 < png.size[1] < 1500
 
 
 def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch):

@@ -18,10 +18,12 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.published import beside
 from tensorprimat.analysis.records import Estimate, Ratio
+from tensorprimat.analysis.returns import Enhanced
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import console, csv, facts, html, json, markdown, sections, series, words
+from tensorprimat.reports import bars, console, csv, facts, forest, html, json, markdown, sections, series, words
+from tensorprimat.reports.enhanced import metrics_table
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
 
@@ -92,12 +94,15 @@ def every_text(comparison):
 # Words
 
 
-def test_fairness_stands_above_the_headline_everywhere(two):
+def test_every_report_opens_with_the_sentence_the_scale_and_the_level(two):
     texts = every_text(two)
-    (pair,) = two.pairs
-    for name in ("console", "markdown"):
-        assert texts[name].index(pair.fairness.sentence[:30]) < texts[name].index("is faster than")
-    assert texts["html"].index('<p class="fairness">') < texts["html"].index('<p class="headline">')
+    (pair,), (scale,) = two.pairs, forest.forests(two)
+    for name in ("console", "markdown", "html"):
+        answer = texts[name].index("MI300X is faster than H100")
+        drawn = texts[name].index(scale.title.split(" (")[0])
+        level = texts[name].index(pair.fairness.sentence[:30])
+        results = texts[name].index("Runs × steps") if name != "console" else texts[name].index("tokens/s/GPU", level)
+        assert answer < drawn < level < results, name
 
 
 def test_a_headline_names_who_by_how_much_and_how_sure(two):
@@ -195,9 +200,22 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
 
 
 def test_peak_memory_names_its_kind(two):
-    table = sections.results(two.sides)
-    column = [column.title for column in table.columns].index("Peak memory")
-    assert [row[column].text.split(" GB ")[1] for row in table.rows] == ["allocated", "device used"]
+    said = sections.results(two.sides).note
+    assert re.search(
+        r"unlike kinds cannot be compared: H100 6\d\.\d+ GB allocated, .*MI300X 148\.\d+ GB device used", said
+    )
+    for text in every_text(two).values():
+        assert "Peak memory of unlike kinds" in text or "peak_memory" in text
+
+
+def test_memory_of_unlike_kinds_never_stands_side_by_side(two):
+    assert "Peak memory" not in [column.title for column in sections.results(two.sides).columns]
+    sides = [Enhanced(side=side, metrics=side.metrics) for side in two.sides]
+    rows = [[cell.text for cell in row] for row in metrics_table("Memory", ("memory_utilization",), sides).rows]
+    assert [row[0].split(", ")[1] for row in rows] == ["the allocator's pool", "whole device"]
+    assert [[cell == "–" for cell in row[1:]] for row in rows] == [[False, True], [True, False]]
+    titles = [panel.title for panel in bars.panels(two.sides, bars.looks_of(two.sides), comparable=True)]
+    assert not any("emory" in title for title in titles)
 
 
 def test_the_kind_of_memory_that_all_sides_have_is_shown():
@@ -276,7 +294,7 @@ def test_several_candidates_become_one_table_against_the_baseline():
     )
     text = on_terminal(comparison, width=120)
     assert text.count("Against GPU 0") == 1
-    assert text.count("faster") == 3
+    assert text.count("faster") == 3 + 1, "a row each, and the sentence on top"
 
 
 def test_many_warnings_do_not_bury_the_verdict(two):
@@ -317,7 +335,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
-        "verdict", "task", "assumption", "sensitivity", "scope",
+        "verdict", "task", "assumption", "sensitivity", "scope", "joint", "within_run",
     }  # fmt: skip
     assert document["verdict"] == document["ratio"]["verdict"] == "faster"
     assert document["fairness"]["verdict"] == "identical"

@@ -161,7 +161,8 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
         low=None if none_because else value * math.exp(-half),
         high=None if none_because else value * math.exp(half),
         confidence=confidence,
-        rests_on=rests_on if none_because else f"{rests_on}; it speaks of that run only",
+        rests_on=rests_on if none_because else f"{rests_on}; it covers step noise, not run-to-run variation",
+        within_run=none_because is None,
         no_interval_because=none_because,
         runs_for_one_percent=stats.runs_needed([planned], ONE_PERCENT, confidence),
     )

@@ -175,12 +175,13 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
     looks = f", look {look_of(meeting)} at growing numbers of runs" if look_of(meeting) > 1 else ""
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
     if corrected or looks:
-        rests_on += f", read at {100 * level:.3g} % {' '.join(corrected)}{looks}"
+        rests_on += f", widened {' '.join(corrected)}{looks}"
     estimate = Estimate(
         value=math.exp(meeting.log.log),
         low=low,
         high=high,
         confidence=level,
+        joint=assumed.confidence if corrected or looks else None,
         rests_on=rests_on,
         runs_for_one_percent=needed,
     )
@@ -289,7 +290,9 @@ def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions, leve
     unsettled = any(_verdict(meeting, read_at) == "unsettled" for meeting in comparable)
     return Ratio(
         metric=metric,
-        estimate=Estimate(value=math.exp(mean.log), low=low, high=high, confidence=read_at, rests_on=over),
+        estimate=Estimate(
+            value=math.exp(mean.log), low=low, high=high, confidence=read_at, joint=assumed.confidence, rests_on=over
+        ),
         verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),
         scope=scope(comparable[0], assumed),

@@ -28,6 +28,10 @@ class Estimate:
     no_interval_because: str | None = None
     runs_for_one_percent: int | None = None
     """How many runs would give an interval of about ± 1 %."""
+    joint: float | None = None
+    """Confidence with which this interval holds together with the others of the report; None for one on its own."""
+    within_run: bool = False
+    """The interval is of the steps of one run: it says nothing of run-to-run variation."""
 
 
 @dataclass(frozen=True, kw_only=True)

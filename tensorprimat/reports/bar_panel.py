@@ -55,8 +55,9 @@ def bar_panel(axes: Any, panel: Panel) -> None:
         if bar.low is not None and bar.high is not None and bar.high >= value:
             end = max(value, min(bar.high, furthest))
             axes.errorbar(
-                value, where, xerr=[[max(0.0, value - bar.low)], [end - value]], color=INK, capsize=3.5, linewidth=1.2
-            )
+                value, where, xerr=[[max(0.0, value - bar.low)], [end - value]], color=INK, linewidth=1.2,
+                capsize=0 if bar.within_run else 3.5, linestyle="none", elinewidth=1.2,
+            )[2][0].set_linestyle(":" if bar.within_run else "-")  # fmt: skip
             if bar.high > furthest:
                 axes.plot([end], [where], color=INK, marker=">", ms=7)
         ends.append(end)

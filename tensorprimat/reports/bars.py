@@ -52,6 +52,8 @@ class Bar:
     mark: float | None = None
     """A second figure on the same bar, such as the average of a peak."""
     text: str
+    within_run: bool = False
+    """The interval is of one run's steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +86,19 @@ def titles_of(sides: Sequence[Labelled]) -> list[str]:
 
 def panels(
     sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool, same_work: bool = True
-) -> tuple[Panel, Panel, Panel]:
-    """Step time, throughput, memory.
+) -> tuple[Panel, ...]:
+    """Return step time, throughput and memory, each where two sides (or the only one) have it.
 
     comparable: whether one throughput may be called better than another; same_work: whether one step time may, which
     takes steps of equal work.
     """
     metric = _common_rate(sides)
-    step_time = tuple(_bar(side, looks, side.step_time_seconds, words.seconds) for side in sides)
+    in_one_unit = words.seconds_together(side.step_time_seconds.value for side in sides)
+    step_time = tuple(_bar(side, looks, side.step_time_seconds, in_one_unit) for side in sides)
     throughput = tuple(_bar(side, looks, _rate(side, metric), words.rate) for side in sides)
     memory, memory_title = _memory(sides, looks)
     kinds = dict.fromkeys(bar.group for bar in memory)
-    return (
+    every = (
         Panel(
             title="Average step time" + (" (lower is better)" if comparable and same_work else ""),
             unit="seconds" + _intervals_note(step_time),
@@ -112,10 +115,22 @@ def panels(
             bars=memory,
         ),
     )
+    return tuple(panel for panel in every if worth_drawing(panel, sides))
+
+
+def worth_drawing(panel: Panel, sides: Sequence[Labelled]) -> bool:
+    """Return True if a panel sets figures of two sides beside each other, or shows those of the only one."""
+    return sum(bar.value is not None for bar in panel.bars) >= min(2, len(sides))
 
 
 def _intervals_note(bars: Sequence[Bar]) -> str:
-    return ", with 95 % intervals" if any(bar.low is not None for bar in bars) else ""
+    with_interval = [bar for bar in bars if bar.low is not None]
+    if not with_interval:
+        return ""
+    within = [bar for bar in with_interval if bar.within_run]
+    if len(within) == len(with_interval):
+        return ", with 95 % intervals within one run"
+    return ", with 95 % intervals" + (" (dotted: within one run)" if within else "")
 
 
 def _common_rate(sides: Sequence[Side]) -> str:
@@ -142,6 +157,7 @@ def _bar(side: Side, looks: dict[str, Look], estimate: Estimate, form: words.For
         low=estimate.low,
         high=estimate.high,
         text=UNMEASURED if estimate.value is None else words.with_interval(estimate, form),
+        within_run=estimate.within_run,
     )
 
 
@@ -163,6 +179,11 @@ def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, .
         for side in sides
         if (peak := facts.peak_memory(side, kind)) is not None
     ]
+    if bars and len(sides) > 1:  # a kind that one side has compares nothing
+        groups = [one.group for one in bars]
+        bars = [one for one in bars if groups.count(one.group) > 1]
+        if not bars:
+            return (), ""
     if bars:
         without = (side for side in sides if side.result.memory_metrics is None)
         bars += [Bar(look=looks[side.label], group=side.label, value=None, text=UNMEASURED) for side in without]

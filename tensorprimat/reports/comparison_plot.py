@@ -1,4 +1,4 @@
-"""comparison_plot.png and .svg: step time, throughput with error bars, memory by kind, step time over steps."""
+"""comparison_plot.png and .svg: the answer with all ratios on one scale, then figures of each side, then the steps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.records import Comparison
-from tensorprimat.reports import words
-from tensorprimat.reports.bar_panel import bar_panel, height_of
-from tensorprimat.reports.bars import looks_of, panels, titles_of
+from tensorprimat.reports import forest, words
+from tensorprimat.reports.bar_panel import bar_panel
+from tensorprimat.reports.bar_panel import height_of as height_of_bars
+from tensorprimat.reports.bars import Panel, looks_of, panels, titles_of
 from tensorprimat.reports.canvas import LEAST_PANEL_INCHES, drawable, drawn, framed, keys_of, laid_out
-from tensorprimat.reports.step_panel import step_panel
+from tensorprimat.reports.forest_panel import forest_panel
+from tensorprimat.reports.forest_panel import height_of as height_of_scale
+from tensorprimat.reports.step_panel import has_steps, step_panel
 
 MOST_HEADINGS = 6
+COLUMNS = 2  # of panels beside each other
+STEPS = "steps"
+"""In the place of a bar panel: step time over steps."""
 
 
 def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
@@ -30,27 +36,37 @@ def _fill(figure: Any, comparison: Comparison) -> None:
     looks, titles = looks_of(comparison.sides), titles_of(comparison.sides)
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
-    step_time, throughput, memory = panels(comparison.sides, looks, comparable=comparable, same_work=same_work)
-    upper, lower = height_of(step_time.bars), max(height_of(memory.bars), LEAST_PANEL_INCHES + 0.6)
-    headings = _headings(comparison)
-    body = framed(figure, headings, keys_of(looks, titles), upper + lower)
-    grid = body.add_gridspec(2, 2, height_ratios=(upper, lower))
-    for place, panel in (((0, 0), step_time), ((0, 1), throughput), ((1, 0), memory)):
-        bar_panel(body.add_subplot(grid[place]), panel)
-    steps, spread = grid[1, 1].subgridspec(1, 2, width_ratios=(5, 1), wspace=0.02).subplots(sharey=True)
-    step_panel(steps, spread, comparison.sides, looks)
+    scales = forest.forests(comparison)
+    shown: list[Panel | str] = [*panels(comparison.sides, looks, comparable=comparable, same_work=same_work)]
+    if has_steps(comparison.sides) or not (shown or scales):
+        shown.append(STEPS)
+    rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
+    heights = [*map(height_of_scale, scales), *(max(map(_height, row)) for row in rows)]
+    body = framed(figure, _headings(comparison), keys_of(looks, titles), sum(heights))
+    grid = body.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    for number, scale in enumerate(scales):
+        forest_panel(body.add_subplot(grid[number, :]), scale)
+    for number, row in enumerate(rows, start=len(scales)):
+        for column, panel in enumerate(row):
+            place = grid[number, :] if len(row) == 1 else grid[number, column]
+            if isinstance(panel, Panel):
+                bar_panel(body.add_subplot(place), panel)
+            else:
+                steps, spread = place.subgridspec(1, 2, width_ratios=(5, 1), wspace=0.02).subplots(sharey=True)
+                step_panel(steps, spread, comparison.sides, looks)
+
+
+def _height(panel: Panel | str) -> float:
+    return height_of_bars(panel.bars) if isinstance(panel, Panel) else LEAST_PANEL_INCHES + 0.6
 
 
 def _headings(comparison: Comparison) -> list[str]:
-    """The title, then what it shows and how fair it is, in lines that fit the width."""
-    said = []
-    for pair in comparison.pairs:
-        where = f"{words.model_title(pair.candidate.result.model)}: " if len(comparison.models) > 1 else ""
-        if len(comparison.pairs) == 1:
-            said.append(pair.fairness.sentence)
-        if len(comparison.pairs) > 1 or pair.fairness.verdict != "not_comparable":
-            level = f" [{words.fairness_title(pair)}]" if len(comparison.pairs) > 1 else ""
-            said.append(f"{where}{words.headline(pair)}.{level}")
+    """Return the title, the answer and what it rests on, in lines that fit the width."""
+    said = [f"{sentence}." for sentence in forest.answers(comparison)]
+    said += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
+    if len(comparison.pairs) > 1:
+        titles = dict.fromkeys(words.fairness_title(pair) for pair in comparison.pairs)
+        said.append(f"Level: {'; '.join(titles)}.")
     if len(said) > MOST_HEADINGS:
         said[MOST_HEADINGS - 1 :] = [f"… and {len(said) - MOST_HEADINGS + 1} more in the report"]
     lines = [wrapped for line in said for wrapped in textwrap.wrap(drawable(line), 150)]

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
-from tensorprimat.reports import harmless, sections, words
+from tensorprimat.reports import forest, harmless, sections, words
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -33,7 +33,7 @@ NARROW_HEADING = 8  # characters of a line of a heading there
 TOO_NARROW = 76  # and below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
 GAP = 2  # columns between two columns of a table
-MOST_WARNINGS = 8  # of a screen; the report has them all
+MOST_WARNINGS = 5  # of a screen; the report has them all
 
 
 def safe(content: str, style: str = "") -> Text:
@@ -116,11 +116,10 @@ def listed(content: Table) -> RenderableType:
 def summary(comparison: Comparison, *, width: int) -> RenderableType:
     """Everything that the command prints about a comparison. width: columns of the terminal."""
     parts: list[RenderableType] = [safe(f"Error: {error}", "bold red") for error in comparison.errors]
+    parts += _answer(comparison, width)
     for model in comparison.models:
         parts += _of_model(comparison, model, width)
-    if comparison.mean_ratio is not None:
-        parts += [safe(f"{words.mean_in_words(comparison)}.", STYLES[comparison.mean_ratio.verdict]), Text()]
-    warnings = sections.warnings(comparison, comparison.sides)
+    warnings = sections.grouped_warnings(comparison)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
         parts += [Padding(safe(f"• {warning}", "yellow"), (0, 0, 0, 2)) for warning in warnings[:MOST_WARNINGS]]
@@ -130,17 +129,75 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
     return Group(*parts)
 
 
+def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
+    """Return the first screen: the sentence, all ratios on one scale, and for one pair the level and what differs."""
+    parts: list[RenderableType] = []
+    mean = comparison.mean_ratio
+    style = STYLES[mean.verdict] if mean is not None else ""
+    if len(comparison.pairs) == 1:
+        style = _style(comparison.pairs[0])
+    parts += [safe(f"{sentence}.", style or "bold") for sentence in forest.answers(comparison)]
+    for scale in forest.forests(comparison):
+        parts += [Text(), Padding(drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
+    return [*parts, Text()] if parts else []
+
+
+def drawn(scale: forest.Forest, width: int) -> RenderableType:
+    """Return a scale as lines of text: label, ratio, interval and a strip with the ratio between its ends."""
+    labels = max(min(LONGEST_LABEL, max(cell_len(one_line(mark.label)) for mark in scale.marks)), len("equal"))
+    figures = max(len(mark.text) for mark in scale.marks)
+    ends = max(len(mark.ends) for mark in scale.marks)
+    strip = min(WIDEST_STRIP, width - labels - figures - ends - 3 * GAP)
+    lines: list[RenderableType] = [safe(scale.title, "dim")]
+    for mark in scale.marks:
+        line = Text(set_cell_size(one_line(mark.label), labels), style="bold" if mark.is_mean else "")
+        line.append(f"{'':{GAP}}{mark.text:>{figures}}{'':{GAP}}", style="bold")
+        style = mark.level.style if mark.level is not None else ""
+        if strip >= NARROWEST_STRIP:
+            line.append(f"{mark.ends:<{ends}}{'':{GAP}}", style="dim")
+            line.append(_strip(scale, mark, strip), style=style)
+        else:
+            line.append(mark.ends, style="dim")
+        lines.append(line)
+    return Group(*lines)
+
+
+LONGEST_LABEL = 26  # characters of a label on a scale
+WIDEST_STRIP, NARROWEST_STRIP = 48, 12  # columns
+
+
+def _strip(scale: forest.Forest, mark: forest.Mark, width: int) -> str:
+    """Return "┊  ├──●──┤": 1 (equal), the interval and the ratio."""
+
+    def place(value: float) -> int:
+        return round(scale.place(value) * (width - 1))
+
+    cells = [" "] * width
+    if mark.low is not None and mark.high is not None and place(mark.low) < place(mark.value) < place(mark.high):
+        for position in range(place(mark.low), place(mark.high) + 1):
+            cells[position] = "─"
+        cells[place(mark.low)], cells[place(mark.high)] = "├", "┤"
+    cells[place(1.0)] = "┊"
+    cells[place(mark.value)] = "◆" if mark.is_mean else "○" if mark.said == "baseline" else "●"
+    return "".join(cells)
+
+
 def _of_model(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
     sides = sections.sides_of(comparison, model)
     pairs = [pair for pair in comparison.pairs if pair.model == model]
-    parts: list[RenderableType] = [safe(sections.model_heading(sides), "bold"), Text()]
+    parts: list[RenderableType] = []
+    if len(pairs) == 1 and len(comparison.pairs) == 1:
+        parts += [*_pair(pairs[0], alone=True), Text()]
+    parts += [safe(sections.model_heading(sides), "bold"), Text()]
     results = _slim(sections.results(sides))
     parts.append(Padding(fitting(results, width=width - INDENT), (0, 0, 0, INDENT)))
-    if len(pairs) == 1:
-        parts += [Text(), *_pair(pairs[0])]
-    elif pairs:
+    if results.note:
+        parts.append(Padding(safe(results.note, "dim"), (0, 0, 0, INDENT)))
+    if len(pairs) == 1 and len(comparison.pairs) > 1:
+        parts += [Text(), *_pair(pairs[0], alone=False)]
+    elif len(pairs) > 1:
         parts += [Text(), *_several(pairs, width)]
-    else:
+    elif not pairs:
         parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
     parts += _published(comparison, model, width)
     return [*parts, Text()]
@@ -184,13 +241,14 @@ def _slim(results: Table) -> Table:
     )
 
 
-def _pair(pair: Pair) -> list[RenderableType]:
-    """Fairness first, then the headline."""
+def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
+    """Return the level with what differs, then the headline unless the pair is alone and it stands on top."""
     comparable = pair.fairness.level.comparable
     parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
-    parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
-    if not comparable and not pair.fairness.errors and (alone := sections.alone(pair)):
-        parts.append(safe(f"{alone}."))
+    if not alone:
+        parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
+    if not comparable and not pair.fairness.errors and (each := sections.alone(pair)):
+        parts.append(safe(f"{each}."))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         parts.append(safe(pair.losses.sentence, "bold yellow"))
     if advice := words.advice(pair):

@@ -6,7 +6,7 @@ and its reason stands below the table, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorprimat.analysis.derived import Input, Metric
@@ -139,10 +139,33 @@ def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -
         metrics = [side.metrics[name] for side in sides]
         if name in QUIET and all(metric.value is None for metric in metrics):
             continue
-        cells = [figure(metric.value, FORMS[name], source=_explained(metric)) for metric in metrics]
-        rows.append((text(metrics[0].definition.title), *cells))
+        title = metrics[0].definition.title
+        unlike = name in OF_MEMORY and of_unlike_kinds([side.metrics for side in sides])
+        for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
+            alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
+            if kind is not None or not unlike:
+                cells = [_metric_cell(metric, name) for metric in alike]
+                rows.append((text(f"{title}, {kind}" if kind else title), *cells))
     columns = (Column(title=""), *(Column(title=side.side.label, numeric=True) for side in sides))
     return Table(key=title.lower(), title=title, columns=columns, rows=tuple(rows), sortable=False)
+
+
+OF_MEMORY = ("memory_utilization", "memory_headroom_gb")
+"""Metrics that mean something else for each kind of memory: each kind has a row of its own."""
+
+
+def memory_kind(metric: Metric) -> str | None:
+    """Return the kind of memory that a metric of OF_MEMORY is of; None where it is not known."""
+    return metric.inputs[0].source if metric.value is not None else None
+
+
+def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
+    """Return True if sides know their memory by different kinds, which cannot be compared."""
+    return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
+
+
+def _metric_cell(metric: Metric | None, name: str) -> Cell:
+    return text(None) if metric is None else figure(metric.value, FORMS[name], source=_explained(metric))
 
 
 def _explained(metric: Metric) -> str:

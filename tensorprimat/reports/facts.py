@@ -6,6 +6,7 @@ One row per fact, one column per side; a fact that no side knows is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorprimat.analysis.records import Side
@@ -212,7 +213,10 @@ def configuration(sides: Sequence[Side]) -> Table:
 
 def performance(sides: Sequence[Side]) -> Table:
     """Every figure of the measured steps, and what the frameworks said of themselves."""
-    return side_by_side("performance", "Performance", PERFORMANCE, sides, numeric=True)
+    step_times = [fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is words.seconds]
+    together = words.seconds_together(fact.read(side) for fact in step_times for side in sides)
+    rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
+    return side_by_side("performance", "Performance", rows, sides, numeric=True)
 
 
 def memory(sides: Sequence[Side]) -> Table:

@@ -19,12 +19,11 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS
-from tensorprimat.analysis.records import Comparison, Ratio, Side
+from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, metric_panels, sections, words
+from tensorprimat.reports import facts, forest, metric_panels, sections, words
 from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.series import Curve, curves, thinned
@@ -67,7 +66,12 @@ def render(comparison: Comparison) -> str:
         comparison=comparison,
         models=sections_of_models,
         curves=embedded(_all_curves(comparison, looks)),
-        warnings=sections.warnings(comparison, comparison.sides),
+        warnings=sections.grouped_warnings(comparison),
+        most_warnings=MOST_WARNINGS,
+        answers=forest.answers(comparison),
+        kind=_kind(comparison),
+        scales=forest.forests(comparison),
+        levels=LEVELS,
         looks=looks,
         sources=Sources(),
         version=__version__,
@@ -79,10 +83,23 @@ def render(comparison: Comparison) -> str:
     )  # fmt: skip
 
 
+MOST_WARNINGS = 5  # that are open; the others fold away
+
+
+def _kind(comparison: Comparison) -> str:
+    """Return the class of the answer: of the mean over models, else of the only pair."""
+    if comparison.mean_ratio is not None:
+        return KINDS.get(comparison.mean_ratio.verdict, "")
+    ratios = [pair.ratio for pair in comparison.pairs]
+    if len(ratios) != 1:
+        return ""
+    return KINDS.get(ratios[0].verdict if ratios[0] is not None else "not_comparable", "")
+
+
 def _level_colours() -> str:
     """One rule per verdict level: its colour, mixed towards the ink of a dark page so that it stays readable."""
     return "".join(
-        f".badge.level-{level.name} {{ color: {level.colour}; "
+        f".level-{level.name} {{ color: {level.colour}; "
         f"color: light-dark({level.colour}, color-mix(in srgb, {level.colour} 55%, white)); }}\n"
         for level in LEVELS.values()
     )
@@ -123,7 +140,6 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
                 "alone": sections.alone(pair) if not (pair.fairness.level.comparable or pair.fairness.errors) else None,
                 "verdict": words.verdict_of(pair),
                 "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
-                "strip": _strip(pair.ratio) if pair.fairness.verdict != "not_comparable" else None,
                 "fairness": sections.fairness(pair),
             }
             for pair in pairs
@@ -141,29 +157,6 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
             sections.published(sections.published_of(comparison, model)),
         ],
         "provenance": facts.provenance(sides),
-    }
-
-
-def _strip(ratio: Ratio | None) -> dict[str, Any] | None:
-    """Places, in percent of the width, of 1 and of a ratio with its interval on one line."""
-    if ratio is None or ratio.estimate.value is None or not math.isfinite(ratio.estimate.value):
-        return None
-    estimate, form = ratio.estimate, words.ratio_form(ratio)
-    ends = [end for end in (estimate.low, estimate.high) if end is not None and math.isfinite(end)]
-    least, most = min(1.0, ratio.estimate.value, *ends), max(1.0, ratio.estimate.value, *ends)
-    room = 0.15 * (most - least) or 0.1
-    start, width = least - room, most - least + 2 * room
-
-    def place(value: float) -> float:
-        return round(100 * (value - start) / width, 2)
-
-    return {
-        "one": place(1.0),
-        "value": place(ratio.estimate.value),
-        "low": place(ends[0]) if len(ends) == 2 else None,
-        "high": place(ends[1]) if len(ends) == 2 else None,
-        "said": words.ratio_in_words(ratio),
-        "text": form(ratio.estimate.value) + (" the speed" if ratio.metric == TIME_TO_TRAIN else ""),
     }
 
 

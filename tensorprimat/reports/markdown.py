@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, sections, words
+from tensorprimat.reports import facts, forest, sections, words
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Table
 
@@ -28,7 +28,7 @@ def bullets(sentences: Sequence[str]) -> str:
 
 
 PICTURES = {
-    "comparison_plot.png": "Step time, throughput, memory and step times over steps",
+    "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps",
     "comparison_loss.png": "Training loss over steps",
 }
 """File name → what it shows, for those who cannot see it."""
@@ -42,14 +42,17 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         f"{safe(words.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
+        *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
     ]
+    for scale in forest.forests(comparison):
+        parts += [f"{safe(scale.title)}:", table(forest.table(scale))]
+    if len(comparison.pairs) == 1:
+        parts += _level(comparison.pairs[0])
+    parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
     for model in comparison.models:
         parts += _summary(comparison, model)
-    if comparison.mean_ratio is not None:
-        parts.append(f"**{safe(words.mean_in_words(comparison))}.**")
     if len(comparison.pairs) > 1:
         parts.append(table(sections.verdicts(comparison.pairs)))
-    parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
     for title, build in (
         ("Hardware", facts.hardware),
         ("Configuration", facts.configuration),
@@ -71,7 +74,7 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
             content = sections.published(rows)
             parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
             parts.append(table(content))
-    parts += ["## Warnings", bullets(sections.warnings(comparison, comparison.sides)) or "None."]
+    parts += ["## Warnings", bullets(sections.grouped_warnings(comparison)) or "None."]
     parts += ["## Provenance", *_per_model(comparison, facts.provenance)]
     return "\n\n".join(parts) + "\n"
 
@@ -81,10 +84,8 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     parts = [f"### {safe(sections.model_heading(sides))}"]
     for pair in pairs:
-        parts += [
-            f"*{safe(words.fairness_title(pair))}.* {safe(pair.fairness.sentence)}",
-            f"**{safe(words.headline(pair))}.**",
-        ]
+        if len(comparison.pairs) > 1:
+            parts += [*_level(pair), f"**{safe(words.headline(pair))}.**"]
         if pair.fairness.verdict == "not_comparable" and not pair.fairness.errors and (alone := sections.alone(pair)):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
@@ -94,6 +95,10 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
     if not pairs:
         parts.append("One side only: nothing to compare it with yet.")
     return [*parts, table(sections.results(sides))]
+
+
+def _level(pair: Pair) -> list[str]:
+    return [f"*{safe(words.fairness_title(pair))}.* {safe(pair.fairness.sentence)}"]
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:

@@ -13,8 +13,8 @@ from tensorprimat.analysis.returns import Economics
 from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import canvas, words
 from tensorprimat.reports.bar_panel import bar_panel, height_of
-from tensorprimat.reports.bars import Bar, Labelled, Look, Panel, looks_of, titles_of
-from tensorprimat.reports.enhanced import FORMS, convention_sentence
+from tensorprimat.reports.bars import Bar, Labelled, Look, Panel, looks_of, titles_of, worth_drawing
+from tensorprimat.reports.enhanced import FORMS, convention_sentence, of_unlike_kinds
 
 Metrics = Mapping[str, Metric]
 COLUMNS = 2  # of panels beside each other
@@ -68,15 +68,16 @@ def panels(
     metrics: one mapping per side. comparable: whether the sides did the same work; otherwise only what speaks of each
     side on its own is drawn, and no length is called better.
     """
-    return tuple(
+    every = (
         Panel(
             title=drawn.title + (f" ({drawn.better} is better)" if comparable and drawn.better else ""),
             unit=drawn.unit,
             bars=tuple(_bar(drawn, side, known, looks) for side, known in zip(sides, metrics, strict=True)),
         )
         for drawn in (*EFFICIENCY, *(COST if comparable or len(sides) == 1 else ()))
-        if any(known[drawn.name].value is not None for known in metrics)
+        if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
     )
+    return tuple(panel for panel in every if worth_drawing(panel, sides))
 
 
 def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Look]) -> Bar:

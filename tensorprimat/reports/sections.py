@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.derived import Metric
@@ -35,9 +36,8 @@ def model_heading(sides: Sequence[Side]) -> str:
 
 
 def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
-    """The peak of the first kind that all sides have; where they have none in common, each its own, named."""
-    common = [kind for kind in MEMORY_KINDS if all(peak_memory(other, kind[0]) is not None for other in sides)]
-    for kind, title in [*common, *MEMORY_KINDS]:
+    """Return the peak of the first kind that all sides with device memory have."""
+    for kind, title in _memory_in_common(sides):
         peak = peak_memory(side, kind)
         if peak is not None:
             source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
@@ -47,6 +47,24 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
         source = f"highest resident memory of a training process; {source_of(side)}"
         return Cell(text=f"{words.gigabytes(host)} host", value=host, source=source)
     return text(None)
+
+
+def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    known = [side for side in sides if side.result.memory_metrics is not None]
+    return [kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind[0]) is not None for one in known)]
+
+
+def _unlike_memory(sides: Sequence[Side]) -> str | None:
+    """Return the peaks of sides that have no kind of memory in common, as a sentence below the table."""
+    if _memory_in_common(sides):
+        return None
+    peaks = [
+        f"{side.label} {words.gigabytes(peak)} {title}"
+        for side in sides
+        for kind, title in MEMORY_KINDS
+        if (peak := peak_memory(side, kind)) is not None
+    ]
+    return f"Peak memory of unlike kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
 def _estimate(estimate: Estimate, form: words.Form, side: Side) -> Cell:
@@ -81,6 +99,11 @@ def results(sides: Sequence[Side]) -> Table:
     )
     if not rates and any(side.result.performance_metrics.samples_per_second for side in sides):
         rates = _SAMPLES
+    step_time = words.seconds_together(side.step_time_seconds.value for side in sides)
+
+    def peak(side: Side) -> Cell:
+        return _peak_memory_cell(side, sides)
+
     columns: list[tuple[Column, Callable[[Side], Cell]]] = [
         (Column(title="Side"), lambda side: text(side.label)),
         *(
@@ -91,10 +114,10 @@ def results(sides: Sequence[Side]) -> Table:
         (Column(title="GPUs" if named else "Device", numeric=named), lambda side: text(device(side))),
         (
             Column(title="Step time", numeric=True),
-            lambda side: _estimate(side.step_time_seconds, words.seconds, side),
+            lambda side: _estimate(side.step_time_seconds, step_time, side),
         ),
         *(rates or _TOKENS),
-        (Column(title="Peak memory", numeric=True), lambda side: _peak_memory_cell(side, sides)),
+        *([(Column(title="Peak memory", numeric=True), peak)] if any(peak(side).value for side in sides) else []),
         (
             Column(title="Runs × steps", numeric=True),
             lambda side: Cell(text=_runs(side), value=side.result.performance_metrics.measured_steps),
@@ -105,6 +128,7 @@ def results(sides: Sequence[Side]) -> Table:
         title="Results",
         columns=tuple(column for column, _ in columns),
         rows=tuple(tuple(build(side) for _, build in columns) for side in sides),
+        note=_unlike_memory(sides),
     )
 
 
@@ -274,6 +298,7 @@ def alone(pair: Pair) -> str | None:
 def runs(sides: Sequence[Side]) -> Table:
     """One row per run of every side."""
     every = [(side, run) for side in sides for run in side.result.runs]
+    step_time = words.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
             text(side.label),
@@ -282,7 +307,7 @@ def runs(sides: Sequence[Side]) -> Table:
             text(run.host),
             figure(run.measured_steps, words.count),
             figure(run.warmup_steps_dropped, words.count),
-            figure(run.avg_step_time_seconds, words.seconds, basis_of(side)),
+            figure(run.avg_step_time_seconds, step_time, basis_of(side)),
             figure(run.tokens_per_second_per_gpu, words.rate, basis_of(side)),
             figure(run.final_loss, words.loss),
             text("complete" if run.complete else run.ended_by or "incomplete"),
@@ -405,6 +430,25 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
     if len(every) <= MOST_WARNINGS:
         return every
     return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
+
+
+def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
+    """Return one line per subject and side: what a warning is about is what stands before its first colon.
+
+    Errors of the audit come first. Sentences of one subject follow each other on its line.
+    """
+    subjects: dict[tuple[str, str], list[str]] = {}
+    for warning in warnings(comparison, comparison.sides):
+        whose, colon, said = warning.partition(": ")
+        subject, of_field, rest = said.partition(": ")
+        if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
+            subjects.setdefault((whose, subject), []).append(rest)
+        else:
+            subjects.setdefault((warning, ""), [])
+    return tuple(
+        f"{whose}: {subject}: {'; '.join(dict.fromkeys(said))}" if subject else whose
+        for (whose, subject), said in subjects.items()
+    )
 
 
 def _all_of(labels: Sequence[str], count: int) -> str:

@@ -54,6 +54,11 @@ def step_panel(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, L
     _spread(spread, drawn, looks)
 
 
+def has_steps(sides: Sequence[Side]) -> bool:
+    """Return True if a side has step times to draw."""
+    return any(_timed(side) for side in sides)
+
+
 def _timed(side: Side) -> list[Curve]:
     return [curve for curve in curves(side) if np.isfinite(curve.seconds).any()]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
@@ -84,6 +84,24 @@ def seconds(value: float | None) -> str:
     return f"{value:.3f} s" if abs(value) >= 0.1 or value == 0 else f"{1000 * value:.4g} ms"
 
 
+def seconds_together(values: Iterable[float | None]) -> Form:
+    """Return the form for durations that stand beside each other: one unit for all of them.
+
+    >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
+    ['124 ms', '95.45 ms']
+    >>> [seconds_together((12.5, 0.05))(value) for value in (12.5, 0.05)]
+    ['12.500 s', '0.050 s']
+    """
+    known = [abs(value) for value in values if value and math.isfinite(value)]
+    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= LEAST_SECONDS:
+        digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
+        return lambda value: seconds(value) if value is None or abs(value) >= LEAST_SECONDS else f"{value:.{digits}f} s"
+    return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
+
+
+LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
+
+
 def gigabytes(value: float | None) -> str:
     """Memory in units of 10**9 bytes.
 
@@ -141,18 +159,30 @@ def plus_minus(estimate: Estimate) -> str | None:
 
 
 def with_interval(estimate: Estimate, form: Form) -> str:
-    """The value, and ± in percent where there is an interval."""
+    """Return the value, and ± in percent where there is an interval; that of one run says so.
+
+    >>> with_interval(Estimate(value=9.0, low=8.9, high=9.1, rests_on="", within_run=True), rate)
+    '9 ±1.1 % within run'
+    """
     width = plus_minus(estimate)
-    return f"{form(estimate.value)} {width}" if width else form(estimate.value)
+    within = " within run" if estimate.within_run else ""
+    return f"{form(estimate.value)} {width}{within}" if width else form(estimate.value)
 
 
 def confidence(estimate: Estimate) -> str:
-    """What an interval is called.
+    """Return the name of an interval: by the confidence with which all of the report's hold together, where corrected.
 
-    >>> confidence(Estimate(value=1.0, rests_on=""))
+    >>> confidence(Estimate(value=1.0, rests_on="")), confidence(Estimate(value=1.0, rests_on="", within_run=True))
+    ('95 % interval', '95 % interval within the run')
+    >>> confidence(Estimate(value=1.0, rests_on="", confidence=0.9833, joint=0.95))
     '95 % interval'
     """
-    return f"{100 * estimate.confidence:.3g} % interval"
+    return f"{100 * (estimate.joint or estimate.confidence):.3g} % interval" + within_the_run(estimate)
+
+
+def within_the_run(estimate: Estimate) -> str:
+    """Return the mark of an interval that is of one run's steps."""
+    return " within the run" if estimate.within_run else ""
 
 
 def moment(stamp: str | None) -> str | None:
@@ -291,16 +321,17 @@ def mean_in_words(comparison: Comparison) -> str | None:
     over = f"on average over {len(pairs)} models"
     condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
     low, high = mean.estimate.low, mean.estimate.high
+    level = f"{100 * (mean.estimate.joint or mean.estimate.confidence):.3g} % CI"
     if low is None or high is None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
-    ends = f"{confidence(mean.estimate)} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    ends = f"{level} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
     open_points = "".join(f"; {said}" for said in (mean.assumption, mean.scope) if said)
     if mean.verdict == "unsettled":
         said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):
         shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
-        ends = f"{confidence(mean.estimate)} {shares[0]:.1f} to {shares[1]:.1f} %"
+        ends = f"{level} {shares[0]:.1f} to {shares[1]:.1f} %"
         said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
     else:
         said = f"~ No difference shown between {candidate} and {baseline} {over}{condition}"

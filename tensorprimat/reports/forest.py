@@ -1,0 +1,198 @@
+"""The first picture of every report: the ratios of all sides on one scale, best first, each in the colour of its level.
+
+Terminal, Markdown, HTML and plot draw the same marks. A scale shows the figure that the sentence above it names: for
+runs to one quality target the time, where less is better, otherwise the rate, where more is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN
+from tensorprimat.analysis.levels import LEVELS, Level
+from tensorprimat.analysis.records import Comparison, Pair, Ratio
+from tensorprimat.reports import words
+from tensorprimat.reports.tables import Cell, Column, Table, text
+
+LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
+ROOM = 0.12  # of the span, left free at both ends of a scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One row of a scale: a ratio to the baseline with its interval, or the baseline itself."""
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+    text: str
+    """The ratio as people read it."""
+    ends: str
+    """Its interval in words, or why there is none."""
+    said: str
+    """The verdict in two or three words."""
+    level: Level | None
+    """None for the baseline and for a mean over models."""
+    is_mean: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest:
+    """Marks that share one scale."""
+
+    title: str
+    marks: tuple[Mark, ...]
+    """Best first."""
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """Return where a ratio stands between start (0) and end (1)."""
+        return min(1.0, max(0.0, (value - self.start) / (self.end - self.start)))
+
+
+def forests(comparison: Comparison) -> tuple[Forest, ...]:
+    """Return one scale per rate that ratios are of; usually there is one."""
+    of_metric: dict[str, list[Pair]] = {}
+    for pair in comparison.pairs:
+        if (ratio := _ratio_of(pair)) is not None:
+            of_metric.setdefault(ratio.metric, []).append(pair)
+    return tuple(_forest(comparison, metric, pairs) for metric, pairs in of_metric.items())
+
+
+def _ratio_of(pair: Pair) -> Ratio | None:
+    """Return the ratio that a pair may show."""
+    ratio = pair.ratio
+    if ratio is None or not pair.fairness.level.comparable or pair.fairness.errors:
+        return None
+    value = ratio.estimate.value
+    return ratio if value is not None and math.isfinite(value) and 1 / LARGEST < value < LARGEST else None
+
+
+def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Forest:
+    less = metric == TIME_TO_TRAIN
+    marks = [_mark(label, pair.ratio, pair) for pair, label in zip(pairs, _labels(pairs), strict=True) if pair.ratio]
+    bases = list(dict.fromkeys(pair.baseline.label for pair in pairs))
+    mean = comparison.mean_ratio
+    if len(bases) == 1 and len({pair.model for pair in pairs}) == 1:
+        marks.append(
+            Mark(
+                label=bases[0], value=1.0, low=None, high=None, text="1x", ends="baseline", said="baseline", level=None
+            )
+        )
+    marks.sort(key=lambda mark: mark.value if less else -mark.value)
+    if mean is not None and mean.metric == metric and mean.estimate.value is not None:
+        marks.append(_mark(f"mean of {len(pairs)} models", mean, None))
+    of = "time to the quality target" if less else words.METRIC_TITLES.get(metric, metric)
+    base = bases[0] if len(bases) == 1 else "the baseline"
+    title = f"Multiple of the {of} of {base} ({'lower' if less else 'higher'} is better)"
+    start, end = _range(marks)
+    return Forest(title=title, marks=tuple(marks), start=start, end=end)
+
+
+def _labels(pairs: Sequence[Pair]) -> list[str]:
+    """Name every pair by what tells it apart: candidate, model or both; the baseline where there are several."""
+    candidates = {pair.candidate.label for pair in pairs}
+    models, bases = {pair.model for pair in pairs}, {pair.baseline.label for pair in pairs}
+
+    def label(pair: Pair) -> str:
+        title = words.model_title(pair.candidate.result.model)
+        parts = [pair.candidate.label] if len(candidates) > 1 or len(models) == 1 else []
+        parts += [title] if len(models) > 1 else []
+        over = f" over {pair.baseline.label}" if len(bases) > 1 else ""
+        return " · ".join(parts) + over
+
+    return [label(pair) for pair in pairs]
+
+
+def _mark(label: str, ratio: Ratio, pair: Pair | None) -> Mark:
+    estimate, form = ratio.estimate, words.ratio_form(ratio)
+    value, low, high = estimate.value or math.nan, estimate.low, estimate.high
+    if ratio.metric == TIME_TO_TRAIN:  # of the time, not of the speed
+        value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
+        form = _three_decimals
+    known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
+    return Mark(
+        label=label,
+        value=value,
+        low=low if known else None,
+        high=high if known else None,
+        text=form(value),
+        ends=f"{form(low)} to {form(high)}" if known else "no interval",
+        said=words.verdict_of(pair) if pair is not None else words.VERDICT_TITLES[ratio.verdict],
+        level=LEVELS[pair.fairness.verdict] if pair is not None else None,
+        is_mean=pair is None,
+    )
+
+
+def _three_decimals(value: float | None) -> str:
+    return words.times(value, 3)
+
+
+def _range(marks: Iterable[Mark]) -> tuple[float, float]:
+    """Return both ends of a scale: every ratio and 1; intervals as far as they leave the ratios apart."""
+    shown = list(marks)
+    values = [1.0, *(mark.value for mark in shown)]
+    span = max(values) - min(values) or 0.05
+    least, most = min(values), max(values)
+    for mark in shown:
+        if mark.low is not None and mark.high is not None:
+            least = min(least, max(mark.low, min(values) - span))
+            most = max(most, min(mark.high, max(values) + span))
+    room = ROOM * (most - least) or 0.05
+    return least - room, most + room
+
+
+def table(forest: Forest) -> Table:
+    """Return the marks as a ranked table, for what cannot draw."""
+    levels = {mark.level for mark in forest.marks if mark.level is not None}
+    columns = [Column(title="Side"), Column(title="Ratio", numeric=True), Column(title="Interval", numeric=True)]
+    columns += [Column(title="Verdict"), *([Column(title="Level")] if len(levels) > 1 else [])]
+    return Table(
+        key="ranking",
+        title=forest.title,
+        columns=tuple(columns),
+        rows=tuple(
+            (
+                text(mark.label),
+                Cell(text=mark.text, value=mark.value),
+                text(mark.ends),
+                text(mark.said),
+                *([text(mark.level.title if mark.level else "")] if len(levels) > 1 else []),
+            )
+            for mark in forest.marks
+        ),
+    )
+
+
+def answers(comparison: Comparison) -> list[str]:
+    """Return the sentences that answer the comparison: one, or one for each model that cannot be averaged."""
+    said = []
+    mean = words.mean_in_words(comparison)
+    if mean is not None:
+        return [mean]
+    for model in comparison.models:
+        pairs = [pair for pair in comparison.pairs if pair.model == model]
+        opening = (
+            f"{words.model_title(pairs[0].candidate.result.model)}: " if len(comparison.models) > 1 and pairs else ""
+        )
+        if len(pairs) == 1:
+            said.append(opening + words.headline(pairs[0]))
+        elif pairs:
+            said.append(opening + _of_several(pairs))
+    return said
+
+
+def _of_several(pairs: Sequence[Pair]) -> str:
+    """Return who measured best of several candidates; the order among candidates is as measured, not tested."""
+    known = [(ratio.estimate.value, pair) for pair in pairs if (ratio := _ratio_of(pair)) and ratio.estimate.value]
+    if not known:
+        return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"
+    value, best = max(known, key=lambda item: item[0])
+    sides = len(known) + len({pair.baseline.label for _, pair in known})
+    if value <= 1:
+        return f"Best of {sides} sides as measured is the baseline, {best.baseline.label}; next: {words.headline(best)}"
+    return f"Best of {sides} sides as measured: {words.headline(best)}"
