@@ -113,9 +113,37 @@ def test_an_excess_that_all_rows_share_is_no_pause_but_another_step_time():
         audited(result(rows([1.0] * 20, [1.5001 * n for n in range(1, 21)])), "run.log")
 
 
-def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_have_been_copied():
-    outcome = audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
-    assert outcome.warnings[0].startswith("audit: 19 steps take 190 s at the measured pace, but 19 s by the dates")
+def test_lines_that_were_dated_when_they_were_copied_are_no_clock():
+    outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
+    assert outcome.audit is None
+    assert outcome.warnings[0].startswith("audit: the lines of steps that took 590 s are dated within 8 s: they were")
+
+
+def test_rows_dated_at_a_steady_pace_that_is_not_theirs_refuse_the_log():
+    with pytest.raises(ContradictionError, match="19 steps take 190 s at the measured pace, but 19 s by the dates"):
+        audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
+
+
+@pytest.mark.parametrize("seconds", [2.0, 11.0])
+def test_dates_of_whole_minutes_are_no_pauses(seconds):
+    dates = [60.0 * (seconds * n // 60) for n in range(1, 200)]
+    outcome = audited(result(rows([seconds] * 199, dates)), "run.log")
+    assert outcome.audit.explained_by == ()
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_dates_of_whole_seconds_beside_a_fraction_that_stays_are_no_pauses():
+    dates = [int(0.05 * n) + 0.25 for n in range(1, 400)]
+    outcome = audited(result(rows([0.05] * 399, dates)), "run.log")
+    assert outcome.audit.explained_by == ()
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_rows_that_a_buffer_wrote_together_are_no_pauses():
+    dates = [2.0 * (n // 16 * 16 + 16) for n in range(160)]
+    outcome = audited(result(rows([2.0] * 160, dates)), "run.log")
+    assert outcome.audit.explained_by == ()
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
 def test_rows_that_are_missing_are_no_pause():

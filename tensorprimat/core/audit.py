@@ -6,8 +6,8 @@ what the clock holds besides: start-up, evaluation, checkpoints, pauses between 
 of more than WARNED it is a warning, of more than REFUSED no figure of this log can be trusted.
 
 Where time passes unevenly between rows the excess of single rows is a pause. An excess that most rows share is none: it
-says that a row's time is not the time of its steps. Dates that leave rows too little time never refuse a log: a
-collector may have dated the lines when it copied them.
+says that a row's time is not the time of its steps. Dates that do not follow the rows (many rows of one moment: a
+buffer was written, or a collector dated the lines when it copied them) never refuse a log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ REFUSED = 0.20
 FEWEST_ROWS = 8  # with dates; of fewer, one slow print or pause decides
 PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
 LEAST_SECONDS = 1.0  # between two marks a log spends so much on printing and stopping
+FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
+IN_LUMPS = 0.4  # of the steps' time: if less lies between rows that follow one another closely, most have one date
+STEADY = 0.2  # of the median gap: the middle half of all gaps lies within
 UNTIMED_SHARE = 0.20  # of the steps: so many may stand before the first row with a time
 DATES = "the dates of the rows"
 NAMES = {"validation": "evaluation", "checkpoint": "checkpoint"}
@@ -65,6 +68,10 @@ class Finding:
     """(what, seconds) that the clock holds above what is expected."""
     taken_out: tuple[tuple[str, float], ...]
     slack: float
+    follows_rows: bool = True
+    """Dates: each was written when its row was; else the clock refuses nothing."""
+    is_copied: bool = False
+    """Dates: the lines were dated when they were copied, so that they tell nothing of the training."""
 
     @property
     def ratio(self) -> float:
@@ -242,15 +249,21 @@ class _Rows:
         expected = self.pace * float(self.distance[after].sum())
         if seconds <= 0:
             return None
+        gaps, resolution = np.diff(self.ended_at[dated]), _resolution(self.ended_at)
+        steady = _is_steady(gaps, resolution)
+        own = self.pace * float(np.median(self.work[after]))
+        in_lumps = not steady and gaps[gaps <= 2 * max(own, resolution)].sum() < IN_LUMPS * expected
         return Finding(
             clock=DATES,
             steps=float(self.steps[after].sum()),
             rows_steps=float(self.steps[after].sum()),
             seconds=seconds,
             expected=expected,
-            explained=_summed([*self._unusual_rows(start=first + 1), *self._pauses()], seconds),
+            explained=_summed([*self._unusual_rows(start=first + 1), *([] if in_lumps else self._pauses())], seconds),
             taken_out=(),
-            slack=2 * _resolution(self.ended_at[dated]),
+            slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
+            follows_rows=steady,
+            is_copied=bool(in_lumps and seconds < expected / 2),
         )
 
     def _unusual_rows(self, start: int = 0) -> list[tuple[str, float]]:
@@ -310,9 +323,18 @@ def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.in
 
 
 def _resolution(dates: FloatArray) -> float:
-    """Seconds to which dates are printed: a second, or a millisecond."""
-    known = dates[np.isfinite(dates)]
-    return 1.0 if len(known) and (known == np.round(known)).all() else 1e-3
+    """Return the seconds to which dates are printed: a minute, a second (beside a fraction that stays), or less."""
+    apart = np.diff(dates[np.isfinite(dates)])
+    for grain in (60.0, 1.0):
+        if (np.abs(apart - grain * np.round(apart / grain)) < FINEST).all():
+            return grain
+    return FINEST
+
+
+def _is_steady(gaps: FloatArray, resolution: float) -> bool:
+    """Return True if rows were written at a steady pace, as a training does and a copy hardly."""
+    low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75))
+    return bool(middle >= resolution and high - low <= max(STEADY * middle, resolution))
 
 
 def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple[str, float], ...]:
@@ -325,6 +347,7 @@ def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple
 
 def record(found: Sequence[Finding], result: Result) -> Audit | None:
     """The outcome for the result: the clock that the log states if it states one, else the dates of the rows."""
+    found = [finding for finding in found if not finding.is_copied]
     if not found:
         return None
     name = found[0].clock
@@ -375,11 +398,17 @@ def refusals(found: Sequence[Finding]) -> list[str]:
     return [
         _contradiction(finding)
         for finding in found
-        if finding.contradiction > REFUSED and not (finding.clock == DATES and finding.unexplained < 0)
+        if finding.contradiction > REFUSED and not finding.is_copied
+        if finding.follows_rows or finding.unexplained > 0
     ]
 
 
 def _contradiction(finding: Finding) -> str:
+    if finding.is_copied:
+        return (
+            f"the lines of steps that took {_seconds(finding.expected)} are dated within {_seconds(finding.seconds)}: "
+            "they were dated when they were copied, so the figures are not held against the dates"
+        )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {finding.rows_steps:,.0f} steps, but the log itself counts {finding.steps:,.0f}"
     known = " and ".join(_said(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
