@@ -42,7 +42,7 @@ COMMANDS = {
     "aggregate": "tables and plots of a folder of cells",
     "preflight": "what this machine can do at best",
     "primus": "what a Primus configuration trains, beside the NVIDIA side's",
-    "mlperf": "read and list the results of MLPerf Training",
+    "mlperf": "read, list and compare the results of MLPerf Training",
     "verify": "check hashes and figures of a folder of results",
     "processes": "who uses GPU memory; end leftover training processes",
 }

@@ -15,14 +15,17 @@ from tensorprimat.reports.safe_text import one_line
 if TYPE_CHECKING:
     from tensorprimat.core.mlperf_library import Entry, Library
 
-ACTIONS = ("import", "list", "show")
+ACTIONS = ("import", "list", "show", "compare")
 
 
 def command(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="import, list or show.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="import, list, show or compare.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="import: the round's folder; list, show: a part of entries' names."),
+        typer.Argument(
+            metavar="[NAME]...",
+            help="import: the round's folder; list, show: parts of names; compare: one GPU or two.",
+        ),
     ] = None,
     round: Annotated[str | None, typer.Option("--round", metavar="VERSION", help="The round, such as v5.1.")] = None,
     output: Annotated[
@@ -37,9 +40,10 @@ def command(
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, such as MI355X.")] = None,
     gpus: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only entries with this number of GPUs.")] = None,
     submitter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this submitter.")] = None,
+    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every interval.")] = "95%",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Read and list the results of MLPerf Training, with every run behind them.
+    """Read, list and compare the results of MLPerf Training, with every run behind them.
 
     The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
     to train are scored by the rules of MLPerf: the fastest and the slowest run dropped, the rest averaged, one failed
@@ -49,11 +53,15 @@ def command(
     import   read a checkout of mlcommons/training_results_vX.Y into a library
     list     one row per system and benchmark
     show     everything about the entries whose name holds NAME, every run with its file and SHA-256
+    compare  time to train of two GPUs on one task, taken apart into rate, samples, evaluation and set-up; of one GPU
+             its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round
 
     \b
     Examples:
       tprimat mlperf list --benchmark llama31_8b --gpus 8
       tprimat mlperf show v5.1/AMD/MI355X
+      tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8
+      tprimat mlperf compare MI300X@v5.0 MI300X@v5.1 --benchmark llama2_70b_lora
       tprimat mlperf import training_results_v5.1 --round v5.1 --output mlperf_v5.1.jsonl
       tprimat mlperf list --library mlperf_v5.1.jsonl --json
 
@@ -69,26 +77,48 @@ def command(
     if output is not None:
         raise UsageError(f"--output belongs to import; {action} prints, so redirect its output with >")
     from tensorprimat.analysis.mlperf_choice import Choice, choose
+    from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
 
+    level = fraction("--confidence", confidence)
     found = mlperf_library.load(library)
     wanted = Choice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
-    return _ask(action, names or [], choose(found, wanted), as_json)
+    return _ask(action, names or [], choose(found, wanted), level, as_json)
 
 
-def _ask(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> int:
+def _ask(action: str, names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool) -> int:
     from tensorprimat.analysis import mlperf_choice
     from tensorprimat.reports import mlperf as report
 
     if action == "list":
         entries = mlperf_choice.named(chosen, names) if names else chosen
         print(report.rows_json(entries) if as_json else report.listing(entries), end="")
-    else:
+    elif action == "show":
         if not names:
             raise UsageError("show: name an entry or a part of its name, as list prints it")
         entries = mlperf_choice.named(chosen, names)
         print(report.entries_json(entries) if as_json else report.details(entries), end="")
+    else:
+        _compare(names, chosen, confidence, as_json)
     return 0
+
+
+def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool) -> None:
+    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
+    from tensorprimat.reports import mlperf_comparison as report
+
+    if len(names) == 2:
+        found = mlperf_compare.compare(chosen, *names)
+        print((report.as_json if as_json else report.text)(found, confidence), end="")
+        return
+    if len(names) != 1:
+        raise UsageError(f"compare: name one GPU or two, not {len(names)}")
+    ours = mlperf_choice.of_gpu(chosen, names[0])
+    if not ours:
+        there = sorted({entry.gpu for entry in chosen if entry.gpu})
+        raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
+    scalings, rounds = mlperf_scaling.scalings(ours, confidence), mlperf_scaling.over_rounds(ours)
+    print((report.gpu_json if as_json else report.gpu_text)(scalings, rounds, confidence), end="")
 
 
 def _import(names: list[str], round: str | None, output: Path | None) -> int:

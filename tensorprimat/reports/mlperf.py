@@ -11,7 +11,19 @@ from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.reports.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "tokens/s/GPU", "runs", "entry")
-_RIGHT = {"minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples"}
+_RIGHT = {
+    "minutes",
+    "GPUs",
+    "batch",
+    "tokens/s/GPU",
+    "runs",
+    "seconds",
+    "training",
+    "evaluation",
+    "samples",
+    "samples/s",
+    "efficiency",
+}
 
 
 def row(entry: Entry) -> dict[str, Any]:

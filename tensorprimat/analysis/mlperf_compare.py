@@ -1,0 +1,281 @@
+"""Comparison of two GPUs by MLPerf Training: time to one quality target, with intervals, taken apart into its factors.
+
+Several submitters of one GPU are a random effect: the mean of their logarithms with a variance between submitters
+(Paule and Mandel 1982) beside the variance over runs, and the interval of Hartung and Knapp (2001), so that one
+vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
+
+minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
+factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensorprimat.analysis.levels import LEVELS, Level
+from tensorprimat.analysis.mlperf_choice import of_gpu
+from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.stats import LogEstimate, difference
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import Entry
+
+CLOSED = "closed"
+FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
+_STEPS = 200  # halvings and doublings that find the variance between submitters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What both sides train to the same target, on the same number of GPUs."""
+
+    benchmark: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSide:
+    """One GPU on one task in one round: the entries of every submitter and their mean."""
+
+    gpu: str
+    round: str
+    scored: tuple[Scored, ...]
+    """Entries with a score, fastest first."""
+    estimate: LogEstimate
+    """Logarithm of the minutes, averaged over submitters."""
+    weights: Mapping[str, float]
+    """Of each submitter; they add up to 1."""
+    over_submitters: float | None
+    """Relative standard deviation between submitters beyond that of their runs; None for one submitter."""
+    over_runs: float | None
+    """Relative standard deviation of the successful runs of one entry, pooled over entries."""
+    factors: Mapping[str, float]
+    """Logarithms of FACTORS; empty where an entry's logs do not tell."""
+
+    @property
+    def minutes(self) -> float:
+        """Return the geometric mean over submitters."""
+        return math.exp(self.estimate.log)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Return the global batch sizes of the entries."""
+        return tuple(sorted({one.entry.global_batch_size for one in self.scored if one.entry.global_batch_size}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskComparison:
+    """First side over second side."""
+
+    task: Task
+    sides: tuple[TaskSide, TaskSide]
+    ratio: LogEstimate
+    parts: Mapping[str, float]
+    """Ratios of FACTORS; empty where a side has none. Their product, the rate inverted, is the ratio of minutes."""
+    warnings: tuple[str, ...] = ()
+    level: Level = field(default_factory=lambda: LEVELS["same_task"])
+
+
+def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
+    """Return the entries of one GPU on one task as a side, or None where none has a score."""
+    scored = sorted(
+        (one for one in map(Scored, entries) if one.minutes is not None), key=lambda one: one.minutes or math.inf
+    )
+    groups: dict[str, list[Scored]] = {}
+    for one in scored:
+        groups.setdefault(one.entry.submitter, []).append(one)
+    means = [_of_submitter(group) for group in groups.values()]
+    if not means:
+        return None
+    estimate, weights, between = _over_submitters(means)
+    shares = dict(zip(groups, weights, strict=True))
+    return TaskSide(
+        gpu=gpu,
+        round=round,
+        scored=tuple(scored),
+        estimate=estimate,
+        weights=shares,
+        over_submitters=between,
+        over_runs=_over_runs(scored),
+        factors=_factors(groups, shares),
+    )
+
+
+def compare(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComparison, ...]:
+    """Return the comparison of two GPUs on every task that both have, in the newest round that holds both.
+
+    first and second: names of GPUs, with @ROUND where a round is meant. Raises UsageError where they share no task.
+    """
+    sides = [_entries_of(entries, name) for name in (first, second)]
+    shared = sorted(set(_tasks(sides[0])) & set(_tasks(sides[1])), key=lambda task: (task.benchmark, task.num_gpus))
+    rounds_named = any("@" in name for name in (first, second))
+    found = [one for task in shared if (one := _compare(sides, task, same_round=not rounds_named)) is not None]
+    if not found:
+        told = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))
+        raise UsageError(
+            f"{first} and {second} share no benchmark, number of GPUs and round ({told}); GPU@ROUND names a round"
+        )
+    return tuple(found)
+
+
+def _entries_of(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
+    gpu, _, round = name.partition("@")
+    chosen = tuple(one for one in entries if not round or one.round == f"v{round.removeprefix('v')}")
+    found = of_gpu(chosen, gpu)
+    if not found:
+        there = sorted({one.gpu for one in chosen if one.gpu})
+        raise UsageError(f"{name}: no entry of this GPU; there are {', '.join(there) or 'none'}")
+    return tuple(one for one in found if (one.division or CLOSED).casefold() == CLOSED)
+
+
+def _tasks(entries: Sequence[Entry]) -> list[Task]:
+    return [Task(benchmark=one.benchmark, num_gpus=one.num_gpus) for one in entries if one.num_gpus]
+
+
+def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) -> TaskComparison | None:
+    ours = [[one for one in some if (one.benchmark, one.num_gpus) == (task.benchmark, task.num_gpus)] for some in sides]
+    rounds = [{one.round for one in some} for some in ours]
+    if same_round:
+        rounds = [rounds[0] & rounds[1]] * 2
+    if not all(rounds):
+        return None
+    newest = [max(some, key=version) for some in rounds]
+    made = [
+        side([one for one in some if one.round == round], str(some[0].gpu), round)
+        for some, round in zip(ours, newest, strict=True)
+    ]
+    first, second = made
+    return None if first is None or second is None else of_sides(task, first, second)
+
+
+def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
+    """Return the comparison of two sides."""
+    parts = {
+        name: math.exp(first.factors[name] - second.factors[name])
+        for name in FACTORS
+        if first.factors and second.factors
+    }
+    return TaskComparison(
+        task=task,
+        sides=(first, second),
+        ratio=difference(first.estimate, second.estimate),
+        parts=parts,
+        warnings=tuple(_warnings(first, second)),
+    )
+
+
+def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
+    found = []
+    for one in (first, second):
+        if one.over_submitters is None:
+            found.append(
+                f"{one.gpu} {one.round}: one submitter, {one.scored[0].entry.submitter}; the interval speaks of its "
+                "runs, another's machine may differ"
+            )
+        if not math.isfinite(one.estimate.variance):
+            found.append(f"{one.gpu} {one.round}: too few runs for an interval")
+    if first.round != second.round:
+        found.append(f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round")
+    if not all(one.entry.precision for each in (first, second) for one in each.scored):
+        found.append("the submissions do not state their precision; sides may differ in it")
+    return found
+
+
+def _of_submitter(group: Sequence[Scored]) -> LogEstimate:
+    """Return the mean of a submitter's entries; an unknown variance is infinite."""
+    estimates = [one.estimate for one in group]
+    log = math.fsum(math.log(one.minutes or math.nan) for one in group) / len(group)
+    known = [one for one in estimates if one is not None]
+    if len(known) < len(group):
+        return LogEstimate(log=log, variance=math.inf, degrees=1)
+    total = math.fsum(one.variance for one in known)
+    uncertain = math.fsum(one.variance**2 / one.degrees for one in known)
+    degrees = total**2 / uncertain if uncertain > 0 else math.inf
+    return LogEstimate(log=log, variance=total / len(group) ** 2, degrees=degrees)
+
+
+def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[float], float | None]:
+    """Return the mean over submitters, the weight of each, and the standard deviation between them."""
+    if len(means) == 1:
+        return means[0], [1.0], None
+    logs, variances = [one.log for one in means], [one.variance for one in means]
+    if any(math.isinf(variance) for variance in variances):  # runs tell nothing, so submitters count alike
+        variances = [0.0] * len(means)
+    between = _between(logs, variances)
+    weights = _shares(variances, between)
+    mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True))
+    total = _precision(variances, between)
+    spread = _scatter(logs, variances, between) / (len(means) - 1)
+    variance = max(1.0, spread) / total
+    return LogEstimate(log=mean, variance=variance, degrees=len(means) - 1), weights, math.sqrt(between)
+
+
+def _between(logs: Sequence[float], variances: Sequence[float]) -> float:
+    """Return the variance between submitters for which the weighted scatter is what chance gives (Paule–Mandel)."""
+    degrees = len(logs) - 1
+    mean = math.fsum(logs) / len(logs)
+    high = math.fsum((log - mean) ** 2 for log in logs) / degrees
+    if high == 0 or (all(variances) and _scatter(logs, variances, 0.0) <= degrees):
+        return 0.0
+    low = 0.0
+    while _scatter(logs, variances, high) > degrees:
+        high *= 2
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _scatter(logs, variances, middle) > degrees else (low, middle)
+    return high
+
+
+def _scatter(logs: Sequence[float], variances: Sequence[float], between: float) -> float:
+    weights = [1 / (variance + between) if variance + between else math.inf for variance in variances]
+    if any(map(math.isinf, weights)):
+        return math.inf if len(set(logs)) > 1 else 0.0
+    mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True)) / math.fsum(weights)
+    return math.fsum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
+
+
+def _precision(variances: Sequence[float], between: float) -> float:
+    return math.fsum(1 / (variance + between) if variance + between else math.inf for variance in variances)
+
+
+def _shares(variances: Sequence[float], between: float) -> list[float]:
+    if not all(variance + between for variance in variances):
+        return [1 / len(variances)] * len(variances)
+    total = _precision(variances, between)
+    return [1 / (variance + between) / total for variance in variances]
+
+
+def _over_runs(scored: Sequence[Scored]) -> float | None:
+    squares, degrees = 0.0, 0
+    for one in scored:
+        logs = [math.log(run.seconds) for run in one.succeeded if run.seconds]
+        mean = math.fsum(logs) / len(logs)
+        squares += math.fsum((log - mean) ** 2 for log in logs)
+        degrees += len(logs) - 1
+    return math.sqrt(squares / degrees) if degrees else None
+
+
+def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weighted mean of each factor's logarithm, or nothing where one entry's logs leave one open."""
+    total = dict.fromkeys(FACTORS, 0.0)
+    for submitter, group in groups.items():
+        for one in group:
+            seconds, training, rate = one.seconds, one.training_seconds, one.samples_per_second
+            if not (seconds and training and rate and one.samples and one.entry.scaling_factor):
+                return {}
+            values = (rate, one.samples, seconds / training, one.entry.scaling_factor)
+            for name, value in zip(FACTORS, values, strict=True):
+                total[name] += weights[submitter] * math.log(value) / len(group)
+    return total
+
+
+def _where(entries: Sequence[Entry]) -> str:
+    found = sorted({(one.round, one.benchmark, one.num_gpus or 0) for one in entries})
+    shown = [f"{round} {benchmark} × {count}" for round, benchmark, count in found]
+    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def version(round: str) -> tuple[int, ...]:
+    """Return a round's name as numbers, by which rounds are ordered."""
+    return tuple(int(part) if part.isdigit() else 0 for part in round.removeprefix("v").split("."))

@@ -1,0 +1,258 @@
+"""Text and JSON of comparisons by MLPerf Training: two GPUs on one task, scaling of one GPU, and rounds over time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
+from tensorprimat.analysis.mlperf_scaling import Law, Scaling
+from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core.mlperf_library import DERIVED
+from tensorprimat.reports.mlperf import table
+from tensorprimat.reports.safe_text import one_line
+
+
+def text(found: Sequence[TaskComparison], confidence: float) -> str:
+    """Return every comparison: verdict level, sentence, both sides, warnings."""
+    rounds = ", ".join(sorted({one.round for comparison in found for one in comparison.sides}))
+    blocks = [_block(comparison, confidence) for comparison in found]
+    return "\n".join(blocks) + f"Rates, samples and their times: {DERIVED.format(round=rounds)}.\n"
+
+
+def sentence(comparison: TaskComparison, confidence: float) -> str:
+    """Return the verdict in one line, with what the ratio is made of."""
+    first, second = comparison.sides
+    names = _names(first, second)
+    low_high = _interval(comparison.ratio, confidence)
+    opening = (
+        f"{names[0]} needs {_minutes(first.minutes)} min, {names[1]} {_minutes(second.minutes)}: "
+        f"{math.exp(comparison.ratio.log):.2f}x{low_high}"
+    )
+    if not comparison.parts:
+        return f"{opening}; the logs of a side do not mark samples and training time, so it is not taken apart."
+    parts = comparison.parts
+    batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
+    scaling = f", scaling factors {parts['scaling']:.3f}x" if abs(parts["scaling"] - 1) >= 0.0005 else ""
+    return (
+        f"{opening}; its rate is {parts['rate']:.2f}x, it needs {parts['samples']:.2f}x the samples (batch {batches}), "
+        f"evaluation and set-up take {parts['evaluation_and_set_up']:.3f}x{scaling}."
+    )
+
+
+def as_json(found: Sequence[TaskComparison], confidence: float) -> str:
+    """Return the comparisons as JSON."""
+    return json.dumps([_document(comparison, confidence) for comparison in found], indent=2, ensure_ascii=False) + "\n"
+
+
+def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
+    """Return scaling tables with their law, then the rounds over time."""
+    parts = [_scaling(one) for one in scalings]
+    if rounds:
+        lines = [
+            (
+                comparison.sides[0].gpu,
+                comparison.task.benchmark,
+                str(comparison.task.num_gpus),
+                f"{comparison.sides[1].round} {_minutes(comparison.sides[1].minutes)}",
+                f"{comparison.sides[0].round} {_minutes(comparison.sides[0].minutes)}",
+                f"{math.exp(comparison.ratio.log):.3f}x{_interval(comparison.ratio, confidence, 3)}",
+                _submitters(comparison),
+            )
+            for comparison in rounds
+        ]
+        titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
+        parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines))
+    if not parts:
+        return "One number of GPUs and one round: nothing to set beside each other.\n"
+    shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
+    return "\n".join(parts) + f"\nRates: {DERIVED.format(round=', '.join(sorted(shown)))}.\n"
+
+
+def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
+    """Return scaling and rounds of one GPU as JSON."""
+    document = {
+        "scaling": [
+            {
+                "gpu": one.gpu,
+                "benchmark": one.benchmark,
+                "round": one.round,
+                "rate_law": _law(one.rate),
+                "minutes_law": _law(one.minutes),
+                "law_stops_at": one.stops_at,
+                "points": [
+                    {
+                        "name": point.scored.entry.name,
+                        "num_gpus": point.scored.entry.num_gpus,
+                        "global_batch_size": point.scored.entry.global_batch_size,
+                        "minutes": _figure(point.scored.minutes),
+                        "samples_per_second": _figure(point.scored.samples_per_second),
+                        "efficiency": _figure(point.efficiency),
+                    }
+                    for point in one.points
+                ],
+            }
+            for one in scalings
+        ],
+        "rounds": [_document(one, confidence) for one in rounds],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _block(comparison: TaskComparison, confidence: float) -> str:
+    task, level = comparison.task, comparison.level
+    rows = [row for side in comparison.sides for row in _rows(side)]
+    titles = ("minutes", "GPU", "batch", "tokens/s/GPU", "samples", "entry")
+    lines = [
+        f"{task.benchmark} on {task.num_gpus} GPUs · {level.title}: {level.sentence[0].lower()}{level.sentence[1:]}"
+    ]
+    lines.append(sentence(comparison, confidence))
+    lines += [_spread(side, confidence) for side in comparison.sides]
+    lines.append(_best(comparison))
+    lines += [f"warning: {one_line(warning)}" for warning in comparison.warnings]
+    return "\n".join(lines) + "\n" + table(titles, rows)
+
+
+def _rows(side: TaskSide) -> list[tuple[str, ...]]:
+    return [
+        (
+            _minutes(one.minutes or math.nan),
+            side.gpu,
+            str(one.entry.global_batch_size or "–"),
+            "–" if one.tokens_per_second_per_gpu is None else f"{one.tokens_per_second_per_gpu:,.0f}",
+            "–" if one.samples is None else f"{one.samples:,.0f}",
+            one_line(f"{one.entry.round}/{one.entry.submitter}/{one.entry.system}"),
+        )
+        for one in side.scored
+    ]
+
+
+def _spread(side: TaskSide, confidence: float) -> str:
+    submitters = len(side.weights)
+    runs = "" if side.over_runs is None else f"; runs of one entry scatter by {side.over_runs:.1%}"
+    between = "" if side.over_submitters is None else f", submitters by {side.over_submitters:.1%} beyond that"
+    return (
+        f"{side.gpu}, {side.round}: {len(side.scored)} entries of {submitters} submitter(s), mean "
+        f"{_minutes(side.minutes)} min{_interval(side.estimate, confidence, unit=' min')}{runs}{between}"
+    )
+
+
+def _best(comparison: TaskComparison) -> str:
+    first, second = (side.scored[0] for side in comparison.sides)
+    ratio = (first.minutes or math.nan) / (second.minutes or math.nan)
+    told = [
+        f"{_minutes(one.minutes or math.nan)} ({one_line(one.entry.submitter)}/{one_line(one.entry.system)})"
+        for one in (first, second)
+    ]
+    return f"Fastest entry of each: {told[0]} against {told[1]}, {ratio:.2f}x"
+
+
+def _scaling(one: Scaling) -> str:
+    lines = [
+        (
+            str(point.scored.entry.num_gpus),
+            _minutes(point.scored.minutes or math.nan),
+            str(point.scored.entry.global_batch_size or "–"),
+            f"{point.scored.samples_per_second:,.4g}",
+            "–" if point.efficiency is None else f"{point.efficiency:.1%}",
+            one_line(f"{point.scored.entry.submitter}/{point.scored.entry.system}"),
+        )
+        for point in one.points
+    ]
+    titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
+    said = (
+        f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling, efficiency is samples/s of a GPU over the smallest\n"
+    )
+    return said + table(titles, lines) + _said_law(one)
+
+
+def _said_law(one: Scaling) -> str:
+    if one.rate is None or one.minutes is None:
+        return "No law: fewer than three numbers of GPUs.\n"
+    counts = [point.scored.entry.num_gpus or 0 for point in one.points]
+    ends = (
+        f"it stops at {one.stops_at} GPUs, whose rate lies below what the smaller numbers predict"
+        if one.stops_at
+        else f"no number of GPUs up to {max(counts)} lies below it"
+    )
+    return (
+        f"samples/s = {one.rate.scale:.3g} × GPUs^{one.rate.exponent:.3f} (±{one.rate.half_width:.3f}); minutes × "
+        f"GPUs^{-one.minutes.exponent:.3f} (±{one.minutes.half_width:.3f}) constant; {ends}.\n"
+    )
+
+
+def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
+    low, high = _bounds(comparison.ratio, confidence)
+    return {
+        "benchmark": comparison.task.benchmark,
+        "num_gpus": comparison.task.num_gpus,
+        "level": comparison.level.name,
+        "sentence": sentence(comparison, confidence),
+        "ratio": _figure(math.exp(comparison.ratio.log)),
+        "low": low,
+        "high": high,
+        "confidence": confidence,
+        "parts": {name: _figure(value) for name, value in comparison.parts.items()},
+        "sides": [_side(side, confidence) for side in comparison.sides],
+        "warnings": list(comparison.warnings),
+        "derived": DERIVED.format(round=", ".join(sorted({side.round for side in comparison.sides}))),
+    }
+
+
+def _side(side: TaskSide, confidence: float) -> dict[str, Any]:
+    low, high = _bounds(side.estimate, confidence)
+    return {
+        "gpu": side.gpu,
+        "round": side.round,
+        "minutes": _figure(side.minutes),
+        "low": low,
+        "high": high,
+        "submitters": {name: _figure(weight) for name, weight in side.weights.items()},
+        "spread_over_runs": _figure(side.over_runs),
+        "spread_over_submitters": _figure(side.over_submitters),
+        "global_batch_sizes": list(side.batches),
+        "entries": {one.entry.name: _figure(one.minutes) for one in side.scored},
+    }
+
+
+def _names(first: TaskSide, second: TaskSide) -> tuple[str, str]:
+    if first.gpu == second.gpu:
+        return f"{first.gpu} in {first.round}", f"in {second.round}"
+    return first.gpu, second.gpu
+
+
+def _submitters(comparison: TaskComparison) -> str:
+    return one_line(" → ".join(", ".join(sorted(side.weights)) for side in reversed(comparison.sides)), longest=100)
+
+
+def _bounds(estimate: LogEstimate, confidence: float) -> tuple[float | None, float | None]:
+    if not math.isfinite(estimate.variance):
+        return None, None
+    low, high = estimate.interval(confidence)
+    return _figure(low), _figure(high)
+
+
+def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit: str = "") -> str:
+    low, high = _bounds(estimate, confidence)
+    if low is None or high is None:
+        return " (no interval)"
+    if unit:
+        return f" ({_minutes(low)} to {_minutes(high)})"
+    return f" ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _law(law: Law | None) -> dict[str, float | int | None] | None:
+    if law is None:
+        return None
+    return {"scale": _figure(law.scale), "exponent": _figure(law.exponent), "half_width": _figure(law.half_width),
+            "points": law.points}  # fmt: skip
+
+
+def _minutes(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _figure(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

@@ -1,0 +1,136 @@
+"""GPUs compared by MLPerf Training: time to one target, several submitters, scaling and rounds over time."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+
+from tensorprimat.analysis import mlperf_compare, mlperf_scaling
+from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.cli import main
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import Entry, Run, bundled
+
+
+def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
+    """Ten runs around a time to train; nine tenths of it is training."""
+    times = [60 * minutes * (1 + 0.01 * (number - 4.5)) for number in range(10)]
+    runs = tuple(
+        Run(file=f"{number}", sha256="", status="success", seconds=time, training_seconds=0.9 * time, samples=1000.0)
+        for number, time in enumerate(times)
+    )
+    config = {"division": "closed", "benchmark": "llama31_8b", "sequence_length": 8192, "global_batch_size": 16}
+    return Entry(round=round, submitter=submitter, system=f"{gpu}-{gpus}", gpu=gpu, num_gpus=gpus, runs=runs,
+                 **{**config, **facts})  # fmt: skip
+
+
+def test_the_factors_multiply_to_the_ratio_of_minutes():
+    for one in mlperf_compare.compare(bundled().entries, "MI355X", "B200"):
+        parts = one.parts
+        product = parts["samples"] / parts["rate"] * parts["evaluation_and_set_up"] * parts["scaling"]
+        assert product == pytest.approx(math.exp(one.ratio.log), rel=1e-9)
+
+
+def test_one_submitter_alone_is_said_to_speak_of_its_runs_only():
+    [one] = mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80)], "A", "B")
+    assert math.exp(one.ratio.log) == pytest.approx(1.25)
+    assert sum("one submitter" in warning for warning in one.warnings) == 2
+    assert one.level.name == "same_task"
+
+
+def test_a_second_submitter_widens_the_interval_to_what_submitters_differ_by():
+    alone = mlperf_compare.side([entry("A", "X", 100)], "A", "v9.1")
+    several = mlperf_compare.side(
+        [entry("A", name, at) for name, at in (("X", 100), ("Y", 110), ("Z", 120))], "A", "v9.1"
+    )
+    assert several.over_submitters == pytest.approx(0.09, abs=0.02)
+    assert several.estimate.half_width(0.95) > 3 * alone.estimate.half_width(0.95)
+    assert several.minutes == pytest.approx(109.7, rel=0.01)
+
+
+def test_a_submitter_with_many_systems_counts_once():
+    many = [entry("A", "X", 100) for _ in range(9)]
+    one = mlperf_compare.side([*many, entry("A", "Y", 121)], "A", "v9.1")
+    assert one.minutes == pytest.approx(110, rel=0.01)
+    assert set(one.weights) == {"X", "Y"}
+
+
+def test_the_interval_over_submitters_covers_the_mean_as_often_as_it_says():
+    chance = random.Random(7)
+    hits = 0
+    for _ in range(600):
+        means = []
+        for _ in range(5):
+            error = chance.choice((0.005, 0.01, 0.03))
+            log = chance.gauss(0.0, 0.04) + chance.gauss(0.0, error)
+            means.append(LogEstimate(log=log, variance=error**2, degrees=7))
+        estimate, weights, _ = mlperf_compare._over_submitters(means)
+        assert sum(weights) == pytest.approx(1)
+        hits += abs(estimate.log) <= estimate.half_width(0.95)
+    assert 0.93 <= hits / 600 <= 0.98
+
+
+def test_open_division_entries_are_not_compared():
+    entries = [entry("A", "X", 100), entry("A", "Y", 10, division="open"), entry("B", "Z", 80)]
+    [one] = mlperf_compare.compare(entries, "A", "B")
+    assert [scored.entry.submitter for scored in one.sides[0].scored] == ["X"]
+
+
+def test_gpus_without_a_common_task_are_refused_with_what_each_has():
+    with pytest.raises(UsageError, match=r"A: v9.1 llama31_8b × 8; B: v9.1 llama31_8b × 16"):
+        mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
+
+
+def test_the_newest_round_that_holds_both_is_compared_unless_a_round_is_named():
+    entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0"), entry("B", "Y", 80)]
+    [one] = mlperf_compare.compare(entries, "A", "B")
+    assert one.sides[0].round == "v9.1"
+    [one] = mlperf_compare.compare(entries, "A@v10.0", "B")
+    assert one.sides[0].round == "v10.0"
+    assert any("differs by a round" in warning for warning in one.warnings)
+
+
+def test_linear_scaling_has_the_exponent_one_and_does_not_stop():
+    entries = [entry("A", "X", 100 * 8 / count, gpus=count) for count in (8, 16, 32, 64)]
+    [one] = mlperf_scaling.scalings(entries, 0.95)
+    assert one.rate.exponent == pytest.approx(1.0)
+    assert [point.efficiency for point in one.points] == pytest.approx([1, 1, 1, 1])
+    assert one.stops_at is None
+
+
+def test_a_rate_far_below_the_law_of_smaller_numbers_is_where_it_stops():
+    times = {8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4, 128: 11.0}
+    [one] = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
+    assert one.stops_at == 128
+
+
+def test_two_rounds_of_one_gpu_give_the_gain_of_software():
+    entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0")]
+    [one] = mlperf_scaling.over_rounds(entries)
+    assert (one.sides[0].round, math.exp(one.ratio.log)) == ("v10.0", pytest.approx(0.9))
+
+
+def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys):
+    arguments = ["mlperf", "compare", "MI355X", "B200", "--benchmark", "llama31_8b", "--gpus", "8"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    [one] = json.loads(capsys.readouterr().out)
+    assert one["sentence"] in printed
+    assert one["level"] == "same_task"
+    assert one["low"] < one["ratio"] < one["high"]
+    assert one["sides"][0]["entries"]["v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"] == pytest.approx(
+        99.7085, abs=1e-3
+    )
+    assert "not verified by MLCommons" in printed
+
+
+@pytest.mark.parametrize("gpu", ["MI300X", "B200", "H100"])
+def test_one_gpu_shows_its_scaling(gpu, capsys):
+    assert main(["mlperf", "compare", gpu]) == 0
+    assert "strong scaling" in capsys.readouterr().out
+    assert main(["mlperf", "compare", gpu, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scaling"]
