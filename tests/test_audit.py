@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from job_logs import Job, megatron
 
 from tensorprimat import logs
 from tensorprimat.core import audit
-from tensorprimat.core.clocks import Clock, Evidence
+from tensorprimat.core.clocks import Clock, Elapsed, Evidence
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -119,9 +121,9 @@ def test_lines_that_were_dated_when_they_were_copied_are_no_clock():
     assert outcome.warnings[0].startswith("audit: the lines of steps that took 590 s are dated within 8 s: they were")
 
 
-def test_rows_dated_at_a_steady_pace_that_is_not_theirs_refuse_the_log():
-    with pytest.raises(ContradictionError, match="19 steps take 190 s at the measured pace, but 19 s by the dates"):
-        audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
+def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_have_been_copied():
+    outcome = audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
+    assert outcome.warnings[0].startswith("audit: 19 steps take 190 s at the measured pace, but 19 s by the dates")
 
 
 @pytest.mark.parametrize("seconds", [2.0, 11.0])
@@ -207,3 +209,34 @@ def test_a_headline_off_the_clock_has_the_reason_in_its_line_and_a_contradiction
     told = capsys.readouterr().err.splitlines()
     assert told[1].startswith("  warning: audit: 100 steps take 100 s")
     assert any("tokens/s" in line and "10.0 % above the log's own clock" in line for line in told)
+
+
+def test_a_clock_that_rows_state_is_held_against_them_and_only_warns():
+    elapsed = Elapsed(name="_runtime", seconds={n: 2.0 * n for n in range(1, 21)}, resolution=0.001)
+    steps = rows([1.0] * 20)
+    outcome = audited(result(steps).model_copy(update={"evidence": Evidence(elapsed=elapsed)}), "history.csv")
+    assert outcome.audit.clock == "_runtime"
+    assert outcome.warnings[0].startswith("audit: 19 steps take 19 s at the measured pace, but 38 s by _runtime")
+
+
+def test_what_megatron_announces_between_rows_names_the_pause(tmp_path: Path):
+    lines = megatron(Job(seconds=2.0, last=40))
+    place = next(n for n, line in enumerate(lines) if "iteration       20/" in line)
+    told = " validation loss at iteration 20 | lm loss value: 1.1E+01 | lm loss PPL: 5.9E+04 |"
+    later = [re.sub(r"08:(\d\d):", lambda match: f"08:{int(match[1]) + 1:02}:", line) for line in lines[place + 1 :]]
+    (tmp_path / "a.log").write_text("\n".join([*lines[: place + 1], told, *later]) + "\n")
+    outcome = logs.read(tmp_path / "a.log")
+    assert outcome.audit.explained_by == ("evaluation 60 s",)
+
+
+def test_composers_clock_of_training_is_held_against_its_steps(tmp_path: Path):
+    row = (
+        "[batch={0}/50]:\n\t Train time/train: {1:.4f}\n\t Train throughput/device/tokens_per_sec: 4096.0000\n"
+        "\t Train time/secs_per_step: 20.0000\n"
+    )
+    for seconds, contradicted in ((20.0, False), (30.0, True)):
+        text = "".join(row.format(n, n * seconds / 3600) for n in range(1, 21))
+        (tmp_path / "a.log").write_text(text)
+        outcome = logs.read(tmp_path / "a.log")
+        assert outcome.audit.clock == "time/train"
+        assert any(warning.startswith("audit: ") for warning in outcome.warnings) == contradicted

@@ -6,8 +6,9 @@ what the clock holds besides: start-up, evaluation, checkpoints, pauses between 
 of more than WARNED it is a warning, of more than REFUSED no figure of this log can be trusted.
 
 Where time passes unevenly between rows the excess of single rows is a pause. An excess that most rows share is none: it
-says that a row's time is not the time of its steps. Dates that do not follow the rows (many rows of one moment: a
-buffer was written, or a collector dated the lines when it copied them) never refuse a log.
+says that a row's time is not the time of its steps. Dates that leave rows too little time never refuse a log: a
+collector may have dated the lines when it copied them. Many rows of one moment are known to be written by a buffer, or
+copied: then dates tell nothing of single rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core.clocks import Clock
+from tensorprimat.core.clocks import Clock, Evidence
 from tensorprimat.core.records import Audit, Result
 from tensorprimat.core.steady import LONGEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
@@ -68,8 +69,8 @@ class Finding:
     """(what, seconds) that the clock holds above what is expected."""
     taken_out: tuple[tuple[str, float], ...]
     slack: float
-    follows_rows: bool = True
-    """Dates: each was written when its row was; else the clock refuses nothing."""
+    is_certain: bool = True
+    """The clock is the training's; one of a logger's calls, which may hold more or lag behind, refuses nothing."""
     is_copied: bool = False
     """Dates: the lines were dated when they were copied, so that they tell nothing of the training."""
 
@@ -101,7 +102,7 @@ def findings(result: Result, selections: Sequence[Selected]) -> list[Finding]:
     own = own_seconds(steps, config.num_gpus)
     found = []
     for selection in selections:
-        rows = _Rows.of(steps, selection, own, result.evidence.announced)
+        rows = _Rows.of(steps, selection, own, result.evidence)
         if rows is None:
             continue
         found += [
@@ -143,6 +144,11 @@ class _Rows:
     distance: FloatArray
     """Weighted steps from the row before to this one, rows that are missing included."""
     ended_at: FloatArray
+    """By the clock that the rows tell; NaN where they tell none."""
+    dates: str
+    """Name of that clock."""
+    resolution: float
+    """Seconds to which it is printed."""
     interrupted: np.ndarray
     announced: NDArray[np.int8]
     measured_from: int
@@ -150,7 +156,7 @@ class _Rows:
     """Measured seconds of one weighted step."""
 
     @classmethod
-    def of(cls, steps: Steps, selection: Selected, own: FloatArray, announced: Mapping[int, str]) -> _Rows | None:
+    def of(cls, steps: Steps, selection: Selected, own: FloatArray, evidence: Evidence) -> _Rows | None:
         covers = steps.column("covers")
         wanted = (steps.column("segment")[selection.of_run] == selection.segment) & (covers[selection.of_run] > 0)
         inside = selection.of_run if wanted.all() else selection.of_run[wanted]
@@ -161,15 +167,20 @@ class _Rows:
         if not amount or not len(inside):
             return None
         index, counted = steps.column("index")[inside], covers[inside].astype(np.float64)
+        ended_at = steps.column("ended_at")[inside]
+        if elapsed := evidence.elapsed:
+            ended_at = np.array([elapsed.seconds.get(int(number), np.nan) for number in index])
         apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
         rows = cls(
             work=counted * weight[inside],
             steps=counted,
             own=own[inside],
             distance=apart * weight[inside],
-            ended_at=steps.column("ended_at")[inside],
+            ended_at=ended_at,
+            dates=elapsed.name if elapsed else DATES,
+            resolution=elapsed.resolution if elapsed else _resolution(ended_at),
             interrupted=steps.column("interrupted_by")[inside],
-            announced=_announced(steps.column("line")[inside], announced),
+            announced=_announced(steps.column("line")[inside], evidence.announced),
             measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
             pace=float(measured[timed].sum()) / amount,
         )
@@ -249,12 +260,12 @@ class _Rows:
         expected = self.pace * float(self.distance[after].sum())
         if seconds <= 0:
             return None
-        gaps, resolution = np.diff(self.ended_at[dated]), _resolution(self.ended_at)
+        gaps, resolution = np.diff(self.ended_at[dated]), self.resolution
         steady = _is_steady(gaps, resolution)
         own = self.pace * float(np.median(self.work[after]))
         in_lumps = not steady and gaps[gaps <= 2 * max(own, resolution)].sum() < IN_LUMPS * expected
         return Finding(
-            clock=DATES,
+            clock=self.dates,
             steps=float(self.steps[after].sum()),
             rows_steps=float(self.steps[after].sum()),
             seconds=seconds,
@@ -262,7 +273,7 @@ class _Rows:
             explained=_summed([*self._unusual_rows(start=first + 1), *([] if in_lumps else self._pauses())], seconds),
             taken_out=(),
             slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
-            follows_rows=steady,
+            is_certain=self.dates == DATES,
             is_copied=bool(in_lumps and seconds < expected / 2),
         )
 
@@ -291,7 +302,7 @@ class _Rows:
                 return []
             usual = max(0.0, float(np.median((excess / own)[known])))
             usual = usual if usual > WARNED else 0.0
-            single = known & (excess > np.maximum(2 * _resolution(self.ended_at), PAUSE_SHARE * own) + usual * own)
+            single = known & (excess > np.maximum(2 * self.resolution, PAUSE_SHARE * own) + usual * own)
         pauses = [("pauses between rows", float((excess - usual * own)[single & (self.announced == 0)].sum()))]
         for code, kind in enumerate(INTERRUPTIONS):
             if kind:
@@ -398,8 +409,8 @@ def refusals(found: Sequence[Finding]) -> list[str]:
     return [
         _contradiction(finding)
         for finding in found
-        if finding.contradiction > REFUSED and not finding.is_copied
-        if finding.follows_rows or finding.unexplained > 0
+        if finding.contradiction > REFUSED and finding.is_certain and not finding.is_copied
+        if not (finding.clock == DATES and finding.unexplained < 0)
     ]
 
 

@@ -29,9 +29,23 @@ class Clock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Elapsed:
+    """A clock that a log tells row by row, as seconds since some beginning."""
+
+    name: str
+    """As a sentence names it: "_runtime"."""
+    seconds: Mapping[int, float]
+    """Number of the step → the clock at the end of its row."""
+    resolution: float
+    """Of a reading, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """Everything that a reader passes on for the audit."""
 
     clocks: tuple[Clock, ...] = ()
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", for what a log announces between rows whose times leave it out."""
+    elapsed: Elapsed | None = None
+    """Held against the rows in place of their dates."""

@@ -21,7 +21,8 @@ class Number:
 
     spelled: str
     means: str
-    """Field of Step (of TrainingConfig for a setting), or `total_tokens`: all tokens before the step."""
+    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens before the step, or `elapsed`:
+    seconds of training so far."""
     scale: float = 1.0
     """Factor to the field's unit."""
 
@@ -52,6 +53,10 @@ class Dialect:
     """Numbers end in K, M, B, T, P (thousands, millions …), G beside B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
     """Text that says what else the time of a row holds: on the row, or on a line since the row before."""
+    clock: str = ""
+    """Name of the clock that the rows state as `elapsed`."""
+    clock_resolution: float = 0.0
+    """Of that clock, in seconds."""
     settings: tuple[Number, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word."""
@@ -150,6 +155,7 @@ COMPOSER = Dialect(
     numbers=(
         Number(spelled="Train time/secs_per_step: {} ", means="seconds"),
         Number(spelled="Train time/token: {} ", means="total_tokens"),
+        Number(spelled="Train time/train: {} ", means="elapsed", scale=3600.0),
         Number(spelled="Train throughput/tokens_per_sec: {} ", means="reported_tokens_per_second"),
         Number(spelled="Train throughput/device/tokens_per_sec: {} ", means="reported_tokens_per_second_per_gpu"),
         Number(spelled="Train throughput/samples_per_sec: {} ", means="reported_samples_per_second"),
@@ -164,6 +170,8 @@ COMPOSER = Dialect(
         Number(spelled="Train memory/peak_reserved_mem: {} ", means="memory_reserved_peak_bytes", scale=1e9),
     ),
     block=True,
+    clock="time/train",
+    clock_resolution=0.36,  # hours with four decimals
     settings=(
         Number(spelled="max_seq_len: {} ", means="sequence_length"),
         Number(spelled="global_train_batch_size: {} ", means="global_batch_size"),

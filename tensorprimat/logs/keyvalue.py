@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.records import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import devices, rows
@@ -35,6 +36,7 @@ _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}
 _CUT = "…"  # stands behind a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
+NO_COLUMNS = ("total_tokens", "elapsed")
 _MEASURES = (
     "seconds",
     *("reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
@@ -98,6 +100,7 @@ def _read(log: Log, dialect: Dialect) -> Reading:
         gpu_info={"device_name": seen.device} if seen.device else {},
         platform=devices.platform_of(seen.device),
         source=dialect.source,
+        evidence=Evidence(elapsed=_elapsed(dialect, found)),
         timestamp=rows.iso(seen.began),
         warnings=[*dialect.notes, *unseen, *seen.notes],
     )
@@ -219,7 +222,7 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
 
 
 def _step(row: _Row) -> Step:
-    values: dict[str, Any] = {name: value for name, value in row.values.items() if name != "total_tokens"}
+    values: dict[str, Any] = {name: value for name, value in row.values.items() if name not in NO_COLUMNS}
     values.setdefault("seconds", None)
     return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
 
@@ -245,6 +248,15 @@ def with_times(steps: Steps) -> Steps:
     seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
     seconds[~((seconds > 0) & (seconds < rows.LONGEST_STEP_SECONDS))] = np.nan
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
+
+
+def _elapsed(dialect: Dialect, found: list[_Row]) -> Elapsed | None:
+    """The clock that the rows state; None where numbers go back, so that one names several rows."""
+    numbers = [row.index for row in found]
+    known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
+    if not known or numbers != sorted(set(numbers)):
+        return None
+    return Elapsed(name=dialect.clock, seconds=known, resolution=dialect.clock_resolution)
 
 
 def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any]:

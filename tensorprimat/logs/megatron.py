@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import files, megatron_bridge, parts
@@ -181,6 +182,7 @@ def _reading(
         timestamp=timestamp,
         warnings=warnings,
         begins=begins,
+        evidence=Evidence(announced={line: kind for line, kind in events if kind != "resume"}),
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import keyvalue, rows
@@ -77,6 +78,7 @@ def read_table(table: Sequence[tuple[int | None, Row]], reading: Reading) -> Rea
     steps = Steps.of(rows.merged((None, _step(row)) for row in found))
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
         reading.steps = keyvalue.with_times(_with_tokens(steps, found))
+        reading.evidence = Evidence(elapsed=_elapsed(found))
         names = {name for _, row in table for name in row}
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in names):
             reading.warnings.append(
@@ -257,6 +259,19 @@ def _moment(row: Row) -> Moment | None:
 def _step(row: _Merged) -> Step:
     fields: dict[str, Any] = {name: value for name, value in row.values.items() if name != "total_tokens"}
     return Step(**{"seconds": None, **fields, "index": row.step, "line": row.line})
+
+
+def _elapsed(found: Sequence[_Merged]) -> Elapsed | None:
+    """The clock of the logger's calls; None where numbers of steps go back, so that a number names several rows."""
+    known = {row.step: row.moment for row in found if row.moment is not None}
+    numbers = [row.step for row in found]
+    if not known or numbers != sorted(set(numbers)):
+        return None
+    return Elapsed(
+        name="the clock of the logged rows",
+        seconds={step: moment.seconds for step, moment in known.items()},
+        resolution=max(moment.resolution for moment in known.values()),
+    )
 
 
 def _with_tokens(steps: Steps, found: list[_Merged]) -> Steps:
