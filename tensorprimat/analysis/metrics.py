@@ -103,6 +103,8 @@ def flops_per_token(result: Result, convention: str) -> Metric:
     shape, length = result.model.shape, inputs.sequence_length(result)
     counting = flops.convention_named(convention)
     said = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
+    if stated := result.model.training_flops_per_token if shape is None else None:
+        return _stated_flops(stated, flops.charged_per_token(result, convention), length, said)
     if shape is None:
         return unknown("flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, said))
     charged = flops.charged_per_token(result, convention)
@@ -116,6 +118,16 @@ def flops_per_token(result: Result, convention: str) -> Metric:
         lambda _: float(charged or 0),
         remark=f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name,
     )
+
+
+def _stated_flops(stated: int, charged: int | None, length: Input, said: Input) -> Metric:
+    """Return the FLOPs of a model whose layers differ, which only the default convention counts."""
+    layers = Input(name="model's layers", value=stated, unit="FLOP", source="counted layer by layer in the run")
+    if charged is None:
+        because = f"a model with layers of several kinds is counted by {flops.DEFAULT_CONVENTION} only"
+        return unknown("flops_per_token", because, (layers, length, said))
+    remark = f"{flops.DEFAULT_CONVENTION}, active experts and visible pairs"
+    return derive("flops_per_token", (layers, length, said), lambda *_: float(charged), remark=remark)
 
 
 RECOMPUTE_NAMES = {
@@ -142,6 +154,9 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {said!r} is not understood" if said else "whether activations are recomputed is not stated"
     recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
+    if shape is None and kind not in (None, "none"):
+        because = "what recomputation costs is known only for a model whose layers are all alike"
+        recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
     if kind is None or shape is None or not length:
         return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
     model = flops.per_token(shape, length, convention)

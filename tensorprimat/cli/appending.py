@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorprimat.core import identity, models, store
+from tensorprimat.core import identity, store
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.records import Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.spec import RunSpec
@@ -46,7 +47,7 @@ def planned_result(spec: RunSpec, machine: Machine) -> Result:
         platform=machine.platform,
         methodology=spec.methodology,
         gpu_info=machine.gpu_info,
-        model=Model(name=spec.model, preset=spec.preset, shape=models.find(spec.model, spec.preset).shape),
+        model=Model(name=spec.model, preset=spec.preset, shape=model_of(spec).shape),
         training_config=TrainingConfig(
             max_steps=spec.max_steps,
             warmup_steps=spec.warmup_steps,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import models, training_memory
+from tensorprimat.core import training_memory
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.records import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
@@ -17,13 +18,13 @@ SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/
 
 def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
     """What is about to run, where, with which configuration."""
-    preset = models.find(spec.model, spec.preset)
+    preset = model_of(spec)
     processes = f"{spec.data_parallel_size} {'process' if machine.platform == 'cpu' else 'GPU'}"
     if spec.data_parallel_size > 1:
         processes += "es" if machine.platform == "cpu" else "s"
     repeated = f", {runs} runs with {cooldown_seconds:g} s between them" if runs > 1 else ", 1 run"
     return [
-        ("Model", f"{preset.title}, {models.parameters(preset.shape):,} parameters (preset {preset.name})"),
+        ("Model", f"{preset.title}, {preset.parameters:,} parameters (preset {preset.name})"),
         ("Engine", spec.engine),
         ("Device", device(machine)),
         (

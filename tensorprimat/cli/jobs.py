@@ -100,7 +100,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
 
 def check(request: Request) -> None:
     """Flags that no engine and no reader could work with."""
-    if request.model != "all" and request.model not in MODELS:
+    if request.wanted.config is None and request.model not in (*MODELS, "all"):
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
     if request.runs < 1:
         raise UsageError(f"--runs {request.runs}: must be at least 1")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensorprimat.cli.jobs import Request
 
 DEFAULT_FOLDER = Path("output")
-MODEL = "Which model: llama, qwen, mistral or all."
+MODEL = "Which model: llama, qwen, mistral, all, or a Hugging Face config.json to train (torch engine)."
 ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
@@ -46,7 +46,7 @@ IN_AB_LAST = ("num_gpus", "strategy", "recompute", "activation_checkpointing", "
 
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL)] = "all",
+    model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL)] = "all",
     runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
     warmup_steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps before them.")] = 5,
@@ -180,6 +180,7 @@ def command(
     \b
     Examples:
       ./benchmark.py --model all --runs 3
+      ./benchmark.py --model Qwen3-30B-A3B/config.json --preset tiny --dry-run
       ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
       ./benchmark.py --model llama --ab "--precision fp32" --ab "--precision bf16" --target-ci 1%
       ./benchmark.py --model llama --nodes 2 --num-gpus 8 --executor slurm --partition gpu --dry-run
@@ -218,6 +219,19 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
     return chosen
 
 
+def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the model's name, and its configuration where --model is a file. Raises UsageError."""
+    from tensorprimat.core.spec import MODELS
+
+    if text in (*MODELS, "all"):
+        return text, None
+    from tensorprimat.engines import torch_config
+
+    if engine not in ("auto", "torch"):
+        raise UsageError(f"--engine {engine}: knows {', '.join(MODELS)}; for --model {text} use --engine torch")
+    return torch_config.read(text)
+
+
 def _request(given: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
     from tensorprimat.cli.jobs import Request, stated_facts
@@ -240,6 +254,8 @@ def _request(given: Mapping[str, Any]) -> Request:
         namespace=given["namespace"],
         volume_claim=given["volume_claim"],
     )
+    name, config = _model(given["model"], given["engine"])
+    given = {**given, "model": name, "engine": "torch" if config and given["engine"] == "auto" else given["engine"]}
     file = named_file("--output", given["output"])
     if file is not None:
         refuse_several(file, len(MODELS) if given["model"] == "all" else 1)
@@ -287,5 +303,6 @@ def _request(given: Mapping[str, Any]) -> Request:
             compile=given["compile"],
             attention=given["attention"],
             master_weights=given["master_weights"],
+            config=config,
         ),
     )

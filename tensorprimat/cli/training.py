@@ -11,7 +11,8 @@ from pathlib import Path
 from tensorprimat.cli import appending, blocks
 from tensorprimat.cli.jobs import Job, Request
 from tensorprimat.cli.live import Screen
-from tensorprimat.core import models, store
+from tensorprimat.core import store
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.records import Result
 from tensorprimat.core.spec import RunSpec
@@ -205,7 +206,7 @@ def explained(
 
 
 def title_of(spec: RunSpec) -> str:
-    return models.find(spec.model, spec.preset).title
+    return model_of(spec).title
 
 
 def with_command(result: Result) -> Result:

@@ -132,6 +132,9 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
     What other freezing costs depends on which layers are frozen, so it is None.
     """
     shape, length = result.model.shape, result.training_config.sequence_length
+    stated = result.model.training_flops_per_token
+    if shape is None and stated and length:
+        return stated if convention_named(convention).name == DEFAULT_CONVENTION else None
     if shape is None or not length:
         return None
     frozen = frozen_parameters(result)

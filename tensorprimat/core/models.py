@@ -37,6 +37,26 @@ class Preset:
     sequence_length: int
     """Batch sizes and length where neither the user nor a methodology gives any."""
 
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters."""
+        return parameters(self.shape)
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights of every matrix product."""
+        return matrix_parameters(self.shape)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary."""
+        return self.shape.vocab_size
+
+    @property
+    def memory_shape(self) -> ModelShape:
+        """The shape that decides how much memory activations take."""
+        return self.shape
+
 
 def parameters(shape: ModelShape) -> int:
     """Trainable parameters of a decoder with RMSNorm (no bias in norms, MLP or output projection).

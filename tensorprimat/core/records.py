@@ -160,6 +160,9 @@ class Model(Record):
     parameters: Count = None
     trainable_parameters: Count = None
     """How many of them the optimizer changes; fewer with LoRA or frozen layers."""
+    training_flops_per_token: Count = None
+    """By the convention megatron at this sequence length, where no `shape` expresses the model: experts count as far
+    as one token meets them, windows and chunks by the pairs that are left."""
 
 
 class Reported(RoundedRecord):

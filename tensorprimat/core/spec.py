@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -51,6 +51,8 @@ class RunSpec(Record):
     """Of which layers only the input is kept, and the rest computed again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = "output"
+    config: dict[str, Any] | None = None
+    """Complete Hugging Face configuration of a model given by a file (torch engine); None for a built-in model."""
     options: dict[str, str] = Field(default_factory=dict)
     """What only one engine understands."""
 

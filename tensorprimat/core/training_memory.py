@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from tensorprimat.core import models
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.records import ModelShape
 from tensorprimat.core.spec import RunSpec
 
@@ -64,8 +65,8 @@ def kept_bytes_per_token(
 
 def estimate(spec: RunSpec, *, fused_norm: bool = True) -> MemoryEstimate:
     """Estimate what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
-    shape = models.find(spec.model, spec.preset).shape
-    parameters = models.parameters(shape)
+    model = model_of(spec)
+    shape, parameters = model.memory_shape, model.parameters
     width = _COMPUTE_BYTES[spec.precision]
     stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
     is_cast = stored != width  # autocast keeps a copy of every layer's weights for backward
@@ -81,7 +82,7 @@ def estimate(spec: RunSpec, *, fused_norm: bool = True) -> MemoryEstimate:
     layer_input = tokens * shape.hidden_size * width
     kept_whole = {"none": 1.0, "every second layer": 0.5, "full": 0.0}[spec.recompute]
     activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
-    layer_weights = models.matrix_parameters(shape) - models.embedding_parameters(shape)
+    layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
     casts = width * layer_weights * kept_whole if is_cast else 0.0
     recomputed = layer if spec.recompute != "none" else 0.0
     head = models.embedding_parameters(shape) * width
@@ -112,7 +113,7 @@ def strategy_of(spec: RunSpec) -> str:
         return "single"
     if spec.strategy != "auto":
         return spec.strategy
-    large = models.parameters(models.find(spec.model, spec.preset).shape) > LARGEST_REPLICATED
+    large = model_of(spec).parameters > LARGEST_REPLICATED
     return "fsdp" if large else "ddp"
 
 

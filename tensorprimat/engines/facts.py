@@ -101,6 +101,22 @@ def stated_by(module: Any) -> dict[str, Any]:
     return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
 
 
+def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
+    """Return the model that the module states by a method `benchmark_model`, held against the parameters that it has.
+
+    None where it has no such method or states none. A shard of a DTensor counts as the whole.
+    """
+    state = getattr(module, "benchmark_model", None)
+    stated = state() if callable(state) else None
+    if not isinstance(stated, Model):
+        return None
+    counted = sum(parameter.numel() for parameter in module.parameters())
+    if counted == stated.parameters:
+        return stated, []
+    warning = f"model: it has {counted:,} parameters, but its configuration gives {stated.parameters:,}: no MFU"
+    return Model(parameters=counted), [warning]
+
+
 def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
     """Return a batch size that the data module states itself, or NeMo's data sampler for it."""
     for owner in (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None)):

@@ -56,7 +56,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         warnings.append(f"platform: {declared.platform} was asked for, but the training runs on {machine.label}")
     model = Model()
     if built:
-        model, odd = facts.model(module, sharded=facts.is_sharded(trainer))
+        model, odd = facts.model_stated_by(module) or facts.model(module, sharded=facts.is_sharded(trainer))
         warnings += odd
     preset, contradicted = _preset(declared, model)
     warnings += contradicted

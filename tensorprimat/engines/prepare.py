@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from tensorprimat.core import catalogue, models, training_memory
+from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
 from tensorprimat.engines import Engine, methodology, primus_spec
@@ -50,6 +52,8 @@ class Wanted:
     compile: bool | None = None
     attention: str | None = None
     master_weights: str | None = None
+    config: Mapping[str, Any] | None = None
+    """Complete Hugging Face configuration where --model is a file."""
 
 
 def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> RunSpec:
@@ -60,7 +64,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
     if engine.name == "primus":
         return primus_spec.spec_of(model, wanted, machine=machine)
     platform = machine.platform
-    preset = models.find(model, wanted.preset or DEFAULT_PRESET.get(platform, "full"))
+    preset = _preset(model, wanted, engine, wanted.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
     num_gpus = _said(wanted.num_gpus, 1 if platform == "cpu" else devices)
     if platform != "cpu" and num_gpus > devices:
@@ -82,6 +86,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         **configured,
         "model": model,
         "preset": preset.name,
+        "config": preset.config if isinstance(preset, ConfiguredModel) else None,
         "engine": engine.name,
         "steps": wanted.steps,
         "warmup_steps": wanted.warmup_steps,
@@ -112,7 +117,18 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
     return training_memory.smallest_that_fits(spec, memory * GB) or spec
 
 
-def _default_batch(preset: models.Preset, engine: Engine, devices: int) -> int:
+def _preset(model: str, wanted: Wanted, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
+    """Return what is trained. Raises UsageError where only the torch engine could."""
+    if wanted.config is None:
+        return models.find(model, name)
+    if engine.name != "torch":
+        raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
+    from tensorprimat.engines import torch_config
+
+    return torch_config.model(model, dict(wanted.config), name)
+
+
+def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devices: int) -> int:
     """Return the global batch where neither flag nor methodology sets it.
 
     The real models get as many sequences a GPU as the methodologies have on eight of them, so that one GPU is not given
@@ -154,7 +170,7 @@ def _said(value: int | None, default: int) -> int:
 def least_memory_bytes(spec: RunSpec) -> float:
     """Memory that weights, gradients and optimizer state need on one device at the very least, fully sharded."""
     devices = spec.num_gpus * spec.num_nodes
-    return models.parameters(models.find(spec.model, spec.preset).shape) * LEAST_BYTES_PER_PARAMETER / devices
+    return model_of(spec).parameters * LEAST_BYTES_PER_PARAMETER / devices
 
 
 def check_engine(engine: Engine) -> None:
@@ -196,7 +212,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     needed = least_memory_bytes(spec) / GB
     if needed > memory:
         raise UsageError(
-            f"{models.find(spec.model, spec.preset).title} needs at least {needed:,.0f} GB on each "
+            f"{model_of(spec).title} needs at least {needed:,.0f} GB on each "
             f"of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
             f"{memory:,.0f} GB; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
         )
@@ -209,7 +225,7 @@ def _check_estimate(spec: RunSpec, memory_bytes: float) -> None:
         return
     fitting = training_memory.remedies(spec, memory_bytes)
     raise UsageError(
-        f"{models.find(spec.model, spec.preset).title} at --micro-batch-size {spec.micro_batch_size} and "
+        f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
         f"--sequence-length {spec.sequence_length} needs about {needed.total / GB:,.0f} GB on each device "
         f"({describe_memory(spec)}), and one has {memory_bytes / GB:,.0f} GB"
         + (f"; what makes it fit: {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")

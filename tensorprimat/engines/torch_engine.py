@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
@@ -48,7 +48,7 @@ EXPECTED_WARNINGS = (
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raises UsageError where this engine or this machine cannot run the spec."""
     spec.check()
-    models.find(spec.model, spec.preset)
+    model_of(spec)
     for flag, size in (
         ("--tensor-parallel-size", spec.tensor_model_parallel_size),
         ("--pipeline-parallel-size", spec.pipeline_model_parallel_size),

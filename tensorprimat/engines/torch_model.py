@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.models import Preset
 from tensorprimat.engines import torch_attention
-from tensorprimat.engines.cross_entropy import linear_cross_entropy
+from tensorprimat.engines.cross_entropy import cross_entropy, linear_cross_entropy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -26,6 +27,10 @@ _HOMES = {
 
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 """--attention → what transformers calls it."""
+OWN_MASKS = {"gemma2": "attention scores have a soft cap", "gpt_oss": "attention has sinks", "llama4_text": "chunks"}
+"""Architectures whose attention `torch_attention.causal_attention` does not compute: transformers' own runs, with its
+masks, and what they have that needs it."""
+_WITHOUT_SDPA = ("gemma2", "gpt_oss")
 
 
 def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
@@ -61,8 +66,34 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
     )
 
 
-def causal_model(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
+def attention_of(kind: str, attention: str, device_type: str) -> str:
+    """Return transformers' name of the attention that a configured model runs with.
+
+    Soft caps and sinks are in no SDPA kernel: FlexAttention computes them on a GPU, plain products on a CPU.
+    """
+    if attention == "sdpa" and kind in _WITHOUT_SDPA:
+        return "flex_attention" if device_type == "cuda" else "eager"
+    own = torch_attention.register() if attention == "sdpa" and kind not in OWN_MASKS else None
+    return own or ATTENTION[attention]
+
+
+def _configured_model(model: ConfiguredModel, attention: str, sequence_length: int | None) -> Any:
+    """Return transformers' causal language model of a configuration, with random weights."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    config = AutoConfig.for_model(**model.config)
+    config.max_position_embeddings = max(model.max_position_embeddings, sequence_length or 0)
+    config._attn_implementation = attention_of(model.decoder.kind, attention, torch.get_default_device().type)
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+
+
+def causal_model(
+    preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
+) -> Any:
     """transformers' own causal language model of a preset, with random weights."""
+    if isinstance(preset, ConfiguredModel):
+        return _configured_model(preset, attention, sequence_length)
     config = configuration(preset, attention=attention, sequence_length=sequence_length)
     package, prefix = _HOMES[preset.model]
     module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
@@ -72,13 +103,20 @@ def causal_model(preset: Preset, *, attention: str = "sdpa", sequence_length: in
 class LanguageModel(nn.Module):  # type: ignore[misc]
     """A causal language model that returns its loss; the logits of the whole batch never exist."""
 
-    def __init__(self, preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> None:
+    def __init__(
+        self, preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
+    ) -> None:
         super().__init__()
         self.causal = causal_model(preset, attention=attention, sequence_length=sequence_length)
         own_attention = self.causal.config._attn_implementation == torch_attention.CAUSAL_SDPA
-        self._window = preset.shape.sliding_window if own_attention else None  # transformers' own needs no mask of ours
+        self._windows = _windows(preset) if own_attention else None  # transformers' own needs no mask of ours
         _fuse_norms(self.causal)
-        self._rotary = [(part, part.inv_freq.float()) for part in self.causal.modules() if hasattr(part, "inv_freq")]
+        self._rotary = [
+            (part, name, buffer.float())
+            for part in self.causal.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+            if name.endswith("inv_freq")  # one of each kind of layer in Gemma 3
+        ]
 
     @property
     def decoder(self) -> Any:
@@ -87,18 +125,36 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens: (sequences, length + 1); returns the mean loss of predicting each token but the first."""
+        if not self.has_plain_head:
+            logits = self.causal(tokens[:, :-1], attention_mask=self._mask(tokens[:, :-1]), use_cache=False).logits
+            return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         return linear_cross_entropy(self.hidden(tokens[:, :-1]), self.causal.lm_head.weight, tokens[:, 1:].flatten())
+
+    @property
+    def has_plain_head(self) -> bool:
+        """True where logits are hidden states times a matrix: no bias (Phi), no soft cap (Gemma 2)."""
+        return self.causal.lm_head.bias is None and not getattr(self.causal.config, "final_logit_softcapping", None)
+
+    def _mask(self, tokens: torch.Tensor) -> Any:
+        """Return the attention mask that the model takes: one, or one of each kind of layer."""
+        if not isinstance(self._windows, dict):
+            return torch_attention.mask_of(self._windows, tokens.shape[1], tokens.device)
+        return {
+            kind: torch_attention.mask_of(window, tokens.shape[1], tokens.device)
+            for kind, window in self._windows.items()
+        }
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens: (sequences, length); returns the last hidden states, (sequences × length, hidden size)."""
-        mask = torch_attention.mask_of(self._window, tokens.shape[1], tokens.device)
-        states: torch.Tensor = self.decoder(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+        states: torch.Tensor = self.decoder(
+            input_ids=tokens, attention_mask=self._mask(tokens), use_cache=False
+        ).last_hidden_state
         return states.flatten(0, 1)
 
     def restore_rotary(self) -> None:
         """Rotary frequencies back in float32: converting a model to bfloat16 rounds them, and far positions blur."""
-        for part, frequencies in self._rotary:
-            part.inv_freq = frequencies.to(part.inv_freq.device)
+        for part, name, frequencies in self._rotary:
+            setattr(part, name, frequencies.to(getattr(part, name).device))
 
     def recompute_activations(self, *, every: int = 1) -> None:
         """Keep only the input of every layer, or of every second, and compute the rest again in backward."""
@@ -130,6 +186,16 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
             torch.cuda.empty_cache()  # the whole model is not there any more, and shall not count as reserved
 
 
+def _windows(preset: Preset | ConfiguredModel) -> int | dict[str, int | None] | None:
+    """Return the sliding window, or one for each kind of layer where the layers of the model are of several kinds."""
+    if not isinstance(preset, ConfiguredModel):
+        return preset.shape.sliding_window
+    kinds, layers = preset.config.get("layer_types"), preset.decoder.layers
+    if not kinds:
+        return layers[0].window
+    return {kind: layer.window for kind, layer in zip(kinds, layers, strict=True)}
+
+
 def has_fused_norm(device_type: str) -> bool:
     """Return True if torch has one kernel for RMS norm on this kind of device (CUDA and ROCm from torch 2.9 on).
 
@@ -144,5 +210,5 @@ def _fuse_norms(model: nn.Module) -> None:
     """Replace transformers' RMS norm, five kernels, by torch's (see `has_fused_norm`); names of weights stay."""
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
-            if type(norm).__name__.endswith("RMSNorm"):
+            if type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon"):  # Gemma's adds one
                 setattr(parent, name, nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon))

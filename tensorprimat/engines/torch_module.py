@@ -14,7 +14,8 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
-from tensorprimat.core import models
+from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.records import Model
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import torch_attention, torch_data
 from tensorprimat.engines.torch_model import LanguageModel, has_fused_norm
@@ -25,6 +26,8 @@ LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
 BETAS = (0.9, 0.95)  # as there
 WEIGHT_DECAY = 0.1
 GRADIENT_CLIP = 1.0
+OTHER_KERNELS = {"eager": "math", "flex_attention": "flex"}
+"""transformers' name of an attention that SDPA does not compute → its kernel."""
 COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -35,7 +38,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         super().__init__()
         self.automatic_optimization = False
         self.network: LanguageModel | None = None
-        self.preset = models.find(spec.model, spec.preset)
+        self.preset = model_of(spec)
         self.learning_rate = LEARNING_RATES.get(self.preset.name, LEARNING_RATE)
         self._spec = spec
 
@@ -43,7 +46,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         """This rank's part of the synthetic stream, one optimizer step at a time."""
         spec = self._spec
         batches = torch_data.StepBatches(
-            torch_data.TokenStream(vocabulary_size=self.preset.shape.vocab_size, seed=spec.seed),
+            torch_data.TokenStream(vocabulary_size=self.preset.vocab_size, seed=spec.seed),
             micro_batch_size=spec.micro_batch_size,
             accumulation=spec.gradient_accumulation_steps,
             sequence_length=spec.sequence_length,
@@ -89,14 +92,32 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         spec = self._spec
         fused = [
             *(["RMS norm"] if has_fused_norm(self.device.type) else []),
-            "linear cross-entropy",
+            *(["linear cross-entropy"] if self.network is None or self.network.has_plain_head else []),
             *(["AdamW"] if self._has_fused_adamw else []),
         ]
         return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
 
+    def benchmark_model(self) -> Model | None:
+        """Return the model's facts where it comes from a configuration; a built-in one is read from its own layers."""
+        preset, length = self.preset, self._spec.sequence_length
+        if not isinstance(preset, ConfiguredModel):
+            return None
+        return Model(
+            shape=preset.shape,
+            parameters=preset.parameters,
+            trainable_parameters=preset.parameters,
+            training_flops_per_token=None if preset.shape else round(preset.decoder.flops_per_token([length])),
+        )
+
     def _attention_kernel(self, spec: RunSpec) -> str | None:
         if spec.attention_backend in ("eager", "flash"):
             return {"eager": "math", "flash": "flash"}[spec.attention_backend]
+        if isinstance(self.preset, ConfiguredModel) and self.network is not None:
+            chosen = self.network.causal.config._attn_implementation
+            if chosen in OTHER_KERNELS:
+                return OTHER_KERNELS[chosen]
+        if self.preset.shape is None:
+            return None
         return torch_attention.kernel(
             self.preset.shape,
             batch=spec.micro_batch_size,

@@ -1,0 +1,124 @@
+"""Hugging Face configuration files for `--model path/to/config.json`, completed and checked by transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import configured, decoders, names, regular
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.models import ALIASES
+from tensorprimat.core.spec import MODELS
+
+CONFIG = "config.json"
+LARGEST_BYTES = 2**20
+_NOT_OF_TRAINING = (
+    "transformers_version", "dtype", "torch_dtype", "architectures", "auto_map", "quantization_config", "use_cache",
+    "_name_or_path", "_attn_implementation", "_attn_implementation_internal", "_experts_implementation", "model_type",
+)  # fmt: skip
+"""Entries that say nothing about the model's shape, or would choose a precision: --precision does."""
+
+_TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+"""Entries that no training here uses; an embedding with a padding token would not train its row."""
+
+
+def read(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the complete configuration of `--model TEXT`.
+
+    Raises UsageError in one line for a file that is not a config.json, or an architecture that is not trained here.
+    """
+    path = Path(text)
+    if path.is_dir():
+        path = path / CONFIG
+    if not path.is_file():
+        raise UsageError(
+            f"--model {text}: no such model and no such file; models: {', '.join(MODELS)}, all, or the path of a "
+            "Hugging Face config.json"
+        )
+    entries = _entries(text, path)
+    kind = entries.get("model_type")
+    if not isinstance(kind, str):
+        raise UsageError(f"--model {text}: not a Hugging Face config.json (it has no model_type)")
+    if kind not in decoders.FAMILIES:
+        inner = entries.get("text_config")
+        if isinstance(inner, dict) and inner.get("model_type") in decoders.FAMILIES:
+            raise UsageError(
+                f"--model {text}: a multimodal model; write its text_config into a file of its own to train that part"
+            )
+        raise UsageError(configured.not_known(text, kind))
+    config = completed(text, kind, entries)
+    try:
+        decoders.decoder_of(config)
+    except UsageError as error:
+        raise UsageError(f"--model {text}: {error}") from error
+    return _name(entries, path), config
+
+
+def _entries(text: str, path: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(regular.text(path, most_bytes=LARGEST_BYTES))
+    except InputError as error:
+        raise UsageError(f"--model {text}: {error.what}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--model {text}: not a config.json ({str(error).splitlines()[0]})") from error
+    if not isinstance(entries, dict):
+        raise UsageError(f"--model {text}: not a Hugging Face config.json (it holds no object)")
+    return entries
+
+
+def _name(entries: dict[str, Any], path: Path) -> str:
+    """Return what to call the model: the file's own word for it, else its folder, else its file."""
+    told = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    name = told or (path.resolve().parent.name if path.name == CONFIG else path.stem) or str(entries["model_type"])
+    return f"{name}-config" if names.known(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
+
+
+def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the defaults of transformers' class. Raises UsageError where it refuses an entry."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing to download: never call out
+    if importlib.util.find_spec("transformers") is None:
+        raise UsageError(f"--model {text}: transformers is not installed here; pip install transformers")
+    import transformers
+
+    if kind not in transformers.CONFIG_MAPPING:
+        raise UsageError(
+            f"--model {text}: transformers {transformers.__version__} has no architecture {kind!r}; install a newer one"
+        )
+    given = {name: value for name, value in entries.items() if name not in _NOT_OF_TRAINING}
+    given |= dict.fromkeys(_TOKEN_IDS)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            full = transformers.AutoConfig.for_model(kind, **given).to_dict()
+    except _refusals() as error:
+        first = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise UsageError(f"--model {text}: transformers refuses the configuration ({first[0].strip()})") from error
+    complete = {name: value for name, value in full.items() if name not in _NOT_OF_TRAINING}
+    try:
+        plain = json.loads(json.dumps({**complete, "model_type": kind}))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--model {text}: its configuration is not plain JSON ({error})") from error
+    return dict(plain)
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """Return the errors by which transformers refuses an entry; newer versions have one of their own."""
+    from huggingface_hub import errors
+
+    refusal = getattr(errors, "StrictDataclassError", None)
+    plain = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError)
+    return (*plain, refusal) if isinstance(refusal, type) else plain
+
+
+def model(name: str, config: dict[str, Any], preset: str) -> configured.ConfiguredModel:
+    """Return the full or the tiny preset of a configured model. Raises UsageError."""
+    if ALIASES.get(preset.lower(), preset.lower()) != "tiny":
+        return configured.configured(name, config, preset)
+    small = {key: value for key, value in configured.tiny(config).items() if key != "model_type"}
+    return configured.configured(name, completed(name, str(config["model_type"]), small), preset)

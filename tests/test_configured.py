@@ -1,0 +1,177 @@
+"""`--model config.json`: what is read, refused, shrunk to a CPU's size, and trained."""
+
+import json
+
+import pytest
+import torch
+
+from tensorprimat.analysis import metrics
+from tensorprimat.cli import main
+from tensorprimat.core import configured, decoders, models, store, training_memory
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.records import GpuInfo
+from tensorprimat.engines import ENGINES, prepare, torch_config, torch_engine, torch_model
+from tensorprimat.engines.prepare import Wanted
+from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.machine.platform import Machine
+
+CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
+H100 = Machine(
+    platform="nvd",
+    gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=1, total_memory_gb=85.0),
+    host="here",
+)
+
+
+def written(folder, entries, name="config.json"):
+    path = folder / name
+    path.write_text(entries if isinstance(entries, str) else json.dumps(entries))
+    return path
+
+
+def wanted(config, **changes):
+    return Wanted(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": config, **changes})
+
+
+def tiny(kind, **entries):
+    return torch_config.model(kind, torch_config.completed(kind, kind, entries), "tiny")
+
+
+@pytest.mark.parametrize("kind", decoders.FAMILIES)
+def test_the_loss_is_that_of_transformers(kind):
+    torch.manual_seed(1)
+    model = tiny(kind)
+    network = LanguageModel(model)
+    tokens = torch.randint(0, 1000, (2, 100))  # longer than the window of 64
+    untouched = torch_model.causal_model(model, attention="eager")
+    untouched.load_state_dict(network.causal.state_dict())
+    reference = untouched(input_ids=tokens, labels=tokens, use_cache=False).loss
+    loss = network(tokens)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-4)
+    assert all(weight.grad is not None for weight in network.parameters())
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
+def test_a_configured_model_trains_on_a_cpu_and_its_result_knows_it(tmp_path, kind):
+    path = written(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16"}, name=f"my-{kind}.json")
+    name, config = torch_config.read(str(path))
+    spec = prepare.spec_of(
+        name, wanted(config, micro_batch_size=2, global_batch_size=2), engine=ENGINES["torch"], machine=CPU
+    )
+    torch_engine.train(type(spec).model_validate_json(spec.model_dump_json()), tmp_path / "result.json")
+    result = store.load(tmp_path / "result.json")
+    assert result.complete
+    assert (result.model.name, result.model.preset, result.model.shape) == (f"my-{kind}", "tiny", None)
+    assert result.model.parameters == configured.model_of(spec).parameters
+    assert not [warning for warning in result.warnings if warning.startswith("model:")]
+    losses = result.steps.column("loss")
+    assert losses[-1] < losses[0]
+    per_token = metrics.flops_per_token(result, "megatron")
+    assert per_token.value == result.model.training_flops_per_token > 0
+    assert metrics.flops_per_token(result, "palm").value is None
+    again = json.loads((tmp_path / "result.json").read_text())
+    assert again["training_config"]["fused_kernels"].count("linear cross-entropy") == 1
+
+
+def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):
+    shape = models.find("llama").shape
+    entries = {
+        "model_type": "llama", "vocab_size": shape.vocab_size, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072, "rope_theta": 5e5, "bos_token_id": 128000,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8192},
+    }  # fmt: skip
+    name, config = torch_config.read(str(written(tmp_path, entries)))
+    model = torch_config.model(name, config, "full")
+    assert (model.shape, model.parameters) == (shape, models.parameters(shape))
+    assert torch_config.model(name, config, "tiny").shape.num_key_value_heads == 2
+
+
+def test_the_tiny_shape_keeps_what_the_architecture_has():
+    deepseek = tiny("deepseek_v3")
+    assert [layer.experts > 0 for layer in deepseek.decoder.layers] == [False, True, True, True]
+    assert deepseek.config["kv_lora_rank"]
+    assert deepseek.config["q_lora_rank"]
+    gemma = tiny("gemma3_text")
+    assert [layer.window for layer in gemma.decoder.layers].count(None) == 1
+    assert tiny("llama", num_key_value_heads=8).config["num_key_value_heads"] == 2
+    assert {layer.active_experts for layer in tiny("mixtral").decoder.layers} == {2}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "not a config.json"),
+        ("[1]", "holds no object"),
+        ("{}", "no model_type"),
+        ({"model_type": "nonesuch"}, "'nonesuch' is none that the torch engine trains"),
+        ({"model_type": "bert"}, "'bert' is none that the torch engine trains"),
+        ({"model_type": 3}, "no model_type"),
+        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "multimodal"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "refuses the configuration"),
+        ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: must be a whole number above 0"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok: 9 of 8 experts"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, said):
+    path = written(tmp_path, content)
+    with pytest.raises(UsageError, match=said) as refused:
+        torch_config.read(str(path))
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith(f"--model {path}: ")
+
+
+def test_a_model_that_does_not_exist_is_refused_with_the_names_that_do():
+    with pytest.raises(UsageError, match=r"--model lama: no such model and no such file; models: llama, qwen"):
+        torch_config.read("lama")
+
+
+def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(tmp_path, monkeypatch):
+    import transformers
+
+    monkeypatch.setattr(transformers, "CONFIG_MAPPING", {"llama": None})
+    with pytest.raises(UsageError, match=rf"transformers {transformers.__version__} has no architecture 'gpt_oss'"):
+        torch_config.read(str(written(tmp_path, {"model_type": "gpt_oss"})))
+
+
+def test_only_the_torch_engine_trains_a_configuration():
+    config = torch_config.completed("llama", "llama", {})
+    with pytest.raises(UsageError, match="use --engine torch"):
+        prepare.spec_of("mine", wanted(config), engine=ENGINES["nemo"], machine=H100)
+
+
+def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    name, _ = torch_config.read(str(written(folder, {"model_type": "qwen3"})))
+    assert name == "llama-config"
+
+
+def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
+    config = torch_config.completed("mixtral", "mixtral", {})
+    spec = prepare.spec_of("mixtral", wanted(config, preset="full"), engine=ENGINES["torch"], machine=H100)
+    assert training_memory.estimate(spec).weights == 2 * configured.model_of(spec).parameters > 90e9
+    with pytest.raises(UsageError, match=r"needs about .* GB on each device"):
+        prepare.check_memory(spec, H100)
+
+
+def test_attention_that_no_sdpa_kernel_computes_goes_elsewhere():
+    assert torch_model.attention_of("gpt_oss", "sdpa", "cuda") == "flex_attention"
+    assert torch_model.attention_of("gemma2", "sdpa", "cpu") == "eager"
+    assert torch_model.attention_of("llama4_text", "sdpa", "cuda") == "sdpa"
+    assert torch_model.attention_of("qwen3", "sdpa", "cuda") == "tensorprimat_causal_sdpa"
+
+
+@pytest.mark.parametrize("engine", ["logs", "primus", "bridge"])
+def test_the_command_refuses_a_file_with_an_engine_that_cannot_train_it(tmp_path, engine, capsys):
+    path = written(tmp_path, {"model_type": "qwen3"})
+    assert main(["run", "--model", str(path), "--engine", engine, "--dry-run"]) == 2
+    assert f"for --model {path} use --engine torch" in capsys.readouterr().err
+
+
+def test_a_dry_run_states_the_model_of_a_file(tmp_path, capsys):
+    path = written(tmp_path, {"model_type": "olmoe"}, name="own.json")
+    assert main(["run", "--model", str(path), "--dry-run", "--preset", "tiny", "--output", str(tmp_path)]) == 0
+    assert "own, 2,103,424 parameters (preset tiny)" in capsys.readouterr().out

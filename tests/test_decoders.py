@@ -1,0 +1,187 @@
+"""Counts and FLOPs of decoders of every architecture, against transformers' classes, torch's counter and masks."""
+
+import math
+
+import pytest
+import torch
+
+from tensorprimat.core import decoders, flops, models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.engines import torch_config
+
+transformers = pytest.importorskip("transformers")
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoConfig  # noqa: E402
+
+LENGTH = 96
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama4_text")
+DENSE = [kind for kind in decoders.FAMILIES if kind not in MIXTURES]
+
+
+def built(config, **changes):
+    configuration = AutoConfig.for_model(**{**config, **changes})
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)](configuration)
+
+
+def tiny(kind):
+    return torch_config.model(kind, torch_config.completed(kind, kind, {}), "tiny")
+
+
+@pytest.mark.parametrize("kind", decoders.FAMILIES)
+def test_the_class_of_transformers_has_as_many_parameters(kind):
+    config = torch_config.completed(kind, kind, {"num_hidden_layers": 6})
+    with torch.device("meta"):
+        network = built(config)
+    assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 3}),
+        ("qwen3_moe", {"mlp_only_layers": [0], "decoder_sparse_step": 2}),
+        ("deepseek_v3", {"q_lora_rank": None, "first_k_dense_replace": 1}),
+        ("llama4_text", {"interleave_moe_layer_step": 2}),
+        ("gemma3_text", {"tie_word_embeddings": False}),
+    ],
+)
+def test_switches_of_an_architecture_count(kind, changes):
+    config = torch_config.completed(kind, kind, {"num_hidden_layers": 6, **changes})
+    with torch.device("meta"):
+        network = built(config)
+    assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
+
+
+def _no_products(module, query, key, value, *_args, **_kwargs):  # noqa: ARG001
+    """Attention without matrix products: torch's counter then sees the linear parts alone."""
+    output = value.repeat_interleave(query.shape[1] // value.shape[1], 1) + query.mean() + key.mean()
+    return output.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("test_no_products", _no_products)
+
+
+def linear_flops(network, device):
+    tokens = torch.randint(0, 1000, (2, LENGTH), device=device)
+    with FlopCounterMode(display=False) as counter:
+        logits = network(input_ids=tokens, attention_mask=None, use_cache=False).logits
+        logits.sum().backward()
+    return counter.get_total_flops() / tokens.numel()
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_linear_flops_are_those_of_torchs_counter(kind):
+    config = torch_config.completed(kind, kind, {"num_hidden_layers": 4, "vocab_size": 32_000})
+    with torch.device("meta"):
+        network = built(config)
+    network.config._attn_implementation = "test_no_products"
+    counted = linear_flops(network, "meta")
+    assert 6 * decoders.decoder_of(config).active_weights == pytest.approx(counted, rel=0.005)
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_a_token_pays_for_its_active_experts_only(kind):
+    model = tiny(kind)
+    network = built(model.config)
+    network.config._attn_implementation = "test_no_products"
+    if network._can_set_experts_implementation():
+        network.set_experts_implementation("eager")
+    counted = linear_flops(network, "cpu")
+    every = 6 * model.matrix_parameters
+    if kind == "llama4_text":  # transformers multiplies every expert, most of them with zeros: no work of the model
+        assert counted == pytest.approx(every, rel=0.005)
+        return
+    assert counted < every
+    assert 6 * model.decoder.active_weights == pytest.approx(counted, rel=0.005)
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize(("window", "chunk"), [(None, None), (64, None), (1, None), (None, 64), (None, 7)])
+def test_pairs_are_those_of_the_mask(length, window, chunk):
+    query, key = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    sees = key <= query
+    if window:
+        sees &= query - key < window
+    if chunk:
+        sees &= query // chunk == key // chunk
+    assert decoders.pairs(length, window=window, chunk=chunk) == int(sees.sum())
+
+
+def test_packed_documents_pay_for_their_own_pairs():
+    lengths = [5, 40, 51]
+    document = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
+    sees = (document[:, None] == document[None, :]).tril()
+    assert sum(decoders.pairs(length) for length in lengths) == int(sees.sum())
+
+
+def test_attention_of_a_layer_is_scores_and_sums_over_the_visible_pairs():
+    model = tiny("deepseek_v3")
+    heads, score, value = model.config["num_attention_heads"], 16 + 8, 16
+    pairs = sum(range(1, 1001)) - 500  # the diagonal counts half
+    expected = len(model.decoder.layers) * 6 * heads * (score + value) * pairs
+    assert model.decoder.attention_flops([1000]) == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
+def test_a_built_in_model_costs_the_same_by_both_ways(name):
+    preset = models.find(name)
+    shape = preset.shape
+    entries = {
+        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size, "intermediate_size": shape.ffn_hidden_size,
+        "num_hidden_layers": shape.num_layers, "num_attention_heads": shape.num_attention_heads,
+        "num_key_value_heads": shape.num_key_value_heads, "sliding_window": shape.sliding_window,
+    }  # fmt: skip
+    kind = {"qwen": "qwen2"}.get(name, name)
+    decoder = decoders.decoder_of(torch_config.completed(name, kind, entries))
+    assert decoder.flops_per_token([8192]) == flops.per_token(shape, 8192)
+
+
+def test_frozen_weights_under_adapters_cost_four_flops():
+    decoder = tiny("llama").decoder
+    saved = decoder.flops_per_token([128]) - decoder.flops_per_token([128], lora=True)
+    assert saved == 2 * decoder.active_weights
+
+
+def test_an_mfu_that_charged_whole_sequences_falls_when_packed_lengths_are_counted():
+    decoder = tiny("llama").decoder
+    whole, packed = decoder.attention_flops([65536]) / 65536, decoder.attention_flops([512] * 128) / 65536
+    assert packed == pytest.approx(whole / 128)
+    mfu = decoders.packed_mfu(0.40, decoder, charged=65536, lengths=[512] * 128)
+    linear = 6 * decoder.active_weights
+    assert mfu == pytest.approx(0.40 * (linear + packed) / (linear + whole))
+    assert decoders.packed_mfu(0.40, decoder, charged=4096, lengths=[4096]) == 0.40
+
+
+def test_a_document_without_tokens_has_no_cost():
+    with pytest.raises(ValueError, match="at least one token"):
+        tiny("llama").decoder.flops_per_token([128, 0])
+
+
+def test_the_peak_of_mixed_precisions_weighs_each_part_by_its_work():
+    decoder, peaks = tiny("llama").decoder, {"fp8": 2000.0, "bf16": 1000.0, "fp4": 4000.0}
+    assert decoder.peak([128], peaks, linear="bf16", attention="bf16") == pytest.approx(1000.0)
+    mixed = decoder.peak([128], peaks, linear="fp8", attention="bf16")
+    total = decoder.flops_per_token([128])
+    layers = 6 * (decoder.active_weights - decoder.embedding_weights)
+    assert mixed == pytest.approx(total / (layers / 2000 + (total - layers) / 1000))
+    assert 1000 < mixed < decoder.peak([128], peaks, linear="fp4", attention="bf16") < 4000
+
+
+@pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])
+def test_an_impossible_number_names_its_entry(entry):
+    config = torch_config.completed("llama", "llama", {})
+    for wrong in (0, -1, "many", 1.5, True):
+        with pytest.raises(UsageError, match=entry):
+            decoders.decoder_of({**config, entry: wrong})
+
+
+def test_an_unknown_architecture_has_no_numbers():
+    assert decoders.decoder_of({"model_type": "mamba"}) is None
+
+
+def test_every_family_has_a_tiny_model_that_is_small():
+    for kind in decoders.FAMILIES:
+        assert tiny(kind).parameters < 10_000_000
+        assert math.isfinite(tiny(kind).decoder.flops_per_token([128]))
