@@ -124,7 +124,7 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, said)
 
 
 def test_a_model_that_does_not_exist_is_refused_with_the_names_that_do():
-    with pytest.raises(UsageError, match=r"--model lama: no such model and no such file; models: llama, qwen"):
+    with pytest.raises(UsageError, match=r"--model lama: no such model; models: llama, qwen"):
         torch_config.read("lama")
 
 

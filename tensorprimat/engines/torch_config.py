@@ -37,8 +37,8 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
         path = path / CONFIG
     if not path.is_file():
         raise UsageError(
-            f"--model {text}: no such model and no such file; models: {', '.join(MODELS)}, all, or the path of a "
-            "Hugging Face config.json"
+            f"--model {text}: no such model; models: {', '.join(MODELS)}, all, or the path of a Hugging Face "
+            "config.json"
         )
     entries = _entries(text, path)
     kind = entries.get("model_type")
