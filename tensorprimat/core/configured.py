@@ -101,7 +101,7 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
         raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(PRESETS)}")
     decoder = decoders.decoder_of(config)
     if decoder is None:
-        raise UsageError(not_known(name, str(config.get("model_type"))))
+        raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")
     return ConfiguredModel(
         model=name,
         name=wanted,
@@ -112,10 +112,10 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     )
 
 
-def not_known(where: str, kind: str) -> str:
+def not_known(kind: str) -> str:
     """Return the message for an architecture that the torch engine does not train."""
     known = ", ".join(decoders.FAMILIES)
-    return f"--model {where}: model_type {kind!r} is none that the torch engine trains ({known})"
+    return f"model_type {kind!r} is none that the torch engine trains ({known})"
 
 
 def shape_of(decoder: Decoder, config: Config) -> ModelShape | None:

@@ -50,7 +50,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
             raise UsageError(
                 f"--model {text}: a multimodal model; write its text_config into a file of its own to train that part"
             )
-        raise UsageError(configured.not_known(text, kind))
+        raise UsageError(f"--model {text}: {configured.not_known(kind)}")
     config = completed(text, kind, entries)
     try:
         decoders.decoder_of(config)
