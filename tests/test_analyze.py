@@ -178,7 +178,7 @@ def test_event_files_of_a_folder_are_one_row(old, capsys):
         events = writer.EventFileWriter(str(folder))
         for step in range(first, first + 5):
             value = summary.Summary.Value(tag="iteration-time", simple_value=0.5)
-            events.add_event(event.Event(step=step, wall_time=1e9 + step, summary=summary.Summary(value=[value])))
+            events.add_event(event.Event(step=step, wall_time=1e9 + step / 2, summary=summary.Summary(value=[value])))
         events.close()
     row = listed(capsys, "nvi-logs/tb")["nvi-logs/tb/version_0"]
     assert (row["format"], row["total_steps"]) == ("tensorboard", 10)

@@ -192,7 +192,9 @@ def test_memory_utilization_takes_the_widest_kind_that_was_logged():
     assert metric("memory_headroom_gb", result(memory_metrics=used)).value == pytest.approx(5)
 
 
-@pytest.mark.parametrize(("peak", "advice"), [(20.0, "larger --micro-batch-size"), (60.0, None), (84.0, "nearly full")])
+@pytest.mark.parametrize(
+    ("peak", "advice"), [(20.0, "a larger micro batch may be faster"), (60.0, None), (84.0, "nearly full")]
+)
 def test_memory_utilization_advises_at_both_ends(peak, advice):
     remark = metric("memory_utilization", result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=peak))).remark
     assert (advice in remark) if advice else remark == "the allocator's pool"

@@ -14,6 +14,8 @@ from tensorprimat.core.store import Loaded, Read
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
 
+LEAST_SIDES = 2  # with fewer sides that can be read there is nothing to compare
+
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
@@ -52,8 +54,16 @@ def load(
     """
     loaded, notes = [], []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
+    refused: list[InputError] = []
     for argument, side in zip(arguments, sides, strict=True):
-        found, odd = _read(argument.path, one_side=argument.name is not None, read=read)
+        try:
+            found, odd = _read(argument.path, one_side=argument.name is not None, read=read)
+        except InputError as error:
+            refused.append(error)
+            if not argument.path.exists() or len(arguments) - len(refused) < LEAST_SIDES:
+                raise refused[0] from None
+            notes.append(f"left out: {error}")
+            continue
         loaded += [replace(item, side=side) for item in found]
         notes += odd
     if by_argument:
