@@ -15,18 +15,26 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensorprimat.analysis.levels import LevelName
+    from tensorprimat.core.store import Loaded
 
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 
 def command(
-    baseline: Annotated[
-        list[Path], typer.Option(metavar="RESULT", help="Result file or folder to measure against; may be repeated.")
-    ],
     candidate: Annotated[
         list[Path], typer.Option(metavar="RESULT", help="Result file or folder to judge; may be repeated.")
     ],
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RESULT", help="Result file or folder to measure against; may be repeated."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="mlperf:ENTRY", help="Measure against an entry of tprimat mlperf list instead."),
+    ] = None,
     max_slowdown: Annotated[
         str, typer.Option(metavar="PERCENT", help="How much of the baseline's rate the candidate may lose.")
     ] = "3%",
@@ -66,6 +74,7 @@ def command(
     \b
     Examples:
       tprimat gate --baseline base.json --candidate new.json --max-slowdown 3%
+      tprimat gate --against mlperf:v5.1/NVIDIA/tyche_ngpu8 --candidate output/ --accept same_work_per_token
       tprimat gate --baseline base/ --candidate output/ --max-memory-increase 2% --max-loss-gap 0.5% > comment.md
 
     \b
@@ -101,7 +110,7 @@ def command(
         global_batch_size=global_batch_size,
         model_name=model_name,
     )
-    bases, problems = load_all(baseline)
+    bases, problems = _bases(baseline or [], against)
     candidates, more_problems = load_all(candidate)
     for problem in (*problems, *more_problems):
         print(one_line(problem), file=sys.stderr)
@@ -115,6 +124,21 @@ def command(
         report = replace(report, notes=(*report.notes, note))
     print(render(report, confidence=assumed.confidence), end="")
     return EXIT_CODES[report.status]
+
+
+def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded], Sequence[str]]:
+    from tensorprimat.core.store import Loaded, load_all
+
+    if bool(baseline) == bool(against):
+        raise UsageError("name a baseline with either --baseline or --against")
+    if against is None:
+        return load_all(baseline)
+    from tensorprimat.analysis import mlperf_result
+
+    kind, _, name = against.partition(":")
+    if kind != "mlperf" or not name:
+        raise UsageError(f"--against {against}: must be mlperf:ENTRY, such as mlperf:v5.1/AMD/MI355X_…/llama31_8b")
+    return [Loaded(path=Path(against), result=mlperf_result.baseline(name))], []
 
 
 def _level(text: str) -> LevelName:

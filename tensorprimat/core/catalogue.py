@@ -379,9 +379,29 @@ class MlperfBenchmark:
 @cache
 def mlperf_benchmarks() -> tuple[MlperfBenchmark, ...]:
     """Return the rules of every language-model benchmark of MLPerf Training."""
-    return tuple(MlperfBenchmark(**row) for row in _read("mlperf")["benchmark"])
+    return tuple(MlperfBenchmark(**row) for row in _mlperf()["benchmark"])
 
 
 def mlperf_benchmark(name: str) -> MlperfBenchmark | None:
     """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
     return next((row for row in mlperf_benchmarks() if row.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfRound:
+    """One round of MLPerf Training and the day on which its results were published."""
+
+    name: str
+    published: date
+    source: str
+
+
+def mlperf_round(name: str) -> MlperfRound | None:
+    """Return a round by its name, such as v5.1, or None for one that is not in the table."""
+    rows = (MlperfRound(**row) for row in _mlperf()["round"])
+    return next((row for row in rows if row.name == name), None)
+
+
+@cache
+def _mlperf() -> dict[str, Any]:
+    return _read("mlperf")

@@ -1,0 +1,140 @@
+"""MLPerf Training entries in the shape of results and of published rows, so that one fairness table reads them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorprimat.analysis.mlperf_compare import CLOSED
+from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.core import catalogue, models, names
+from tensorprimat.core.catalogue import Published
+from tensorprimat.core.devices import platform_of
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.mlperf_library import DERIVED, Entry, bundled
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.records import Run as RunRecord
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+
+ENGINE = "mlperf"
+TRAINED_WHOLE = {"llama31_8b": "llama"}
+"""Benchmarks that train all of a model that the project knows; the rules fix its shape."""
+
+
+def published_row(entry: Entry) -> Published | None:
+    """Return an entry as a published result, or None without a score, a rate or a number of GPUs."""
+    scored = Scored(entry)
+    rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
+    if rate is None or minutes is None or entry.num_gpus is None or (entry.division or CLOSED).casefold() != CLOSED:
+        return None
+    round = catalogue.mlperf_round(entry.round)
+    return Published(
+        model=names.key(entry.benchmark),
+        gpu=entry.gpu,
+        num_gpus=entry.num_gpus,
+        precision=entry.precision,
+        global_batch_size=entry.global_batch_size,
+        sequence_length=scored.sequence_length,
+        tensor_model_parallel_size=entry.parallelism.get("tp"),
+        pipeline_model_parallel_size=entry.parallelism.get("pp"),
+        context_parallel_size=entry.parallelism.get("cp"),
+        framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
+        tokens_per_second_per_gpu=rate,
+        samples_per_second=scored.samples_per_second,
+        derived=True,
+        source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
+        date=round.published.isoformat() if round else None,
+        note=f"{minutes:.3f} min; {DERIVED.format(round=entry.round)}",
+    )
+
+
+def published_rows() -> tuple[tuple[Entry, Published], ...]:
+    """Return the package's library as published results, each with its entry."""
+    rows = ((entry, published_row(entry)) for entry in bundled().entries)
+    return tuple((entry, row) for entry, row in rows if row is not None)
+
+
+def baseline(name: str) -> Result:
+    """Return one entry of the package's library as a result. Raises InputError unless the name is of exactly one."""
+    found = [entry for entry in bundled().entries if entry.name.casefold() == name.casefold()]
+    found = found or [entry for entry in bundled().entries if name.casefold() in entry.name.casefold()]
+    if len(found) != 1:
+        told = ", ".join(entry.name for entry in found[:4]) + (" …" if len(found) > 4 else "")
+        raise InputError(
+            f"mlperf:{name}: {len(found)} entries of the library have this in their name{': ' if told else ''}{told}",
+            remedy="name one, as tprimat mlperf show prints it",
+        )
+    return result_of(found[0])
+
+
+def result_of(entry: Entry) -> Result:
+    """Return an entry as a result: a row of training per run that reached the target, set-up and evaluation left out.
+
+    Raises InputError where the logs do not tell batch, samples or training time.
+    """
+    runs = [run for run in entry.runs if run.succeeded and run.training_seconds and run.samples]
+    batch = entry.global_batch_size
+    if not runs or not batch:
+        raise InputError(f"mlperf:{entry.name}: its logs do not tell batch, samples and training time, so no rate")
+    steps, facts = [], []
+    for number, run in enumerate(runs):
+        covers = max(1, round((run.samples or 0.0) / batch))
+        seconds = (run.training_seconds or 0.0) / covers
+        steps.append(Step(index=covers, seconds=seconds, covers=covers, samples=batch, run=number))
+        facts.append(RunRecord(index=number, time_to_train_seconds=run.seconds, samples_to_train=run.samples))
+    rules = catalogue.mlperf_benchmark(entry.benchmark)
+    device = entry.device_name or entry.gpu
+    preset = models.find(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
+    found = summarise(
+        Result(
+            platform=platform_of(device),
+            source=f"MLPerf Training {entry.round}",
+            gpu_info=GpuInfo(device_name=device, device_count=entry.num_gpus),
+            model=Model(
+                name=names.key(entry.benchmark),
+                preset=preset.name if preset else None,
+                shape=preset.shape if preset else None,
+            ),
+            training_config=TrainingConfig(
+                warmup_steps=0,
+                global_batch_size=batch,
+                sequence_length=Scored(entry).sequence_length,
+                num_gpus=entry.num_gpus,
+                num_nodes=entry.num_nodes,
+                precision=entry.precision,
+                peft=rules.peft if rules else None,
+                tensor_model_parallel_size=entry.parallelism.get("tp"),
+                pipeline_model_parallel_size=entry.parallelism.get("pp"),
+                context_parallel_size=entry.parallelism.get("cp"),
+            ),
+            performance_metrics=PerformanceMetrics(),
+            runs=tuple(facts),
+            steps=Steps.of(steps),
+            provenance=Provenance(engine=ENGINE, format="mlperf", timing="reported"),
+        )
+    )
+    return found.model_copy(update={"warnings": (f"rates {DERIVED.format(round=entry.round)}",)})
+
+
+def nearest(
+    rows: Sequence[tuple[Entry, Published]],
+    *,
+    gpus: set[str],
+    counts: set[int | None],
+    lengths: set[int | None],
+    most: int,
+) -> tuple[Published, ...]:
+    """Return the rows that resemble the sides most: the same GPU, sequence length and number of GPUs, newest first."""
+
+    def distance(item: tuple[Entry, Published]) -> tuple[bool, bool, bool, tuple[int, ...], float]:
+        entry, row = item
+        version = tuple(-int(part) for part in entry.round.removeprefix("v").split(".") if part.isdigit())
+        return (
+            row.gpu not in gpus,
+            row.sequence_length not in lengths,
+            row.num_gpus not in counts,
+            version,
+            -(row.tokens_per_second_per_gpu or 0.0),
+        )
+
+    return tuple(row for _, row in sorted(rows, key=distance)[:most])

@@ -1,0 +1,80 @@
+"""`tprimat demo`: compare bundled MLPerf Training results of AMD and NVIDIA and open the page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ENTRIES = {
+    "AMD MI355X": "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
+    "NVIDIA GB200": "v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b",
+}
+"""Each vendor's own entry on eight GPUs."""
+GPUS = ("MI355X", "B200")
+"""GPUs that several submitters entered, for the sentence over submitters."""
+
+
+def command(
+    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the page and the reports.")] = Path(
+        "tprimat_demo"
+    ),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
+) -> int:
+    """Compare AMD and NVIDIA on Llama 3.1 8B by results of MLPerf Training v5.1 that the package holds.
+
+    Writes the same page and reports as compare, from ten runs on each side, and opens the page where there is a
+    browser. Nothing is trained and nothing is downloaded.
+
+    \b
+    Examples:
+      tprimat demo
+      tprimat demo --output-dir /tmp/demo --no-open
+
+    \b
+    Exit codes:
+      0  done
+      1  a file could not be written
+      2  a flag is wrong
+    """
+    from tensorprimat.analysis import mlperf_compare
+    from tensorprimat.analysis.compare import compare
+    from tensorprimat.analysis.mlperf_result import baseline
+    from tensorprimat.cli.aside import second_process
+    from tensorprimat.cli.compare import write
+    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.core.mlperf_library import DERIVED, bundled
+    from tensorprimat.core.store import Loaded
+    from tensorprimat.reports.console import print_summary
+    from tensorprimat.reports.mlperf_comparison import sentence
+
+    loaded = [Loaded(path=Path(f"mlperf:{name}"), result=baseline(name), side=label) for label, name in ENTRIES.items()]
+    comparison = compare(loaded)
+    folder = writable_folder("--output-dir", output_dir)
+    with second_process() as aside:
+        write(comparison, folder, aside)
+    print_summary(comparison)
+    [whole] = mlperf_compare.compare(
+        [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
+    )
+    print(f"Over all submitters, time to the same quality: {sentence(whole, 0.95)}")
+    print(f"Both sides are {DERIVED.format(round='v5.1')}; sides differ in batch size and, unstated, in precision.")
+    page = (folder / "comparison_report.html").resolve()
+    print(f"Page: {page}")
+    if not no_open:
+        _open(page)
+    return 0
+
+
+def _open(page: Path) -> None:
+    """Open a page where a person sits at a desktop; a terminal browser would take over the terminal."""
+    import webbrowser
+
+    desktop = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if desktop and sys.stdout.isatty():
+        webbrowser.open(page.as_uri())
