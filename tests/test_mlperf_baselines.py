@@ -83,7 +83,7 @@ def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, cap
 def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
     assert main(["demo", "--output-dir", str(tmp_path), "--no-open"]) == 0
     printed = capsys.readouterr().out
-    assert "MI355X needs 104.0 min, B200 86.7" in printed
+    assert "MI355X needs 104.1 min, B200 86.5" in printed
     assert "not verified by MLCommons" in printed
     assert str(tmp_path / "comparison_report.html") in printed
     assert "MI355X" in (tmp_path / "comparison_report.html").read_text()

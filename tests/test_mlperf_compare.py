@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +76,18 @@ def test_the_interval_over_submitters_covers_the_mean_as_often_as_it_says():
     assert 0.93 <= hits / 600 <= 0.98
 
 
+def test_runs_that_stop_at_the_same_evaluation_do_not_make_an_interval_narrow():
+    equal = entry("A", "X", 100)
+    runs = tuple(
+        dataclasses.replace(run, seconds=seconds)
+        for run, seconds in zip(equal.runs, [5400, *[6000] * 8, 6600], strict=True)
+    )
+    others = [entry("A", name, at) for name, at in (("Y", 103), ("Z", 96))]
+    one = mlperf_compare.side([dataclasses.replace(equal, runs=runs), *others], "A", "v9.1")
+    assert one.estimate.half_width(0.95) > 0.02
+    assert max(one.weights.values()) < 0.5
+
+
 def test_open_division_entries_are_not_compared():
     entries = [entry("A", "X", 100), entry("A", "Y", 10, division="open"), entry("B", "Z", 80)]
     [one] = mlperf_compare.compare(entries, "A", "B")
@@ -126,6 +141,15 @@ def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys)
         99.7085, abs=1e-3
     )
     assert "not verified by MLCommons" in printed
+
+
+def test_the_page_shows_what_the_commands_print(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "mlperf.md").read_text()
+    shown = re.findall(r"```bash\ntprimat (mlperf compare [^\n]*)\n```\n\n```text\n(.*?)```", page, re.S)
+    assert len(shown) == 2
+    for line, text in shown:
+        assert main(line.split()) == 0
+        assert capsys.readouterr().out == text
 
 
 @pytest.mark.parametrize("gpu", ["MI300X", "B200", "H100"])

@@ -1,8 +1,8 @@
 """Comparison of two GPUs by MLPerf Training: time to one quality target, with intervals, taken apart into its factors.
 
 Several submitters of one GPU are a random effect: the mean of their logarithms with a variance between submitters
-(Paule and Mandel 1982) beside the variance over runs, and the interval of Hartung and Knapp (2001), so that one
-vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
+(Paule and Mandel 1982) beside the variance over runs, which is pooled over entries, and the interval of Hartung and
+Knapp (2001), so that one vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
 
 minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
 factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.
@@ -85,7 +85,8 @@ def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
     groups: dict[str, list[Scored]] = {}
     for one in scored:
         groups.setdefault(one.entry.submitter, []).append(one)
-    means = [_of_submitter(group) for group in groups.values()]
+    runs = _over_runs(scored)
+    means = [_of_submitter(group, runs) for group in groups.values()]
     if not means:
         return None
     estimate, weights, between = _over_submitters(means)
@@ -97,7 +98,7 @@ def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
         estimate=estimate,
         weights=shares,
         over_submitters=between,
-        over_runs=_over_runs(scored),
+        over_runs=runs[0] if runs else None,
         factors=_factors(groups, shares),
     )
 
@@ -182,17 +183,16 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
     return found
 
 
-def _of_submitter(group: Sequence[Scored]) -> LogEstimate:
-    """Return the mean of a submitter's entries; an unknown variance is infinite."""
-    estimates = [one.estimate for one in group]
+def _of_submitter(group: Sequence[Scored], runs: tuple[float, int] | None) -> LogEstimate:
+    """Return the mean of a submitter's entries, with the scatter of runs pooled over all entries of the side.
+
+    runs: relative standard deviation of a run and its degrees of freedom; without it the variance is infinite.
+    """
     log = math.fsum(math.log(one.minutes or math.nan) for one in group) / len(group)
-    known = [one for one in estimates if one is not None]
-    if len(known) < len(group):
+    if runs is None:
         return LogEstimate(log=log, variance=math.inf, degrees=1)
-    total = math.fsum(one.variance for one in known)
-    uncertain = math.fsum(one.variance**2 / one.degrees for one in known)
-    degrees = total**2 / uncertain if uncertain > 0 else math.inf
-    return LogEstimate(log=log, variance=total / len(group) ** 2, degrees=degrees)
+    error = math.fsum((runs[0] * one.error_of_spread) ** 2 for one in group) / len(group) ** 2
+    return LogEstimate(log=log, variance=error, degrees=runs[1])
 
 
 def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[float], float | None]:
@@ -246,14 +246,15 @@ def _shares(variances: Sequence[float], between: float) -> list[float]:
     return [1 / (variance + between) / total for variance in variances]
 
 
-def _over_runs(scored: Sequence[Scored]) -> float | None:
+def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:
+    """Return the relative standard deviation of a run, pooled over entries, and its degrees of freedom."""
     squares, degrees = 0.0, 0
     for one in scored:
         logs = [math.log(run.seconds) for run in one.succeeded if run.seconds]
         mean = math.fsum(logs) / len(logs)
         squares += math.fsum((log - mean) ** 2 for log in logs)
         degrees += len(logs) - 1
-    return math.sqrt(squares / degrees) if degrees else None
+    return (math.sqrt(squares / degrees), degrees) if degrees else None
 
 
 def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float]) -> dict[str, float]:

@@ -18,7 +18,8 @@ from tensorprimat.core.mlperf_library import Entry, Run
 
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
-FEWEST_COUNTED = 3  # fewer leave no spread to estimate an interval from
+LOSS_BY_TRIMMING = 1.05  # variance of the mean of 8 of 10 normal values over that of all 10
+FEWEST_RUNS = 2  # fewer have no scatter
 
 
 @dataclass(frozen=True)
@@ -109,30 +110,32 @@ class Scored:
         return rate * length / gpus if rate and length and gpus else None
 
     @property
+    def spread(self) -> float | None:
+        """Return the relative standard deviation of the successful runs, or None for fewer than two."""
+        times = [run.seconds or 0.0 for run in self.succeeded]
+        if len(times) < FEWEST_RUNS:
+            return None
+        return math.sqrt(_sample_variance(times)) / (math.fsum(times) / len(times))
+
+    @property
+    def error_of_spread(self) -> float:
+        """Return the standard error of the score over the standard deviation of a run."""
+        if len(self.counted) == 1:
+            return MEDIAN_OF_THREE
+        return math.sqrt(LOSS_BY_TRIMMING / len(self.succeeded))
+
+    @property
     def estimate(self) -> LogEstimate | None:
         """Return the logarithm of the score in minutes with its scatter over runs, or None where runs tell no scatter.
 
-        Ten runs: Yuen's standard error of a trimmed mean, the dropped runs winsorised. Three runs: the score is their
-        median, whose error under a normal distribution follows from their standard deviation.
+        The standard deviation is that of all successful runs. Runs stop at one of a few evaluations, so that the runs
+        which the score counts are often equal and their own scatter says nothing.
         """
-        minutes, variance = self.minutes, self._variance
-        if minutes is None or variance is None:
+        minutes, spread = self.minutes, self.spread
+        if minutes is None or spread is None:
             return None
-        mean = self.seconds or math.nan
-        degrees = len(self.counted) - 1 if len(self.counted) >= FEWEST_COUNTED else len(self.succeeded) - 1
-        return LogEstimate(log=math.log(minutes), variance=variance / mean**2, degrees=degrees)
-
-    @property
-    def _variance(self) -> float | None:
-        times = [run.seconds or 0.0 for run in self.succeeded]
-        count, all_runs = len(self.counted), len(self.succeeded) + self.failures
-        if count >= FEWEST_COUNTED:
-            inner = [run.seconds or 0.0 for run in self.counted]
-            winsorised = [inner[0]] * DROPPED + inner + [inner[-1]] * DROPPED
-            return _sample_variance(winsorised) * (all_runs - 1) / (count * (count - 1))
-        if count == 1 and len(times) == FEWEST_COUNTED:
-            return MEDIAN_OF_THREE**2 * _sample_variance(times)
-        return None
+        variance = (spread * self.error_of_spread) ** 2
+        return LogEstimate(log=math.log(minutes), variance=variance, degrees=len(self.succeeded) - 1)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -105,9 +105,7 @@ def _block(comparison: TaskComparison, confidence: float) -> str:
     task, level = comparison.task, comparison.level
     rows = [row for side in comparison.sides for row in _rows(side)]
     titles = ("minutes", "GPU", "batch", "tokens/s/GPU", "samples", "entry")
-    lines = [
-        f"{task.benchmark} on {task.num_gpus} GPUs · {level.title}: {level.sentence[0].lower()}{level.sentence[1:]}"
-    ]
+    lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
     lines.append(sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
@@ -134,9 +132,14 @@ def _spread(side: TaskSide, confidence: float) -> str:
     runs = "" if side.over_runs is None else f"; runs of one entry scatter by {side.over_runs:.1%}"
     between = "" if side.over_submitters is None else f", submitters by {side.over_submitters:.1%} beyond that"
     return (
-        f"{side.gpu}, {side.round}: {len(side.scored)} entries of {submitters} submitter(s), mean "
+        f"{side.gpu}, {side.round}: {_count(len(side.scored), 'entry', 'entries')} of "
+        f"{_count(submitters, 'submitter', 'submitters')}, mean "
         f"{_minutes(side.minutes)} min{_interval(side.estimate, confidence, unit=' min')}{runs}{between}"
     )
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _best(comparison: TaskComparison) -> str:
