@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 from pathlib import Path
 
@@ -77,6 +78,19 @@ def test_the_tools_own_logs_are_recognised_and_ignored(tmp_path: Path) -> None:
     search = find(tmp_path)["llama"]
     assert search.path is None
     assert "written by this tool" in search.others[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nohup", "slurm-4711", "job.o4711", "train.2026-01-05", "x.log.1", "x.stdout", "x.err", "X.LOG", "x.txt.xz"],
+)
+def test_content_tells_the_model_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
+    text = "--tokenizer-model /data/Qwen/Qwen2.5-7B\n" + LOG
+    path = tmp_path / name
+    path.write_bytes(lzma.compress(text.encode()) if name.endswith("xz") else text.encode())
+    write(tmp_path / "LICENSE", "Qwen2.5-7B\n")
+    write(tmp_path / "train.py", text)
+    assert find(tmp_path)["qwen"].path == path
 
 
 def test_content_tells_the_model_where_no_name_does(tmp_path: Path) -> None:

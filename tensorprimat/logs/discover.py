@@ -14,7 +14,9 @@ from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.logs import names
 from tensorprimat.logs.text import Log
 
-ENDINGS = (".log", ".txt", ".out", ".err", ".log.gz", ".txt.gz", ".out.gz", ".log.zst")
+_ENDING = re.compile(r"\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?(?:\.(?:gz|zst|xz|bz2))?$", re.IGNORECASE)
+_BARE = re.compile(r"^[^.]+$|\.[oe]?\d[\d_:T-]*$")
+"""Names without an ending, and those that schedulers and rotation number: slurm-4711, job.o4711, train.2026-01-05."""
 WORKSPACES = ("/workspace/Primus", "/workspace/tprimat")  # where AMD's containers keep them
 
 _OWN_LINE = re.compile(r"^\[(?:CUDA|ROCM|CPU)\] Step +\d+ \| Time: ")
@@ -66,7 +68,8 @@ def find(
     """
     environment = os.environ if environment is None else environment
     folders = places(environment) if folders is None else folders
-    files = [path for folder in folders for path in _files(folder)]
+    every = [path for folder in folders for path in _files(folder)]
+    files = [path for path in every if _ENDING.search(path.name)]
     found = {}
     for model in models:
         searched = (f"{model.upper()}_LOG", *map(str, folders))
@@ -74,7 +77,7 @@ def find(
     missing = [model for model in models if found[model].path is None]
     if missing:
         named = {path for search in found.values() if (path := search.path) is not None}
-        for model, hit in _by_content(missing, [path for path in files if path not in named]).items():
+        for model, hit in _by_content(missing, [path for path in every if path not in named]).items():
             before = found[model]
             found[model] = replace(
                 before, path=hit.path, because=hit.because, others=tuple(dict.fromkeys((*before.others, *hit.others)))
@@ -99,12 +102,12 @@ def is_own(log: Log) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Logs by ending, the newest first; what cannot be looked at is passed over."""
+    """Yield the files that a log may be by its name, the newest first; a folder that cannot be read has none."""
     try:
         dated = [
             (entry.stat().st_mtime, entry.name)
             for entry in os.scandir(folder)
-            if entry.name.lower().endswith(ENDINGS) and entry.is_file()
+            if (_ENDING.search(entry.name) or _BARE.search(entry.name)) and entry.is_file()
         ]
     except OSError:
         return
