@@ -217,6 +217,37 @@ def test_a_report_can_be_one_file(results, folder, command, name, holds):
         assert [path.name for path in target.parent.iterdir()] == [name]
 
 
+@pytest.mark.parametrize(("name", "holds"), [("h.csv", "tokens_per_second_per_gpu"), ("h.svg", "<svg")])
+def test_history_writes_the_file_that_is_named(results, folder, name, holds):
+    target = folder / "one" / name
+    assert run("history", results, "--output", target) == 0
+    assert holds in target.read_text()
+    assert [path.name for path in target.parent.iterdir()] == [name]
+
+
+def test_preflight_writes_the_file_that_is_named(folder):
+    assert run("preflight", "--quick", "--device", "cpu", "--keep-noisy", "--output", "machine.json") == 0
+    assert json.loads((folder / "machine.json").read_text())["schema_version"]
+    assert [path.name for path in folder.iterdir()] == ["machine.json"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "history {results} --output h.json",
+        "preflight --output p.csv",
+        "pretrain --output r.json",
+        "convert --model llama --source hf://a/b --output c.json",
+    ],
+)
+def test_a_file_that_a_command_does_not_write_is_refused_in_one_line(results, folder, capsys, line):
+    assert run(*line.format(results=results).split()) == 2
+    said = capsys.readouterr().err.strip()
+    assert "this command writes no ." in said
+    assert len(said.splitlines()) == 1
+    assert [path.name for path in folder.iterdir()] == ["benchmark_results"]
+
+
 @pytest.mark.parametrize("ending", ["json", "csv", "md"])
 def test_extract_writes_the_file_that_is_named(folder, ending):
     write_log(folder / "training_llama.log")
@@ -261,6 +292,14 @@ NEEDS_A_GPU_OR_NEMO = ("tprimat pretrain", "tprimat processes")
 QUICK = ("--device", "cpu", "--context-length", "8", "--batch-size", "1", "--trials", "2")
 
 
+PLACES = {
+    "passes": ["results/profiling_benchmarking_separate.csv"],
+    "sweep": ["output/sweep/sweep.csv"],
+    "warmup": ["output/warmup/warmup.csv"],
+}
+"""Files that the page names for a command."""
+
+
 def prepared(folder):
     """Old results, logs and cells in the places where the page's command lines look."""
     for name, platform in (("benchmark_rocm_llama.json", "rocm"), ("benchmark_cuda_llama.json", "cuda")):
@@ -288,10 +327,18 @@ def test_every_command_line_of_the_page_runs(folder, line):
         assert run(words[0], "--help") == 0
         return
     prepared(folder)
-    if words[0] in ("passes", "warmup", "sweep"):  # the sizes take minutes on a CPU: parsed, estimated, not trained
+    if words[0] in ("passes", "warmup", "sweep"):  # the sizes take minutes on a CPU: the same line of a tiny model
         assert parsed(*words, *QUICK)["device"] == "cpu"
-        return
+        if "--model-size" in words:
+            words[words.index("--model-size") + 1] = "llama-tiny"
+        else:
+            words += ["--model-size", "llama-tiny"]
+        words += [*QUICK, *(["--counts", "1", "--trials", "1"] if words[0] == "warmup" else [])]
+        if words[0] == "sweep":  # --fit trains in processes of its own: estimated only
+            words += ["--dry-run"] if "--fit" in words else ["--in-process"]
     assert run(*words) == 0
+    for place in PLACES.get(words[0], ()) if "--dry-run" not in words else ():
+        assert (folder / place).is_file(), place
 
 
 def test_every_old_option_of_the_page_is_parsed():

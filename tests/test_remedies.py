@@ -34,6 +34,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/inputs.py": (*RESULTS, "gate"),
     "analysis/memory.py": RESULTS,
     "analysis/metrics.py": ("enhance", "metrics"),
+    "analysis/mlperf_choice.py": ("mlperf",),
     "analysis/ratios.py": ("compare",),
     "analysis/returns.py": ("enhance", "metrics"),
     "cli/alternating.py": ("run",),

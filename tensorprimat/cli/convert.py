@@ -34,8 +34,11 @@ def command(
       1  the conversion failed
       2  a flag or the source is wrong, or NeMo or Transformer Engine is not here
     """
+    from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.units import GB
     from tensorprimat.engines import conversion
+
+    refuse_file("--output", output, "a NeMo checkpoint is a folder")
 
     needed = conversion.needs(model, source)
     download = f"{needed.download_bytes / GB:,.1f} GB to download, " if needed.download_bytes else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli.options import writable_folder
+from tensorprimat.cli.options import named_file, refuse_file, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tensorprimat.core.store import Loaded
 
 DEFAULT_FOLDER = Path("output")
+PICTURES = (".png", ".svg")
+OUTPUT_DIR = "Where history.* is written; a name that ends in .csv, .png or .svg is a file."
 
 
 def command(
@@ -27,7 +29,7 @@ def command(
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="Figure to follow.")] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Only this model.")] = None,
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where history.* is written.")] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
 ) -> int:
     """Show a metric over time, one table per machine, model and configuration, oldest benchmark first.
@@ -59,6 +61,9 @@ def command(
 
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
+    file = named_file("--output-dir", output_dir, (".csv", *PICTURES))
+    if file is None:
+        refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
     loaded = [
         item for item in _loaded(results or [DEFAULT_FOLDER]) if model is None or model_of(item.result) == key(model)
     ]
@@ -67,15 +72,17 @@ def command(
     all_series, left_out = history(loaded, metric=metric)
     if left_out:
         print(f"{len(left_out)} results left out: unfinished, repeated, or without this metric", file=sys.stderr)
-    folder = writable_folder("--output-dir", output_dir)
+    folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
-    if not no_plot:
+    if not no_plot and (file is None or file.suffix.lower() in PICTURES):
         from tensorprimat.reports import history_plot
 
         try:
             files |= {f"history.{form}": picture for form, picture in history_plot.render(all_series).items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
+    if file is not None:
+        files = {file.name: files[f"history{file.suffix.lower()}"]}
     for name, content_of_file in files.items():
         write_atomically(folder / name, content_of_file)
     console = harmless.console(highlight=False)

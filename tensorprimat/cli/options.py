@@ -51,6 +51,12 @@ FILE_ENDINGS = (".json", ".csv", ".md")
 TO_FILE = "; a name that ends in .json, .csv or .md is a file."
 
 
+def refuse_file(flag: str, path: Path, instead: str, endings: Sequence[str] = FILE_ENDINGS) -> None:
+    """Raise UsageError for a name that elsewhere means a file, where this command writes a folder. instead: advice."""
+    if path.suffix.lower() in endings:
+        raise UsageError(f"{flag} {path}: this command writes no {path.suffix.lower()} file; {instead}")
+
+
 def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> Path | None:
     """Return the path if its name is that of a file to write, None for a folder. Raises UsageError naming the flag.
 

@@ -16,7 +16,11 @@ def command(
     device: options.Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: a look in seconds.")] = False,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Kept as DIR/preflight/preflight_HOST_DEVICE.json.")
+        Path,
+        typer.Option(
+            metavar="DIR|FILE",
+            help="Kept as DIR/preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.",
+        ),
     ] = Path("output"),
     keep_noisy: Annotated[
         bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits moved.")
@@ -43,9 +47,10 @@ def command(
       1  measured and not kept, because the machine was not quiet
       2  a flag is wrong, or the device is not there
     """
-    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.cli.options import named_file, refuse_file, writable_folder
     from tensorprimat.core import preflight as records
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.store import write_atomically
     from tensorprimat.machine import noise
     from tensorprimat.machine.platform import detect
     from tensorprimat.reports.preflight import tables
@@ -57,7 +62,9 @@ def command(
     if not chosen.startswith("cuda") and chosen != "cpu":
         raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
     rank = int(os.environ.get("RANK", "0"))
-    folder = writable_folder("--output", output)
+    file = named_file("--output", output, (".json",))
+    refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
+    folder = file.parent if file else writable_folder("--output", output)
     from tensorprimat.micro import preflight
 
     if ":" in chosen and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -80,7 +87,11 @@ def command(
         without_us = replace(after, gpus=())  # our own process is on the GPUs by now
         disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
         found = found.model_copy(update={"warnings": (*found.warnings, *disturbed)})
-    path = None if disturbed and not keep_noisy else records.save(found, folder / records.FOLDER)
+    path = None
+    if not disturbed or keep_noisy:
+        path = file or records.save(found, folder / records.FOLDER)
+        if file:
+            write_atomically(file, found.model_dump_json(indent=2))
     if json:
         print(found.model_dump_json(indent=2))
     else:

@@ -127,6 +127,7 @@ def command(
       1  the training failed or was interrupted; what was measured before is kept
       2  a flag is wrong, or NeMo cannot run here
     """  # fmt: skip
+    from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS
     from tensorprimat.engines import ENGINES, nemo, prepare
@@ -136,6 +137,7 @@ def command(
     if model not in MODELS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(MODELS)}")
     engine = ENGINES["nemo"]
+    refuse_file("--output", output, "name a folder, or give the file to benchmark.py --engine nemo --output")
     prepare.check_folder(output)
     prepare.check_engine(engine)
     machine = detect()
