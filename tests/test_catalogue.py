@@ -39,6 +39,21 @@ DRIVER_NAMES = {
     "NVIDIA GeForce RTX 4090": "RTX 4090",
     "NVIDIA GeForce RTX 5090": "RTX 5090",
     "NVIDIA L40S": "L40S",
+    "NVIDIA L40": "L40",
+    "NVIDIA A10G": "A10G",
+    "NVIDIA H20": "H20",
+    "NVIDIA H800": "H800 SXM",
+    "NVIDIA H800 PCIe": "H800 PCIe",
+    "NVIDIA A800-SXM4-80GB": "A800 SXM 80GB",
+    "NVIDIA A800 80GB PCIe": "A800 PCIe 80GB",
+    "NVIDIA RTX A6000": "RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTX PRO 6000 Workstation",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Server",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX PRO 6000 Max-Q",
+    "AMD Instinct MI210": "MI210",
+    "AMD Instinct MI308X": "MI308X",
+    "AMD Instinct MI355X OAM": "MI355X",
 }
 
 
@@ -58,7 +73,7 @@ def test_a_device_is_found_by_the_name_that_its_driver_prints(printed, name):
         "NVIDIA",
         "AMD Instinct",
         "AMD EPYC 9654 96-Core Processor",
-        "NVIDIA L40",  # half of an L40S
+        "NVIDIA L4",  # a tenth of an L40S
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
@@ -182,6 +197,8 @@ def test_prices_are_for_gpus_of_the_catalogue():
     for price in catalogue.prices():
         assert price.gpu in known
         assert price.usd_per_gpu_hour > 0
+        assert price.checked
+        assert price.source.startswith("https://")
         assert price.provider
         assert price.date
 

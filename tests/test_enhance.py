@@ -85,7 +85,7 @@ def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
     assert "Written to" in shown.err
     report = (tmp_path / "report" / "enhanced_report.md").read_text()
     assert "| MFU | 68.2 % | 41.3 % |" in report
-    assert "| price | &#36;4.00/h | &#36;3.00/h |" in report  # a dollar sign would open mathematics
+    assert "| price | &#36;2.99/h | &#36;1.85/h |" in report  # a dollar sign would open mathematics
     assert "megatron, of 989.4 TFLOP/s (dense bf16 peak)" in report
     assert "power per GPU: nameplate" in report
     assert "power per GPU: measured" in report
@@ -94,7 +94,7 @@ def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
 def test_json_holds_flat_values_the_old_name_and_what_each_figure_rests_on(results, tmp_path):
     enhance(results, "--output-dir", tmp_path)
     h100 = side(written(tmp_path), "nvd")
-    assert h100["tokens_per_dollar_hour"] == h100["tokens_per_dollar"] == pytest.approx(13_107.2 * 3600 / 4.0)
+    assert h100["tokens_per_dollar_hour"] == h100["tokens_per_dollar"] == pytest.approx(13_107.2 * 3600 / 2.99)
     mfu = h100["metrics"]["mfu"]
     assert mfu["value"] == h100["mfu"]
     assert [item["name"] for item in mfu["inputs"]] == ["tokens/s/GPU", "FLOPs per token", "dense bf16 peak"]
@@ -126,6 +126,23 @@ def test_prices_convention_and_budget_are_the_users(results, tmp_path):
     assert (h100["price_usd_per_gpu_hour"], mi300x["price_usd_per_gpu_hour"]) == (2, 1.5)
     assert h100["budget_cost_usd"] == pytest.approx(15 * h100["cost_usd_per_trillion_tokens"])
     assert h100["flops_per_token"] == 61_066_469_376
+
+
+def test_several_prices_stand_in_one_option(results, tmp_path):
+    enhance(results, "--output-dir", tmp_path, "--price", "H100=2,MI300X=1.5")
+    assert [side(written(tmp_path), one)["price_usd_per_gpu_hour"] for one in ("nvd", "amd")] == [2, 1.5]
+
+
+@pytest.mark.parametrize("given", [(), ("--price", "H100=2")])
+def test_prices_of_unlike_sources_are_shown_and_give_no_winner(results, tmp_path, given):
+    enhance(results, "--output-dir", tmp_path, *given)
+    document = written(tmp_path)
+    (against,) = document["returns"]
+    assert against["budget_saving_usd"] is None
+    assert "unlike sources" in against["metrics"]["budget_saving_usd"]["reason"]
+    assert all(side(document, one)["cost_usd_per_trillion_tokens"] for one in ("nvd", "amd"))
+    svg = (tmp_path / "enhanced_plot.svg").read_text()
+    assert "Cost of 1 T tokens (lower" not in svg
 
 
 def test_break_even_is_the_price_at_which_a_token_costs_the_same(results, tmp_path):
@@ -193,6 +210,7 @@ def test_untrusted_names_are_harmless_in_every_output(results, tmp_path, capsys)
     [
         (["--price", "H100"], '--price H100: write it like "H100=2.10"'),
         (["--price", "H100=-1"], '--price H100=-1: write it like "H100=2.10"'),
+        (["--price", "H100=2,10"], '--price H100=2,10: write it like "H100=2.10,MI300X=1.85"'),
         (["--price", "=3"], '--price =3: write it like "H100=2.10"'),
         (["--price", "H100=nan"], '--price H100=nan: write it like "H100=2.10"'),
         (["--flops", "chinchilla"], "no FLOPs convention 'chinchilla'"),

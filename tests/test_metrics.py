@@ -136,7 +136,11 @@ def test_every_input_has_a_source_or_a_reason():
                 assert item.source if item.value is not None else item.because, (figure.name, item.name)
 
 
-@pytest.mark.parametrize(("recompute", "factor"), [("none", 1), ("full", 4 / 3), ("Full", 4 / 3)])
+HEAD = 128256 * 4096  # weights of Llama's output head, which no framework runs again
+ALL_LAYERS = 1 + (51_470_401_536 - 6 * HEAD) / 3 / 51_470_401_536
+
+
+@pytest.mark.parametrize(("recompute", "factor"), [("none", 1), ("full", ALL_LAYERS), ("Full", ALL_LAYERS)])
 def test_hfu_counts_recomputed_activations(recompute, factor):
     measured = result(config={"recompute": recompute})
     assert metric("hfu", measured).value == pytest.approx(metric("mfu", measured).value * factor)
@@ -147,6 +151,26 @@ def test_selective_recompute_runs_only_the_attention_core_again():
     per_token, attention = 51_470_401_536, 6 * 32 * 4096 * 8192
     expected = metric("mfu", measured).value * (1 + attention / 3 / per_token)
     assert metric("hfu", measured).value == pytest.approx(expected)
+
+
+def test_selective_recompute_of_torchtitan_runs_every_second_matrix_product_again():
+    measured = result(config={"recompute": "selective", "framework": "torchtitan"})
+    factor = metric("hfu", measured).value / metric("mfu", measured).value
+    assert factor == pytest.approx(1 + (models.matrix_parameters(models.find("llama").shape) - HEAD) / 51_470_401_536)
+    assert round(factor, 2) == 1.14
+    assert metric("hfu", measured).remark == "recompute every second matrix product"
+
+
+def test_an_ambiguous_gpu_lists_the_names_that_are_accepted():
+    because = metric("mfu", result(gpu_info=device("H100"))).because
+    assert because.endswith("give --gpu H100-SXM, --gpu H100-PCIe or --gpu H100-NVL")
+    assert all(catalogue.find_gpu(name) for name in ("H100-SXM", "H100-PCIe", "H100-NVL"))
+
+
+@pytest.mark.parametrize(("device_name", "watts"), [("AMD Instinct MI250X", 280.0), ("AMD Instinct MI300X", 560.0)])
+def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, watts):
+    gpu_info = device(device_name).model_copy(update={"power_limit_watts": 560.0})
+    assert metric("power_watts_per_gpu", result(gpu_info=gpu_info)).value == watts
 
 
 def test_hfu_is_unknown_where_recompute_is_not_stated_or_not_understood():
@@ -297,11 +321,11 @@ def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
 @pytest.mark.parametrize(
     ("prices", "price", "source"),
     [
-        ({}, 4.0, "typical 8-GPU node at 32 USD, 2026-11-21 (unchecked)"),
+        ({}, 2.99, "Lambda, 2026-05-18"),
         ({"H100": 2.1}, 2.1, "--price H100=2.1"),
         ({"h100 sxm": 2.2}, 2.2, "--price h100 sxm=2.2"),
         ({"NVIDIA H100 80GB HBM3": 2.3}, 2.3, "--price NVIDIA H100 80GB HBM3=2.3"),
-        ({"H100 PCIe": 1.0, "MI300X": 1.5}, 4.0, "typical 8-GPU node at 32 USD, 2026-11-21 (unchecked)"),
+        ({"H100 PCIe": 1.0, "MI300X": 1.5}, 2.99, "Lambda, 2026-05-18"),
         ({"": 9.0}, 9.0, "--price 9"),
         ({"": 9.0, "H100": 2.1}, 2.1, "--price H100=2.1"),
     ],

@@ -22,6 +22,7 @@ from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.returns import unused_prices
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import Loaded
@@ -82,7 +83,7 @@ def compare(
         sides=tuple(sides.values()),
         pairs=pairs,
         mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *unused_prices([side.metrics for side in sides.values()], prices or {})),
         errors=tuple(dict.fromkeys(error for side in sides.values() for error in impossible(side.result))),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )

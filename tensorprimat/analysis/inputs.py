@@ -28,8 +28,13 @@ def why_no_gpu(result: Result) -> str:
         return "the GPU is not known; give --gpu"
     variants = [gpu.name for gpu in catalogue.variants(name)]
     if variants:
-        return f"{name} may be {', '.join(variants[:-1])} or {variants[-1]}, which differ"
+        flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]
+        return f"{name} may be {_either(variants)}, which differ; give {_either(flags)}"
     return f"{name} is not in the catalogue of GPUs"
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def rate_per_gpu(result: Result) -> Input:
@@ -227,10 +232,12 @@ def power(result: Result, gpu: Gpu | None) -> Input:
         if watts is None and measured.energy_joules_per_gpu and performance.measured_time_seconds:
             watts = measured.energy_joules_per_gpu / performance.measured_time_seconds
         if watts:
-            return Input(name="power per GPU", value=watts, unit="W", source="measured")
+            watts, of = _of_one_die(watts, gpu)
+            return Input(name="power per GPU", value=watts, unit="W", source=f"measured{of}")
     limit = result.gpu_info.power_limit_watts
     if limit:
-        return Input(name="power per GPU", value=limit, unit="W", source="nameplate: the device's power limit")
+        limit, of = _of_one_die(limit, gpu)
+        return Input(name="power per GPU", value=limit, unit="W", source=f"nameplate: the device's power limit{of}")
     if gpu is None:
         return Input(
             name="power per GPU", value=None, unit="W", because=f"no power was measured, and {why_no_gpu(result)}"
@@ -243,6 +250,15 @@ def power(result: Result, gpu: Gpu | None) -> Input:
             name="power per GPU", value=None, unit="W", because=f"no power was measured, and {nameplate.because}"
         )
     return Input(name="power per GPU", value=nameplate.value, unit="W", source=f"nameplate: {nameplate.source}")
+
+
+def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
+    """Return the power of one die: a board of several reports its whole power at the first, above what one may draw."""
+    if gpu is None or gpu.dies == 1 or gpu.tdp_watts is None or not gpu.tdp_watts.value:
+        return watts, ""
+    if watts <= gpu.tdp_watts.value:
+        return watts, ""
+    return watts / gpu.dies, f", 1/{gpu.dies} of the board"
 
 
 def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
@@ -261,8 +277,7 @@ def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
     if gpu is not None:
         for known in catalogue.prices():
             if known.gpu == gpu.name:
-                unchecked = "" if known.checked else " (unchecked)"
-                said = f"{known.provider}, {known.date.isoformat()}{unchecked}"
+                said = f"{known.provider}, {known.date.isoformat()}"
                 return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=said)
     named = "cpu" if result.platform == "cpu" else gpu.name if gpu else device or UNKNOWN_GPU
     return Input(

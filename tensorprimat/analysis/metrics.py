@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
-from tensorprimat.core import flops
+from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
@@ -147,10 +147,13 @@ RECOMPUTE_NAMES = {
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """MFU × FLOPs executed / FLOPs of the model. Source: Korthikanti et al., Reducing Activation Recomputation, 2022.
 
-    `full` runs the forward pass again (a third of the model's FLOPs), `selective` the attention core only.
+    Layers run again, never the output head. `full`: their whole forward pass. `selective`: the attention core with
+    Megatron and NeMo; with torchtitan every second matrix product (torchtitan/distributed/activation_checkpoint.py).
     """
     said = (result.training_config.recompute or "").lower()
     kind = RECOMPUTE_NAMES.get(said)
+    if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
+        kind = "every second matrix product"
     shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {said!r} is not understood" if said else "whether activations are recomputed is not stated"
     recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
@@ -160,11 +163,15 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     if kind is None or shape is None or not length:
         return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
     model = flops.per_token(shape, length, convention)
+    counting = flops.convention_named(convention)
+    products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
+    core = counting.attention(shape, length) / 3
     again = {
         "none": 0.0,
-        "selective": flops.convention_named(convention).attention(shape, length) / 3,
-        "full": model / 3,
-        "every second layer": model / 6,
+        "selective": core,
+        "every second matrix product": products / 2,
+        "full": products + core,
+        "every second layer": (products + core) / 2,
     }[kind]
     return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
 

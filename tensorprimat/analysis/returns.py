@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from tensorprimat.analysis import formulas, inputs
@@ -11,6 +11,7 @@ from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LevelName
 from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.analysis.records import Estimate, Pair
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.store import Loaded
@@ -75,7 +76,10 @@ def economics(loaded: Sequence[Loaded], assumptions: Assumptions) -> Economics:
         returns={
             model: tuple(weigh(sides[0], candidate) for candidate in sides[1:]) for model, sides in models.items()
         },
-        warnings=(*warnings, *_unused_prices(models, assumptions)),
+        warnings=(
+            *warnings,
+            *unused_prices([side.metrics for sides in models.values() for side in sides], assumptions.prices),
+        ),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
@@ -91,9 +95,12 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
         rates = [_of(side, inputs.rate_per_gpu(side.side.result)) for side in (baseline, candidate)]
         price = _of(baseline, baseline.metrics["price_usd_per_gpu_hour"].as_input())
         costs = [_of(side, side.metrics["budget_cost_usd"].as_input()) for side in (baseline, candidate)]
+        unlike = unlike_prices(baseline.metrics, candidate.metrics)
         prices = (
             derive(even, (price, *rates), formulas.calculate_break_even_price),
-            derive(saving, tuple(costs), lambda baseline, candidate: baseline - candidate),
+            unknown(saving, unlike, tuple(costs))
+            if unlike
+            else derive(saving, tuple(costs), lambda baseline, candidate: baseline - candidate),
         )
     return Return(
         baseline=baseline.side.label,
@@ -102,6 +109,41 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
         grounds=grounds,
         break_even_price=prices[0],
         saving=prices[1],
+    )
+
+
+def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
+    """Return why two known prices must not decide who is cheaper: one is the user's, or they are of two providers."""
+    sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
+    if None in sources or len({_kind_of_price(source or "") for source in sources}) == 1:
+        return None
+    return f"the prices are of unlike sources ({'; '.join(map(str, sources))}); give --price for both"
+
+
+def _kind_of_price(source: str) -> str:
+    return "--price" if source.startswith("--price ") else source
+
+
+def break_even(pair: Pair) -> Estimate | None:
+    """Return how many times the baseline's price of a GPU-hour the candidate's may be, for the same cost of the work.
+
+    Rates per GPU give it directly; totals and times to a target take the number of GPUs of both sides. None where a
+    number is missing or nothing may be compared.
+    """
+    ratio = pair.ratio
+    if ratio is None or not pair.fairness.level.comparable or pair.fairness.errors or ratio.estimate.value is None:
+        return None
+    if ratio.metric.endswith("_per_gpu"):
+        return ratio.estimate
+    ours, theirs = (side.result.training_config.num_gpus for side in (pair.candidate, pair.baseline))
+    if not ours or not theirs:
+        return None
+    low, high, fewer = ratio.estimate.low, ratio.estimate.high, theirs / ours
+    return replace(
+        ratio.estimate,
+        value=ratio.estimate.value * fewer,
+        low=None if low is None else low * fewer,
+        high=None if high is None else high * fewer,
     )
 
 
@@ -115,10 +157,11 @@ def _of(side: Enhanced, rests_on: Input) -> Input:
     )
 
 
-def _unused_prices(models: dict[str, tuple[Enhanced, ...]], assumptions: Assumptions) -> list[str]:
-    used = {side.metrics["price_usd_per_gpu_hour"].remark or "" for sides in models.values() for side in sides}
+def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:
+    """Return a warning for each price that the user gave and no side has."""
+    used = {metrics["price_usd_per_gpu_hour"].remark or "" for metrics in sides}
     return [
         f"--price {name}={usd:g}: no result ran on such a device"
-        for name, usd in assumptions.prices.items()
+        for name, usd in prices.items()
         if name and not any(remark.startswith(f"--price {name}=") for remark in used)
     ]

@@ -10,13 +10,25 @@ import typer
 
 from tensorprimat.core.errors import UsageError
 
-PRICE = 'USD per hour of one GPU: "H100=2.10", "cpu=0.10", or 2.10 for every device; may be given several times.'
+PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for every device.'
 Prices = Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)]
 
 
 def of(typed: Sequence[str] | None) -> dict[str, float]:
     """Return USD per GPU-hour by the name of a device. Raises UsageError that names the flag."""
-    return dict(_price(text) for text in typed or ())
+    return dict(_price(part) for text in typed or () for part in _parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    """Split a list of prices; a comma inside one amount is refused and not read as a second price.
+
+    >>> _parts("H100=2.10,MI300X=1.85"), _parts("2.10")
+    (['H100=2.10', 'MI300X=1.85'], ['2.10'])
+    """
+    parts = text.split(",")
+    if len(parts) > 1 and not all("=" in part for part in parts):
+        raise UsageError(f'--price {text}: write it like "H100=2.10,MI300X=1.85", in USD per hour of one GPU')
+    return parts
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -64,6 +64,8 @@ class Gpu:
     lacks: tuple[str, ...]
     """Precisions that its matrix units do not have."""
     note: str | None = None
+    dies: int = 1
+    """Devices of the framework on one board, whose power is reported for the board."""
     memory_gb: Fact | None = None
     memory_tb_per_second: Fact | None = None
     tdp_watts: Fact | None = None
@@ -173,6 +175,7 @@ def gpus() -> tuple[Gpu, ...]:
             vendor=row["vendor"],
             names=tuple(row["names"]),
             lacks=tuple(row["lacks"]),
+            dies=row.get("dies", 1),
             note=row.get("note"),
             memory_gb=fact(row.get("memory_gb")),
             memory_tb_per_second=fact(row.get("memory_tb_per_second")),

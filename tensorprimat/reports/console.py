@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
-from tensorprimat.reports import forest, harmless, sections, words
+from tensorprimat.reports import forest, harmless, money, sections, words
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -251,6 +251,7 @@ def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
         parts.append(safe(f"{each}."))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         parts.append(safe(pair.losses.sentence, "bold yellow"))
+    parts += [safe(said) for said in money.sentences(pair)]
     if advice := words.advice(pair):
         parts.append(safe(f"{advice}."))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]

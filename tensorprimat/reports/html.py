@@ -23,7 +23,7 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, metric_panels, sections, words
+from tensorprimat.reports import facts, forest, metric_panels, money, sections, words
 from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.series import Curve, curves, thinned
@@ -137,6 +137,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
                 "pair": pair,
                 "headline": words.headline(pair),
                 "advice": words.advice(pair),
+                "money": money.sentences(pair),
                 "alone": sections.alone(pair) if not (pair.fairness.level.comparable or pair.fairness.errors) else None,
                 "verdict": words.verdict_of(pair),
                 "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, sections, words
+from tensorprimat.reports import facts, forest, money, sections, words
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Table
 
@@ -90,6 +90,7 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))
+        parts += [safe(said) for said in money.sentences(pair)]
         if advice := words.advice(pair):
             parts.append(f"{safe(advice)}.")
     if not pairs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorprimat.analysis.derived import Metric
 from tensorprimat.analysis.metrics import STATED
-from tensorprimat.analysis.returns import Economics
+from tensorprimat.analysis.returns import Economics, unlike_prices
 from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import canvas, words
 from tensorprimat.reports.bar_panel import bar_panel, height_of
@@ -70,7 +70,7 @@ def panels(
     """
     every = (
         Panel(
-            title=drawn.title + (f" ({drawn.better} is better)" if comparable and drawn.better else ""),
+            title=drawn.title + (f" ({drawn.better} is better)" if comparable and _may_win(drawn, metrics) else ""),
             unit=drawn.unit,
             bars=tuple(_bar(drawn, side, known, looks) for side, known in zip(sides, metrics, strict=True)),
         )
@@ -78,6 +78,13 @@ def panels(
         if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
     )
     return tuple(panel for panel in every if worth_drawing(panel, sides))
+
+
+def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
+    """Return True if one length may be called better: never a cost at prices of unlike sources."""
+    if drawn.better is None:
+        return False
+    return drawn.beside != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
 
 
 def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Look]) -> Bar:

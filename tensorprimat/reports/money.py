@@ -1,0 +1,53 @@
+"""What a comparison means in money: first the price at which both sides cost the same, then what prices make of it."""
+
+from __future__ import annotations
+
+from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.analysis.returns import break_even, unlike_prices
+from tensorprimat.reports import words
+from tensorprimat.reports.enhanced import money
+
+CLOSE = 0.005  # costs nearer than this read the same at the digits shown
+
+
+def sentences(pair: Pair) -> list[str]:
+    """Return the break-even of a pair without any price, then its costs where the prices of both sides are known."""
+    even = break_even(pair)
+    if even is None or even.value is None or "cpu" in (pair.baseline.result.platform, pair.candidate.result.platform):
+        return []
+    candidate, baseline = pair.candidate.label, pair.baseline.label
+    form = words.ratio_form(pair.ratio) if pair.ratio is not None else words.times
+    condition = f", {words.condition_of(pair)}" if pair.fairness.conditions else ""
+    ends = words.interval(even, form)
+    sure = f" ({words.confidence(even)} {ends})" if ends else ", as measured"
+    said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}{sure}"
+    return [f"{said}{condition}.", *_at_prices(pair, even.value, even.low, even.high)]
+
+
+def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:
+    """Return what known prices make of the break-even: a winner only at like prices and where the interval allows."""
+    candidate, baseline = pair.candidate, pair.baseline
+    prices = [side.metrics["price_usd_per_gpu_hour"] for side in (candidate, baseline)]
+    above, below = (price.value for price in prices)
+    if above is None or below is None:
+        return []
+    stated = " and ".join(map(_price, (candidate, baseline)))
+    if unlike_prices(baseline.metrics, candidate.metrics):
+        return [f"Prices of unlike sources decide nothing: {stated}; give --price for both."]
+    cost = above / below / value
+    settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
+    undecided = low is None or high is None or above / below / low > 1 > above / below / high
+    if undecided or not settled or abs(cost - 1) < CLOSE:
+        return [f"At {stated} the work costs {words.times(cost)} as much on {candidate.label}, not confirmed."]
+    cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("dearer", cost - 1)
+    return [f"At {stated} the same work is {words.percent(share)} {cheaper} on {candidate.label}."]
+
+
+def _price(side: Side) -> str:
+    price = side.metrics["price_usd_per_gpu_hour"]
+    return f"{money(price.value)} ({side.label}: {price.remark})"
+
+
+def of_only_pair(comparison: Comparison) -> list[str]:
+    """Return the sentences for the first screen, where there is one pair."""
+    return sentences(comparison.pairs[0]) if len(comparison.pairs) == 1 else []

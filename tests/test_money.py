@@ -1,0 +1,62 @@
+"""What a comparison says about money: the break-even before any price, and a winner only at like prices."""
+
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.returns import break_even
+from tensorprimat.core.store import Loaded
+from tensorprimat.reports import console, html, markdown, money
+
+
+def comparison_of(prices=None, runs=3, **of_mi300x):
+    results = (
+        plausible.result("h100", runs=runs),
+        plausible.result("mi300x", seconds=11.0, seed=1, runs=runs, **of_mi300x),
+    )
+    return compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)], prices=prices)
+
+
+def test_every_report_leads_with_the_break_even_that_needs_no_price(capsys):
+    comparison = comparison_of()
+    said = "MI300X is cheaper while its GPU-hour costs less than 1.1"
+    console.print_summary(comparison)
+    for text in (" ".join(capsys.readouterr().out.split()), markdown.render(comparison), html.render(comparison)):
+        assert said in text
+    assert "(95 % interval 1.1" in money.sentences(comparison.pairs[0])[0]
+
+
+def test_prices_of_one_kind_name_the_cheaper_side():
+    (pair,) = comparison_of({"H100": 2.0, "MI300X": 2.0}).pairs
+    _, costs = money.sentences(pair)
+    assert costs.endswith("the same work is 14.1 % cheaper on MI300X.")
+    (pair,) = comparison_of({"H100": 1.0, "MI300X": 2.0}).pairs
+    assert money.sentences(pair)[1].endswith("dearer on MI300X.")
+
+
+@pytest.mark.parametrize("prices", [{}, {"H100": 9.0}])
+def test_prices_of_unlike_sources_name_no_winner(prices):
+    (pair,) = comparison_of(prices).pairs
+    _, costs = money.sentences(pair)
+    assert costs.startswith("Prices of unlike sources decide nothing: $1.85/h"[:42])
+    assert "cheaper" not in costs
+    assert "dearer" not in costs
+
+
+def test_one_run_a_side_names_no_cheaper_side():
+    (pair,) = comparison_of({"": 2.0}, runs=1).pairs
+    even, costs = money.sentences(pair)
+    assert "as measured" in even
+    assert costs.endswith("not confirmed.")
+
+
+def test_no_break_even_where_nothing_may_be_compared():
+    (pair,) = comparison_of(sequence_length=2048).pairs
+    assert break_even(pair) is None
+    assert money.sentences(pair) == []
+
+
+def test_a_price_that_no_side_has_is_a_warning_of_compare():
+    assert "--price L40S=1: no result ran on such a device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
