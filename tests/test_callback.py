@@ -310,6 +310,15 @@ def test_it_prints_a_start_block_a_line_per_ten_steps_and_an_end_block(tmp_path,
     assert said[-1].endswith("benchmark_cpu_llama.json")
 
 
+def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys):
+    callback = BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", warmup_steps=2, print_every=1)
+    fit(callback, data=Tokens(48), max_steps=4)
+    lines = [line for line in capsys.readouterr().out.splitlines() if " Step " in line]
+    assert [line.endswith("(warm-up, not measured)") for line in lines] == [True, True, False, False]
+    assert ["left" in line for line in lines[1:]] == [True, True, False], "nothing is left after the last step"
+    assert all(re.search(r" [\d,]+ tokens/s", line) for line in lines[1:])
+
+
 def test_declared_facts_win_and_a_conflict_is_a_warning(tmp_path):
     declared = BenchmarkCallback(
         output_dir=str(tmp_path), platform="nvd", model_name="llama", print_every=0,

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.records import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, ranks
 from tensorprimat.engines.endings import reason
@@ -292,8 +292,19 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             return
         self._line_due = False
         mean = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
+        config = self._described.training_config if self._described is not None else TrainingConfig()
+        batch, length = config.global_batch_size, config.sequence_length
+        taken = recorder.index(row) - recorder.index(0) + 1
         self._print(
-            console.step_line(recorder.step(row), label=self._label, mean_seconds=mean, memory_bytes=self._memory_peak)
+            console.step_line(
+                recorder.step(row),
+                label=self._label,
+                mean_seconds=mean,
+                memory_bytes=self._memory_peak,
+                tokens=batch * length if batch and length else None,
+                steps_left=config.max_steps - recorder.index(row) if config.max_steps else None,
+                warmup=taken <= max(1, config.warmup_steps or 0),
+            )
         )
 
     def _print(self, text: str) -> None:

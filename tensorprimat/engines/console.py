@@ -39,12 +39,27 @@ def start_block(result: Result, *, label: str) -> str:
     return f"[{label}] Training starts\n{body}"
 
 
-def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_bytes: float | None) -> str:
-    """One step; mean_seconds: over the steps since the first, memory_bytes: peak of the allocator so far.
+def step_line(
+    step: Step,
+    *,
+    label: str,
+    mean_seconds: float | None,
+    memory_bytes: float | None,
+    tokens: float | None = None,
+    steps_left: int | None = None,
+    warmup: bool = False,
+) -> str:
+    """Return the line of one step.
 
-    >>> step = Step(index=10, seconds=1.234, loss=2.5)
+    mean_seconds: over the steps since the first. memory_bytes: peak of the allocator so far. tokens: of one optimizer
+    step, over all GPUs. steps_left: optimizer steps that follow. warmup: the step is not measured.
+
+    >>> step = Step(index=10, seconds=1.25, loss=2.5)
     >>> print(step_line(step, label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
-    [CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB | Loss: 2.5000
+    [CUDA] Step  10 | Time: 1.250s | Avg: 1.245s | Memory: 45.67GB | Loss: 2.5000
+    >>> rest = {"tokens": 1000, "steps_left": 90, "warmup": True}
+    >>> print(step_line(step, label="CPU", mean_seconds=1.2, memory_bytes=None, **rest))
+    [CPU] Step  10 | Time: 1.250s | Avg: 1.200s | Loss: 2.5000 | 800 tokens/s | 1:48 left | (warm-up, not measured)
     """
     parts = [f"[{label}] Step {step.index:>3}"]
     if step.seconds is not None:
@@ -55,9 +70,26 @@ def step_line(step: Step, *, label: str, mean_seconds: float | None, memory_byte
         parts.append(f"Memory: {memory_bytes / GB:.2f}GB")
     if step.loss is not None:
         parts.append(f"Loss: {step.loss:.4f}")
+    if tokens and step.seconds:
+        parts.append(f"{tokens / step.seconds:,.0f} tokens/s")
+    if steps_left and mean_seconds:
+        parts.append(f"{_clock(steps_left * mean_seconds)} left")
+    if warmup:
+        parts.append("(warm-up, not measured)")
     if step.interrupted_by:
         parts.append(f"({step.interrupted_by} inside, not measured)")
     return " | ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    """Return a time as a stopwatch shows it.
+
+    >>> _clock(108.2), _clock(7322.0)
+    ('1:48', '2:02:02')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def end_block(result: Result, *, label: str, path: Path | None, interruption_seconds: dict[str, float]) -> str:
