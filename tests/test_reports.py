@@ -280,6 +280,12 @@ def test_figures_are_never_torn_apart(two, width):
         assert figure in text
 
 
+def test_a_path_that_is_longer_than_the_terminal_stays_whole(two):
+    path = "/home/someone/experiments/" + "-".join(["llama31-8b-mi300x"] * 6) + "/training.log"
+    shown = on_terminal(replace(two, warnings=(f"{path}: left out, it holds no step of training",)))
+    assert path in shown
+
+
 def test_a_terminal_without_colour_gets_none(two):
     assert "\x1b" not in on_terminal(two, no_color=True)
 

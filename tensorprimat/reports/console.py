@@ -41,6 +41,18 @@ def safe(content: str, style: str = "") -> Text:
     return Text(one_line(content), style=style)
 
 
+def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bullet: str = "") -> Text:
+    """Return untrusted words in lines of so many columns; a path that is longer stays whole, to be copied."""
+    lines = textwrap.wrap(
+        bullet + one_line(content),
+        max(20, width - indent),
+        subsequent_indent=" " * len(bullet),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return Text("\n".join(" " * indent + line for line in lines), style=style, no_wrap=True, overflow="ignore")
+
+
 def table(content: Table, *, narrow: bool = False, tight: bool = False) -> RichTable:
     """Return a table of any report for the terminal.
 
@@ -115,14 +127,17 @@ def listed(content: Table) -> RenderableType:
 
 def summary(comparison: Comparison, *, width: int) -> RenderableType:
     """Everything that the command prints about a comparison. width: columns of the terminal."""
-    parts: list[RenderableType] = [safe(f"Error: {error}", "bold red") for error in comparison.errors]
+    parts: list[RenderableType] = [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
     parts += _answer(comparison, width)
     for model in comparison.models:
         parts += _of_model(comparison, model, width)
     warnings = sections.grouped_warnings(comparison)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
-        parts += [Padding(safe(f"• {warning}", "yellow"), (0, 0, 0, 2)) for warning in warnings[:MOST_WARNINGS]]
+        parts += [
+            paragraph(warning, "yellow", width=width, indent=INDENT, bullet="• ")
+            for warning in warnings[:MOST_WARNINGS]
+        ]
         if len(warnings) > MOST_WARNINGS:
             parts.append(Padding(safe(f"… and {len(warnings) - MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
         parts.append(Text())
@@ -136,7 +151,7 @@ def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
     style = STYLES[mean.verdict] if mean is not None else ""
     if len(comparison.pairs) == 1:
         style = _style(comparison.pairs[0])
-    parts += [safe(f"{sentence}.", style or "bold") for sentence in forest.answers(comparison)]
+    parts += [paragraph(f"{sentence}.", style or "bold", width=width) for sentence in forest.answers(comparison)]
     for scale in forest.forests(comparison):
         parts += [Text(), Padding(drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
     return [*parts, Text()] if parts else []
@@ -281,4 +296,4 @@ def _several(pairs: Sequence[Pair], width: int) -> list[RenderableType]:
 def print_summary(comparison: Comparison, console: Console | None = None) -> None:
     """Print the summary; colour and width are the terminal's own, NO_COLOR is respected."""
     console = console or harmless.console(highlight=False)
-    console.print(summary(comparison, width=console.width))
+    console.print(summary(comparison, width=console.width), crop=False)
