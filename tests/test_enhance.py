@@ -265,3 +265,21 @@ def test_functions_can_be_imported_from_the_door(results):
     values = enhanced_metrics.calculate_enhanced_metrics(file, usd_per_gpu_hour=2.0)
     assert values["price_usd_per_gpu_hour"] == 2.0
     assert values["mfu"] == pytest.approx(0.6819, abs=1e-3)
+
+
+def test_the_tables_of_the_enhanced_comparison_are_called_by_what_they_hold(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for number, device in enumerate(("H100", "B200", "H200")):
+        saved(tmp_path / device, "nvd", f"NVIDIA {device}", 10.0 + number, stamp=str(number))
+    saved(tmp_path / "MI300X", "amd", "AMD Instinct MI300X", 10.0, stamp="9")
+    folders = [str(tmp_path / name) for name in ("H100", "B200", "H200", "MI300X")]
+    assert main(["enhance", *folders, "--no-plot", "--output-dir", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    lines = [line.strip() for line in shown.splitlines()]
+    for title in ("Efficiency", "Memory", "Energy, cost and time"):
+        assert title in lines
+    assert max(map(len, shown.splitlines())) <= 80
+    words = {word for line in lines for word in line.split()}
+    assert {"utilisation,", "watt-hour", "tokens/s/GPU"} <= words, "no label breaks inside a word"
+    report = (tmp_path / "out" / "enhanced_report.md").read_text()
+    assert "Energy, cost and time" in report

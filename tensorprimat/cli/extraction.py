@@ -141,9 +141,9 @@ def _say_summary(extracted: Extracted) -> None:
     for warning in contradicted:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)
     for label, text in explaining.overview(result):
-        print(f"  {label:<13}{text}", file=sys.stderr)
+        print(f"  {label:<15}{text}", file=sys.stderr)
     for field in named_by_path(result):
-        print(f"  {field + ':':<13}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
+        print(f"  {field + ':':<15}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
     for warning in result.warnings:
         if warning not in contradicted:
             print(f"  warning: {one_line(warning)}", file=sys.stderr)

@@ -139,13 +139,13 @@ def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -
         metrics = [side.metrics[name] for side in sides]
         if name in QUIET and all(metric.value is None for metric in metrics):
             continue
-        title = metrics[0].definition.title
+        label = metrics[0].definition.title
         unlike = name in OF_MEMORY and of_unlike_kinds([side.metrics for side in sides])
         for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
             alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
             if kind is not None or not unlike:
                 cells = [_metric_cell(metric, name) for metric in alike]
-                rows.append((text(f"{title}, {kind}" if kind else title), *cells))
+                rows.append((text(f"{label}, {kind}" if kind else label), *cells))
     columns = (Column(title=""), *(Column(title=side.side.label, numeric=True) for side in sides))
     return Table(key=title.lower(), title=title, columns=columns, rows=tuple(rows), sortable=False)
 
