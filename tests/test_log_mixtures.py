@@ -217,4 +217,5 @@ def test_a_planted_value_that_changes_changes_the_steps(
 def test_rows_of_one_format_are_rows_of_no_other(planted: Planted, tmp_path: Path) -> None:
     path = tmp_path / "some.log"
     path.write_text("\n".join(planted.row(n, 1.5 + n / 8) for n in range(9)) + "\n")
-    assert {format.name for format in logs.FORMATS if format.detect(Log(path))} == {planted.format}
+    of_its_own = [format for format in logs.FORMATS if not format.last_resort]
+    assert {format.name for format in of_its_own if format.detect(Log(path))} == {planted.format}
