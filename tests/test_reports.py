@@ -19,6 +19,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.published import beside
 from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.analysis.returns import Enhanced
+from tensorprimat.core.records import Audit
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
@@ -103,6 +104,17 @@ def test_every_report_opens_with_the_sentence_the_scale_and_the_level(two):
         level = texts[name].index(pair.fairness.sentence[:30])
         results = texts[name].index("Runs × steps") if name != "console" else texts[name].index("tokens/s/GPU", level)
         assert answer < drawn < level < results, name
+
+
+def test_what_a_logs_clock_says_stands_above_the_figures_and_in_the_headline():
+    off = Audit(clock="train_runtime", work=1.0, clock_seconds=110.0, ratio=1.1, unexplained_seconds=10.0)
+    warning = "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 10 s (9 %) are unexplained"
+    doubtful = plausible.result("h100", runs=5).model_copy(update={"audit": off, "warnings": (warning,)})
+    comparison = comparison_of(doubtful, plausible.result("mi300x", seconds=11.0, runs=5, seed=1, noise=0.005))
+    for name in ("console", "markdown", "html"):
+        said = every_text(comparison)[name].replace("\N{NO-BREAK SPACE}", " ")
+        reason = said.index("10.0 % above the log")
+        assert said.index("100 steps take 100 s") < reason < said.index("12.8", reason), name
 
 
 def test_a_headline_names_who_by_how_much_and_how_sure(two):

@@ -68,6 +68,7 @@ def render(comparison: Comparison) -> str:
         curves=embedded(_all_curves(comparison, looks)),
         warnings=sections.grouped_warnings(comparison),
         most_warnings=MOST_WARNINGS,
+        contradictions=sections.contradictions(comparison.sides),
         answers=forest.answers(comparison),
         kind=_kind(comparison),
         scales=forest.forests(comparison),

@@ -451,6 +451,12 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
+def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return what a log's own clock says against the figures of a side, to be read before them."""
+    told = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
+    return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(told))
+
+
 def _all_of(labels: Sequence[str], count: int) -> str:
     if len(labels) < count or count == 1:
         return ", ".join(labels)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
+from tensorprimat.core.audit import reason
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import Model
 
@@ -250,7 +251,13 @@ def verdict_of(pair: Pair) -> str:
 
 
 def headline(pair: Pair) -> str:
-    """One sentence: what this pair shows. Names the direction, and the precisions where they are not the same."""
+    """Return in one sentence what a pair shows, with the reason why a side's figures are off its log's own clock."""
+    off = [f"{side.label} {why}" for side in (pair.candidate, pair.baseline) if (why := reason(side.result.audit))]
+    return "; ".join([_headline(pair), *off])
+
+
+def _headline(pair: Pair) -> str:
+    """Name the direction, and the precisions where they are not the same."""
     candidate, baseline = pair.candidate.label, pair.baseline.label
     if pair.fairness.errors:
         return f"No ratio of {candidate} to {baseline}: a figure is physically impossible"
