@@ -24,6 +24,10 @@ class Job:
     banner: bool = True
     hour: int = 8
 
+    def tflops(self, seconds: float) -> float:
+        """TFLOP/s of a GPU in a step of so many seconds."""
+        return self.batch * self.length / self.gpus / seconds * 400 / 8192
+
     @property
     def tokens_per_gpu(self) -> float:
         """tokens/s/GPU of a step."""
@@ -62,7 +66,8 @@ def megatron(job: Job) -> list[str]:
     for number, seconds, now in job.steps():
         lines.append(
             f" [{now:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 5000 | consumed samples: {number * job.batch:12d} | "
-            f"elapsed time per iteration (ms): {seconds * 1000:.1f} | throughput per GPU (TFLOP/s/GPU): 400.0 | "
+            f"elapsed time per iteration (ms): {seconds * 1000:.1f} | "
+            f"throughput per GPU (TFLOP/s/GPU): {job.tflops(seconds):.1f} | "
             f"learning rate: 1.0E-04 | global batch size: {job.batch:5d} | lm loss: {9 - number / 100:.6E} | "
             "loss scale: 1.0 | grad norm: 1.0 | number of skipped iterations:   0 | number of nan iterations:   0 |"
         )
@@ -200,7 +205,8 @@ def nanochat(job: Job) -> list[str]:
     for number, seconds, _ in job.steps():
         lines.append(
             f"step {number:05d}/16704 (0.03%) | loss: {9 - number / 100:.6f} | grad norm: 0.1 | lrm: 1.00 | "
-            f"dt: {seconds * 1000:.2f}ms | tok/sec: {tokens / seconds:,.0f} | mfu: 50.51 | total time: 1.0m"
+            f"dt: {seconds * 1000:.2f}ms | tok/sec: {tokens / seconds:,.0f} | "
+            f"mfu: {job.tflops(seconds) / 9.89:.2f} | total time: 1.0m"
         )
     return lines
 

@@ -294,3 +294,27 @@ def test_the_loss_is_explained_by_the_line_that_prints_it(read: Reader) -> None:
 def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", str(tmp_path), "--segment", "last"]) == 2
     assert "--segment last: must be the number of a training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes", [{"length": 4096}, {"gpus": 4}], ids=["twice the sequence", "half the GPUs"])
+@pytest.mark.parametrize("name", ["megatron", "primus"])
+def test_rows_that_go_on_with_other_work_per_device_are_another_training(
+    name: str, changes: dict[str, int], read: Reader
+) -> None:
+    marks = "elapsed time"
+    later = LONG.resume(seconds=4.0, last=60, resumed=False, **changes)
+    rows = [line for line in JOBS[name](later) if marks in line]
+    assert_figures_of(read(JOBS[name](LONG), rows), LONG)
+
+
+def test_rows_that_go_on_with_another_share_of_the_peak_are_another_training(read: Reader) -> None:
+    later = LONG.resume(seconds=4.0, last=60, resumed=False, gpus=4)
+    rows = [line for line in JOBS["nanochat"](later) if "dt: " in line]
+    assert_figures_of(read(JOBS["nanochat"](LONG), rows), LONG)
+
+
+def test_rows_that_hold_more_tokens_than_the_settings_allow_are_told(read: Reader) -> None:
+    banner = [line for line in JOBS["maxtext"](LONG) if "completed step" not in line]
+    rows = [line for line in JOBS["maxtext"](replace(LONG, length=4096, seconds=4.0)) if "completed step" in line]
+    result = read(banner, rows)
+    assert any("settings and rows may be of different jobs" in warning for warning in result.warnings)

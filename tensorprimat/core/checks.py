@@ -107,9 +107,31 @@ def _disagreements(result: Result) -> list[str]:
         remedy = reconcile(computed, reported, values)
         warnings.append(
             f"{name}: computed {_figure(computed)} but the framework reported {_figure(reported)}"
-            + (f" ({reported / computed:.2f} times); {remedy} would reconcile them" if remedy else "")
+            + (
+                f" ({reported / computed:.2f} times); {remedy} would reconcile them, "
+                "unless settings and rows are of different jobs"
+                if remedy
+                else ""
+            )
         )
-    return warnings
+    return [*warnings, *_work_of_rows(result)]
+
+
+def _work_of_rows(result: Result) -> list[str]:
+    """Rows that hold more tokens than a global batch of full sequences: padding makes fewer, nothing makes more."""
+    config, tokens = result.training_config, result.performance_metrics.tokens_per_step
+    if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
+        return []
+    if not result.provenance.assumed.keys().isdisjoint(("global_batch_size", "sequence_length")):
+        return []  # flags contradict the log: that is said where they are taken
+    most = config.global_batch_size * config.sequence_length
+    if tokens <= most * (1 + DISAGREEMENT):
+        return []
+    return [
+        f"tokens_per_step: the rows hold {tokens:,.0f} tokens a step, but the settings allow {most:,} "
+        f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
+        "jobs. The figures are those of the rows; --global-batch-size and --sequence-length state the settings"
+    ]
 
 
 def _flops_disagreements(result: Result) -> list[str]:

@@ -93,6 +93,9 @@ SAYS_SIZE = (
 PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
 """What a job's script writes before it starts training: belongs to the training that follows, if one does."""
 
+FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
+"""Printed rates of arithmetic: times seconds, the work of a device in a step."""
+
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
 SHORT_BYTES = 2**21
@@ -221,16 +224,19 @@ def _changes(steps: Steps) -> Iterator[tuple[int, str]]:
     lines = steps.column("line")
     if not (lines > 0).all() or (np.diff(lines) <= 0).any():
         return
+    samples = steps.column("samples")
     if steps.has("samples"):
-        samples = steps.column("samples")
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
-        return
-    for name in RATES:
-        if steps.has(name) and steps.has("seconds"):
-            for row in _shifts(steps.column(name) * steps.column("seconds")):
+    per_step = 1.0 if not steps.has("samples") else samples
+    for names in (FLOPS,) if steps.has("samples") else (RATES, FLOPS):
+        name = next((name for name in names if steps.has(name)), None)
+        if name is None or not steps.has("seconds"):
+            continue
+        rate = steps.column(name)
+        for row in _shifts(rate * steps.column("seconds") / per_step):
+            if names is RATES or rate[row - 1] != rate[row]:  # a constant that is not computed is no evidence
                 yield row, f"{name} × seconds becomes another amount of work"
-            return
 
 
 def _shifts(work: np.ndarray) -> list[int]:
