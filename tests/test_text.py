@@ -104,14 +104,14 @@ def test_every_compression_is_unpacked_without_a_word_about_it(tmp_path: Path, c
     assert not log.is_binary
 
 
-@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2"])
+@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zstd"])
 def test_several_packed_parts_in_one_file_are_one_text(tmp_path: Path, compression: str) -> None:
     compress = COMPRESSIONS[compression]
     log = written(tmp_path, compress(b"one\n") + compress(b"two\n"))
     assert [text for _, text in log.lines()] == ["one", "two"]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zip"])
+@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zip", "zstd"])
 @pytest.mark.parametrize("cut", [12, 30, -4])
 def test_broken_packed_data_is_one_clear_error(tmp_path: Path, compression: str, cut: int) -> None:
     content = COMPRESSIONS[compression](os.urandom(2000))

@@ -258,7 +258,7 @@ def summarise(result: Result) -> Result:
     figured = result.model_copy(
         update={
             "performance_metrics": _with_means(result, _performance(result, found)),
-            "memory_metrics": _memory(found["memory_metrics"], result.memory_metrics),
+            "memory_metrics": _memory(steps, found["memory_metrics"], result.memory_metrics),
             "power_metrics": PowerMetrics(**power) if power else None,
             "runs": tuple(
                 _run(
@@ -398,12 +398,13 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
     return known.model_copy(update={"total_steps": performance.total_steps, "measured_steps": 0})
 
 
-def _memory(found: dict[str, Term], said: MemoryMetrics | None) -> MemoryMetrics | None:
-    """Return the figures of the rows. said: of the whole run; they stay for every kind of which no row tells."""
+def _memory(steps: Steps, found: dict[str, Term], said: MemoryMetrics | None) -> MemoryMetrics | None:
+    """Return the figures of the rows. said: of the whole run; they stay for every kind of which no row has a column."""
     figures: dict[str, float | None] = dict(said) if said else {}
-    for name in found:
-        kind = name.partition("_")[2]
-        figures |= {key: found[key].value if key in found else None for key in (f"avg_{kind}", f"peak_{kind}")}
+    for kind in ("memory_allocated", "memory_reserved", "memory_device_used"):
+        if steps.has(f"{kind}_bytes") or steps.has(f"{kind}_peak_bytes"):
+            names = (f"avg_{kind}_gb", f"peak_{kind}_gb")
+            figures |= {name: found[name].value if name in found else None for name in names}
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
 
 

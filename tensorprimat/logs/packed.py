@@ -21,6 +21,7 @@ from tensorprimat.core.errors import InputError, MissingPackageError
 MAGIC_BYTES = 10
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, that of the others far beyond
 EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio
+PACKED_BYTES = 2**13  # zstd unpacks all it is given at once, up to 32,000 times
 UNPACKER_BYTES = 2**27  # memory for the window of xz and zstd; their default levels need at most half of it
 
 _MAGIC: Mapping[str, re.Pattern[bytes]] = {
@@ -100,9 +101,16 @@ def _zstd(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
     except ImportError as error:
         raise MissingPackageError("zstandard", needed_for="zstd logs") from error
     try:
-        unpacker = zstandard.ZstdDecompressor(max_window_size=UNPACKER_BYTES)
-        with unpacker.stream_reader(file, read_across_frames=True) as unpacked:
-            yield from iter(lambda: unpacked.read(size), b"")
+        frames = zstandard.ZstdDecompressor(max_window_size=UNPACKER_BYTES)
+        data = file.read(PACKED_BYTES)
+        while data:
+            unpacker = frames.decompressobj()
+            while not unpacker.eof:
+                if not data and not (data := file.read(PACKED_BYTES)):
+                    raise EOFError("the data ends in the middle of a frame")
+                chunk, data = unpacker.decompress(data), b""
+                yield from (chunk[at : at + size] for at in range(0, len(chunk), size))
+            data = unpacker.unused_data or file.read(PACKED_BYTES)
     except zstandard.ZstdError as error:
         raise InputError(f"broken zstd data: {error}", path=path, remedy="copy the file again") from error
 

@@ -229,7 +229,7 @@ def _changes(steps: Steps) -> Iterator[tuple[int, str]]:
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
     per_step = 1.0 if not steps.has("samples") else samples
-    for names in (FLOPS,) if steps.has("samples") else (RATES, FLOPS):
+    for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
         name = next((name for name in names if steps.has(name)), None)
         if name is None or not steps.has("seconds"):
             continue
