@@ -4,8 +4,13 @@ import sys
 import time
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
+from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+from tensorprimat.engines import power
 from tensorprimat.machine import amd, nvidia, telemetry
 from tensorprimat.machine.telemetry import Process, Reading, Replay, Sampler
 
@@ -58,15 +63,141 @@ def test_sampling_runs_in_the_background_and_ends():
     assert not sampler._thread.is_alive()
 
 
-def test_a_clock_that_is_held_down_is_told_with_its_share():
-    readings = [Reading(throttled_by=("heat",)), Reading(), Reading(throttled_by=("heat", "the power cap"))]
+def following(times, readings):
+    """A sampler that took these readings of one device at these moments."""
     sampler = Sampler([Replay(readings)])
     for _ in readings:
         sampler.sample()
-    assert sampler.warnings() == [
-        "clock: held down by heat in 2 of 3 samples",
-        "clock: held down by the power cap in 1 of 3 samples",
-    ]
+    sampler._looks = [(time, looks) for time, (_, looks) in zip(times, sampler._looks, strict=True)]
+    return sampler
+
+
+def curve(seconds=10, *, watts=500.0, joules=lambda second: 1000.0 + 500.0 * second, held=()):
+    """One reading a second of a device with constant power."""
+    return following(
+        [100.0 + second for second in range(seconds + 1)],
+        [
+            Reading(
+                power_watts=watts,
+                energy_joules=joules(second),
+                clock_hertz=1.98e9 if second < 5 else 1.5e9,
+                throttled_by=("heat",) if second in held else (),
+            )
+            for second in range(seconds + 1)
+        ],
+    )
+
+
+def test_energy_of_a_step_is_the_growth_of_the_counter_over_it():
+    found = curve().columns(np.array([102.0, 104.5]), np.array([2.0, 2.5]))
+    assert found["energy_joules_per_gpu"] == pytest.approx([1000.0, 1250.0])
+
+
+def test_clock_and_throttled_time_of_a_step_are_those_of_its_moments():
+    found = curve(held=(6, 7)).columns(np.array([104.0, 110.0]), np.array([4.0, 4.0]))
+    assert found["clock_hertz"] == pytest.approx([1.98e9, 1.5e9])
+    assert found["throttled_seconds"] == pytest.approx([0.0, 2.0])
+
+
+def test_a_step_outside_of_the_sampling_has_no_energy():
+    found = curve().columns(np.array([99.0, 100.5, 111.0]), np.array([1.0, 1.0, 1.0]))
+    assert np.isnan(found["energy_joules_per_gpu"]).all()
+
+
+@pytest.mark.parametrize(
+    ("joules", "why"),
+    [(lambda _: 5e6, "stood still"), (lambda second: (4e6 + 500 * second) % (4e6 + 2400), "went backwards")],
+)
+def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(joules, why):
+    sampler = curve(joules=joules)
+    assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
+    (warning,) = sampler.warnings()
+    assert why in warning
+    assert "energy is from sampled power" in warning
+
+
+def test_a_device_without_a_counter_gives_no_energy_and_no_warning():
+    sampler = curve(joules=lambda _: None)
+    assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
+    assert sampler.warnings() == []
+
+
+def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
+    result = result_on("GPU-a", "GPU-b", "GPU-c")
+    one = power.with_own_gpus(result, SimpleNamespace(device_ids=[1]))
+    assert one.provenance.gpu_ids == ("GPU-b",)
+    asked = []
+    monkeypatch.setattr(telemetry, "open_devices", lambda ids: asked.extend(ids) or [])
+    power.devices_of(one)
+    assert asked == ["GPU-b"]
+    assert power.devices_of(result_on()) == []  # an unknown identity must not open every GPU
+
+
+def result_on(*gpu_ids):
+    return Result(
+        platform="nvd",
+        gpu_info=GpuInfo(),
+        model=Model(name="llama"),
+        training_config=TrainingConfig(num_gpus=1),
+        performance_metrics=PerformanceMetrics(),
+        provenance=Provenance(gpu_ids=gpu_ids),
+    )
+
+
+def measured(sampler, *, watts=500.0):
+    """A result of ten steps of a second that the sampler watched."""
+    rows = [Step(index=index, seconds=1.0, ended_at=101.0 + index, power_watts_per_gpu=watts) for index in range(10)]
+    result, steps = power.with_telemetry(result_on("GPU-a"), Steps.of(rows), sampler)
+    return power.judged(summarise(result.model_copy(update={"steps": steps})), sampler)
+
+
+def test_the_result_says_energy_by_both_ways_clock_and_throttling():
+    result = measured(curve(held=(6, 7)))
+    figures = result.power_metrics
+    time = result.performance_metrics.measured_time_seconds
+    assert figures.energy_joules_per_gpu == pytest.approx(500.0 * time)
+    assert figures.sampled_energy_joules_per_gpu == pytest.approx(500.0 * time)
+    assert 1.5e9 < figures.avg_clock_hertz < 1.98e9
+    assert figures.throttled_seconds == pytest.approx(2.0)
+    assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat"
+
+
+def test_a_counter_that_sampled_power_contradicts_is_named():
+    warnings = measured(curve(), watts=400.0).warnings
+    assert any("energy counter says" in warning and "more than 5 % apart" in warning for warning in warnings)
+    assert not any("energy counter" in warning for warning in measured(curve(), watts=495.0).warnings)
+
+
+def noting(name, ask, asked):
+    """The question itself, which notes that it was asked."""
+    return lambda *given: asked.append(name) or ask(*given)
+
+
+def test_the_light_look_asks_for_power_energy_clock_and_throttling_only(monkeypatch):
+    module = nvml(nvmlDeviceGetPowerUsage=500_000, nvmlDeviceGetTotalEnergyConsumption=7_000)
+    asked = []
+    for name in NVML_QUESTIONS:
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name), asked))
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    (device,) = nvidia.devices()
+    asked.clear()
+    reading = device.glance()
+    assert (reading.power_watts, reading.energy_joules) == (500.0, 7.0)
+    assert sorted(asked) == [
+        "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ]  # fmt: skip
+    assert "NVML" in device.boundary
+
+
+def test_the_cost_of_sampling_is_known():
+    assert Sampler([]).seconds_per_sample is None
+    sampler = sampled(100.0, 200.0)
+    sampler.first, sampler.last = (Reading(temperature_celsius=41.0),), (Reading(temperature_celsius=67.0),)
+    assert 0 <= sampler.seconds_per_sample < 0.1
+    assert power.line(sampler).startswith("Telemetry: 1 GPU, ")
+    assert power.line(sampler).endswith(" ms for a look; 41 °C at the start, 67 °C at the end")
+    assert power.line(Sampler([])) is None
 
 
 def test_strangers_are_processes_that_are_not_ours():

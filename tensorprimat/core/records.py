@@ -80,6 +80,8 @@ class GpuInfo(RoundedRecord):
     software_version: str | None = None
     pytorch_version: str | None = None
     power_limit_watts: Figure = None
+    power_boundary: str | None = None
+    """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
 
 
 class TrainingConfig(ConfigurationRecord):
@@ -232,7 +234,13 @@ class PowerMetrics(RoundedRecord):
 
     avg_power_watts_per_gpu: Figure = None
     energy_joules_per_gpu: Figure = None
-    """Over the measured steps."""
+    """Over the measured steps: from the device's own counter where it has one, else from sampled power."""
+    sampled_energy_joules_per_gpu: Figure = None
+    """Sampled power over the same steps, where the energy is the counter's: the two check each other."""
+    avg_clock_hertz: Figure = None
+    """Of the compute units over the measured steps."""
+    throttled_seconds: Figure = None
+    """Measured time in which the clock of a GPU was held down (power cap, heat)."""
 
 
 class Run(RoundedRecord):

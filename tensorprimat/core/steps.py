@@ -59,6 +59,10 @@ class Step:
     power_watts_per_gpu: float | None = None
     energy_joules_per_gpu: float | None = None
     """Energy of one optimizer step on one GPU."""
+    clock_hertz: float | None = None
+    """Of the compute units, mean over the step and the GPUs."""
+    throttled_seconds: float | None = None
+    """Seconds of one optimizer step in which the clock of a GPU was held down."""
     interrupted_by: str = ""
     """What else the interval holds ("validation", "checkpoint"): such a row is shown but never measured."""
     skipped: bool = False

@@ -183,11 +183,26 @@ def power(measured: Steps) -> dict[str, Term]:
             formula="Σ joules per step × steps covered, over the measured rows",
             put_in=f"{joules:,.6g} J of {len(measured)} rows",
         )
+        if drawn is not None and time:
+            found["sampled_energy_joules_per_gpu"] = Term(
+                value=drawn.value * time,
+                formula="mean power × seconds of the measured rows",
+                put_in=f"{drawn.value:,.6g} W × {time:,.6g} s",
+            )
     elif drawn is not None and time:
         found["energy_joules_per_gpu"] = Term(
             value=drawn.value * time,
             formula="mean power × seconds of the measured rows",
             put_in=f"{drawn.value:,.6g} W × {time:,.6g} s",
+        )
+    if (clock := combined(measured, "clock_hertz")) is not None:
+        found["avg_clock_hertz"] = clock
+    held = total(measured.column("throttled_seconds") * measured.column("covers"))
+    if held is not None:
+        found["throttled_seconds"] = Term(
+            value=held,
+            formula="Σ throttled seconds per step × steps covered, over the measured rows",
+            put_in=f"{held:,.6g} s of {len(measured)} rows",
         )
     return found
 

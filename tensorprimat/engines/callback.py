@@ -23,7 +23,7 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
-from tensorprimat.engines import clock, console, live_result, ranks
+from tensorprimat.engines import clock, console, live_result, power, ranks
 from tensorprimat.engines.endings import reason
 from tensorprimat.engines.facts import batch_shape, is_nemo, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
@@ -133,8 +133,10 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._is_nemo = is_nemo(trainer)
         if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
             self._loss_scale = trainer.accumulate_grad_batches
+        if device.type == "cuda":
+            self._described = power.with_own_gpus(self._described, trainer)
         if self.power and device.type == "cuda":
-            self._sampler = telemetry.Sampler(telemetry.open_devices(self._described.provenance.gpu_ids))
+            self._sampler = telemetry.Sampler(power.devices_of(self._described))
             self._sampler.start()
         if self.print_every:
             self._print(console.start_block(self._described, label=self._label))
@@ -265,16 +267,21 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             timer = described.provenance.model_copy(update={"timer": recorder.clock.name})
             described = described.model_copy(update={"provenance": timer})
             warnings = warnings + recorder.warnings
+        steps = recorder.steps if recorder else Steps({})
         if self._sampler is not None:
+            self._sampler.stop()
             warnings = warnings + self._sampler.warnings()
-        self.result = live_result.finish(
-            described, recorder.steps if recorder else Steps({}), memory=memory, ended_by=ended_by, warnings=warnings
-        )
+            described, steps = power.with_telemetry(described, steps, self._sampler)
+        self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, warnings=warnings)
+        if self._sampler is not None:
+            self.result = power.judged(self.result, self._sampler)
         try:
             self.result_path = live_result.save(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
             )
         finally:  # said even where it cannot be kept
+            if self.print_every and self._sampler is not None and (cost := power.line(self._sampler)):
+                self._print(cost)
             if self.print_every:
                 spent = recorder.interruption_seconds if recorder else {}
                 path = None if self.result_file else self.result_path  # who names the file says where it ends up

@@ -36,6 +36,8 @@ class AmdDevice:
         self.id = str(asic.get("asic_serial", "")).lower().removeprefix("0x")
         self.name = str(asic.get("market_name", "AMD GPU"))
         self._held: dict[str, float] = {}
+        two_dies = "MI250" in self.name  # two devices to software, one board to its power meter
+        self.boundary: str | None = f"{'board of two dies' if two_dies else 'socket'}, as AMD SMI counts it"
 
     def _ask(self, question: str, *arguments: Any) -> Mapping[str, Any]:
         """One answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
@@ -46,29 +48,38 @@ class AmdDevice:
             return {}
         return answer if isinstance(answer, Mapping) else {"value": answer}
 
+    def glance(self) -> Reading:
+        power, energy = self._ask("amdsmi_get_power_info"), self._ask("amdsmi_get_energy_count")
+        clock = self._ask("amdsmi_get_clock_info", self._smi.AmdSmiClkType.GFX)
+        return Reading(
+            power_watts=_number(power, "current_socket_power", "average_socket_power"),
+            energy_joules=_product(
+                _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
+            ),
+            clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
+            throttled_by=self._throttled_by(),
+        )
+
     def read(self) -> Reading:
         smi = self._smi
-        power = self._ask("amdsmi_get_power_info")
-        energy = self._ask("amdsmi_get_energy_count")
+        light = self.glance()
         clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
         memory_clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
         hottest = self._ask(
             "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
         )
         return Reading(
-            power_watts=_number(power, "current_socket_power", "average_socket_power"),
-            energy_joules=_product(
-                _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
-            ),
+            power_watts=light.power_watts,
+            energy_joules=light.energy_joules,
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
-            clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
+            clock_hertz=light.clock_hertz,
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
             memory_clock_hertz=_product(_number(memory_clock, "clk", "cur_clk"), MEGA),
             utilisation=_product(_number(self._ask("amdsmi_get_gpu_activity"), "gfx_activity"), 0.01),
             memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
             memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
             temperature_celsius=_number(hottest, "value"),
-            throttled_by=self._throttled_by(),
+            throttled_by=light.throttled_by,
             processes=self._processes(),
         )
 

@@ -39,6 +39,17 @@ class NvidiaDevice:
         except self._nvml.NVMLError:
             return None
 
+    boundary: str | None = "GPU with its memory, as NVML counts it"
+
+    def glance(self) -> Reading:
+        held = self._query(lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)) or 0
+        return Reading(
+            power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
+            energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
+            clock_hertz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM, scale=MEGA),
+            throttled_by=tuple(why for bit, why in THROTTLING.items() if held & bit),
+        )
+
     def read(self) -> Reading:
         nvml = self._nvml
         memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))

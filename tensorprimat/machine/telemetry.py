@@ -13,7 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; twice per refresh says no more
+COUNTER_PATIENCE_SECONDS = 2.0  # counters are renewed several times a second
 NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling takes the sample nearest to it, if that is near
 
 
@@ -53,9 +59,14 @@ class Device(Protocol):
     id: str
     """Its identity, as the driver spells it."""
     name: str
+    boundary: str | None
+    """The hardware that its power and energy include, in words."""
 
     def read(self) -> Reading:
         """All figures, now."""
+
+    def glance(self) -> Reading:
+        """Power, energy, clock and throttling alone: the figures that are read many times while training runs."""
 
 
 class Replay:
@@ -66,6 +77,11 @@ class Replay:
             raise ValueError("nothing to replay")
         self.id, self.name = id, name
         self._readings, self._next = tuple(readings), 0
+
+    boundary: str | None = None
+
+    def glance(self) -> Reading:
+        return self.read()
 
     def read(self) -> Reading:
         reading = self._readings[min(self._next, len(self._readings) - 1)]
@@ -112,20 +128,30 @@ class Sampler:
         self._watts: list[float] = []
         self._throttled: dict[str, int] = {}
         self._samples = 0
+        self._looks: list[tuple[float, tuple[Reading, ...]]] = []
+        self._sampling_seconds = 0.0
+        self.first: tuple[Reading, ...] = ()
+        """Full readings at the start."""
+        self.last: tuple[Reading, ...] = ()
+        """Full readings at the end."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; without devices there is nothing to do."""
         if self._devices:
+            self.first = tuple(device.read() for device in self._devices)
             self._thread = threading.Thread(target=self._run, daemon=True, name="telemetry")
             self._thread.start()
 
     def stop(self) -> None:
         """End; what was sampled stays."""
+        if self._thread is None or self._stop.is_set():
+            return
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2.0)
+        self._thread.join(timeout=2.0)
+        self.sample()  # a counter is only known up to its last look
+        self.last = tuple(device.read() for device in self._devices)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -134,7 +160,10 @@ class Sampler:
 
     def sample(self) -> None:
         """Read every device once."""
-        readings = [device.read() for device in self._devices]
+        began = time.perf_counter()
+        readings = [device.glance() for device in self._devices]
+        self._sampling_seconds += time.perf_counter() - began
+        self._looks.append((time.time(), tuple(readings)))
         watts = [reading.power_watts for reading in readings if reading.power_watts is not None]
         self._samples += 1
         for why in {why for reading in readings for why in reading.throttled_by}:
@@ -161,9 +190,72 @@ class Sampler:
         """Return the reasons for a reduced clock in any sample."""
         return tuple(sorted(self._throttled))
 
+    @property
+    def boundary(self) -> str | None:
+        """Return the hardware that the power of these devices includes, or None where no device says it."""
+        return ", ".join(dict.fromkeys(device.boundary for device in self._devices if device.boundary)) or None
+
+    @property
+    def seconds_per_sample(self) -> float | None:
+        """Return the mean time that one look at all devices takes on the host."""
+        return self._sampling_seconds / self._samples if self._samples else None
+
+    def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
+        """Return columns of `Steps` for rows that end at these moments and last so long, mean of the devices.
+
+        energy_joules_per_gpu from the devices' counters, clock_hertz, and throttled_seconds by the share of the looks
+        in which a device was held down. A column that the devices do not give is left out.
+        """
+        if len(self._looks) < 2:
+            return {}
+        times = np.array([moment for moment, _ in self._looks])
+        known = np.isfinite(ended_at) & (ended_at - seconds >= times[0]) & (ended_at <= times[-1])
+
+        def between(running: FloatArray) -> FloatArray:
+            """Return the growth of a running sum over each row."""
+            grown = np.interp(ended_at, times, running) - np.interp(ended_at - seconds, times, running)
+            return np.where(known, grown, np.nan)
+
+        found = {}
+        if self.counter_refused() is None and (energy := self._mean("energy_joules")) is not None:
+            found["energy_joules_per_gpu"] = between(energy)
+        if (clock := self._mean("clock_hertz")) is not None:
+            found["clock_hertz"] = between(_running_integral(times, clock)) / seconds
+        held = np.array([any(one.throttled_by for one in looks) for _, looks in self._looks], float)
+        found["throttled_seconds"] = between(_running_integral(times, held))
+        return found
+
+    def _mean(self, figure: str) -> FloatArray | None:
+        """Return a figure of every look, mean over the devices; None where a device does not always give it."""
+        rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
+        if not rows or any(value is None for row in rows for value in row):
+            return None
+        mean: FloatArray = np.array(rows, float).mean(axis=1)
+        return mean
+
+    def counter_refused(self) -> str | None:
+        """Return the reason why the energy counters cannot be used; None where they can, or where there are none."""
+        for number in range(len(self._devices)):
+            looks = [(moment, one[number]) for moment, one in self._looks]
+            counts = [reading.energy_joules for _, reading in looks]
+            if any(count is None for count in counts) or len(counts) < 2:
+                continue
+            growth = np.diff(np.array(counts, float))
+            if (growth < 0).any():
+                return "it went backwards: it wrapped, or the driver was reset"
+            busy = any((reading.power_watts or 0) > 0 for _, reading in looks)
+            if busy and looks[-1][0] - looks[0][0] >= COUNTER_PATIENCE_SECONDS and not growth.any():
+                return "it stood still while the device drew power"
+        return None
+
     def warnings(self) -> list[str]:
         """Return the warnings about the sampled devices."""
-        return [
-            f"clock: held down by {why} in {count} of {self._samples} samples"
-            for why, count in sorted(self._throttled.items())
-        ]
+        refused = self.counter_refused()
+        if refused is None:
+            return []
+        return [f"power_metrics: the device's energy counter is not used ({refused}); energy is from sampled power"]
+
+
+def _running_integral(times: FloatArray, values: FloatArray) -> FloatArray:
+    """Return the integral of a figure from the first moment on, each value holding until the next."""
+    return np.concatenate([[0.0], np.cumsum(values[:-1] * np.diff(times))])

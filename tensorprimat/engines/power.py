@@ -1,0 +1,82 @@
+"""Power, energy and clocks of a live training: whose GPUs are sampled, and what of it the result says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.core.records import Result
+from tensorprimat.core.steps import Steps
+from tensorprimat.machine import telemetry
+
+ENERGY_TOLERANCE = 0.05  # a counter and sampled power of one device agree within the noise of sampling
+LEAST_THROTTLED = 0.01
+"""Share of the measured time below which throttling is not worth a sentence."""
+
+
+def with_own_gpus(result: Result, trainer: Any) -> Result:
+    """Return the result with the identities of the GPUs of this node that the training uses, not of all visible ones.
+
+    trainer.device_ids: Lightning's numbers of them among the visible ones.
+    """
+    visible, numbers = result.provenance.gpu_ids, getattr(trainer, "device_ids", None)
+    if not isinstance(numbers, (list, tuple)) or not all(isinstance(one, int) for one in numbers):
+        return result
+    own = tuple(visible[number] for number in numbers if number < len(visible))
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"gpu_ids": own})})
+
+
+def devices_of(result: Result) -> list[telemetry.Device]:
+    """Return the telemetry of the result's GPUs; none where torch does not tell which they are."""
+    return telemetry.open_devices(result.provenance.gpu_ids) if result.provenance.gpu_ids else []
+
+
+def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
+    """Return the result with power limit and boundary, and its steps with energy, clock and throttled time."""
+    limits = [one.power_limit_watts for one in sampler.first if one.power_limit_watts is not None]
+    gpu = {"power_boundary": sampler.boundary, "power_limit_watts": min(limits) if limits else None}
+    known = {name: value for name, value in gpu.items() if value is not None}
+    result = result.model_copy(update={"gpu_info": result.gpu_info.model_copy(update=known)})
+    if not len(steps):
+        return result, steps
+    covers = np.maximum(steps.column("covers"), 1)
+    found = sampler.columns(steps.column("ended_at"), steps.column("seconds") * covers)
+    per_step = {name: column if name == "clock_hertz" else column / covers for name, column in found.items()}
+    seen = {name: column for name, column in per_step.items() if np.isfinite(column).any()}
+    return result, steps.replace(**seen) if seen else steps
+
+
+def line(sampler: telemetry.Sampler) -> str | None:
+    """Return one line about the sampler's cost and the temperatures around the run; None where nothing was sampled."""
+    cost = sampler.seconds_per_sample
+    if cost is None:
+        return None
+    gpus = f"{len(sampler.first)} GPU{'s' * (len(sampler.first) != 1)}"
+    said = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {1e3 * cost:.2f} ms for a look"
+    hot = [
+        max((one.temperature_celsius for one in part if one.temperature_celsius is not None), default=None)
+        for part in (sampler.first, sampler.last)
+    ]
+    if None in hot:
+        return said
+    return f"{said}; {hot[0]:.0f} °C at the start, {hot[1]:.0f} °C at the end"
+
+
+def judged(result: Result, sampler: telemetry.Sampler) -> Result:
+    """Return the result with warnings about throttling and about an energy counter that sampled power contradicts."""
+    power, time = result.power_metrics, result.performance_metrics.measured_time_seconds
+    if power is None or not time:
+        return result
+    said = []
+    if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
+        why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
+        share = 100 * power.throttled_seconds / time
+        said.append(f"clock: throttled for {share:.0f} % of the measured time by {why}")
+    counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
+    if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
+        said.append(
+            f"power_metrics: the energy counter says {counted:,.0f} J and sampled power {sampled:,.0f} J, more than "
+            f"{100 * ENERGY_TOLERANCE:.0f} % apart; energy per token may be wrong by as much"
+        )
+    return result.model_copy(update={"warnings": (*said, *result.warnings)}) if said else result
