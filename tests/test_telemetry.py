@@ -63,6 +63,17 @@ def test_sampling_runs_in_the_background_and_ends():
     assert not sampler._thread.is_alive()
 
 
+def test_a_clock_that_is_held_down_is_told_with_its_share():
+    readings = [Reading(throttled_by=("heat",)), Reading(), Reading(throttled_by=("heat", "the power cap"))]
+    sampler = Sampler([Replay(readings)])
+    for _ in readings:
+        sampler.sample()
+    assert sampler.warnings() == [
+        "clock: held down by heat in 2 of 3 samples",
+        "clock: held down by the power cap in 1 of 3 samples",
+    ]
+
+
 def following(times, readings):
     """A sampler that took these readings of one device at these moments."""
     sampler = Sampler([Replay(readings)])
@@ -111,7 +122,7 @@ def test_a_step_outside_of_the_sampling_has_no_energy():
 def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(joules, why):
     sampler = curve(joules=joules)
     assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
-    (warning,) = sampler.warnings()
+    (warning,) = sampler.counter_warnings()
     assert why in warning
     assert "energy is from sampled power" in warning
 
@@ -119,7 +130,7 @@ def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(jo
 def test_a_device_without_a_counter_gives_no_energy_and_no_warning():
     sampler = curve(joules=lambda _: None)
     assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
-    assert sampler.warnings() == []
+    assert sampler.counter_warnings() == []
 
 
 def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):

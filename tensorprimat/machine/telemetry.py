@@ -250,6 +250,14 @@ class Sampler:
 
     def warnings(self) -> list[str]:
         """Return the warnings about the sampled devices."""
+        held = [
+            f"clock: held down by {why} in {count} of {self._samples} samples"
+            for why, count in sorted(self._throttled.items())
+        ]
+        return held + self.counter_warnings()
+
+    def counter_warnings(self) -> list[str]:
+        """Return the warning about an energy counter that cannot be used, if any."""
         refused = self.counter_refused()
         if refused is None:
             return []
