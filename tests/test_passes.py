@@ -487,3 +487,30 @@ def test_a_gpu_is_timed_with_its_parts_and_its_memory():
     cell = passes.measure(spec(device="cuda", precision="bf16"))
     assert (cell.status, cell.memory_kind) == ("ok", "allocated")
     assert cell.forward_time_ms + cell.backward_time_ms + cell.optimizer_time_ms <= cell.mean_time_ms * 1.05
+
+
+class _Widest(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes the largest float32 tensor that is made within."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # as torch calls it
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(one, torch.Tensor) and one.dtype == torch.float32:
+                self.numbers = max(self.numbers, one.numel())
+        return made
+
+
+def test_a_bf16_model_is_never_built_in_fp32():
+    asked = grid.Asked(
+        shapes=("own=64/128/2/4",), context_length="16", batch_size="2", precision="bf16", pass_name="train"
+    )
+    (spec,) = grid.cells(asked)
+    with _Widest() as made:
+        workload = Workload(spec)
+    assert made.numbers < 1000  # rotary frequencies, and no weight
+    assert {weight.dtype for weight in workload.network.parameters()} == {torch.bfloat16}
+    assert torch.get_default_dtype() == torch.float32

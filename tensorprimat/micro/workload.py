@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle
 from typing import Any
 
@@ -48,6 +48,17 @@ class Network(LanguageModel):
         return torch.stack(losses).sum() / len(targets)
 
 
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Create floating-point tensors in this type within."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def pieces(rows: int, vocabulary_size: int) -> bool:
     """Return True if a batch has too many logits to hold them all at once."""
     return rows * vocabulary_size > LARGEST_LOGITS
@@ -62,11 +73,12 @@ class Workload:
         multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)
         on_host = tokens.batches(spec)
-        with self.device:  # built where it runs: no copy of the weights on the host
+        stored = torch.float32 if spec.autocast else DTYPES[spec.precision]
+        with self.device, _default_dtype(stored):  # built where and as it runs: peak memory holds no wider copy
             self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
         self.network.forward_only = spec.forward_only
         if not spec.autocast:
-            self.network.to(DTYPES[spec.precision])
+            self.network.to(stored)  # buffers too
             self.network.restore_rotary()
         self._batches = cycle([batch.to(self.device) for batch in on_host])
         if spec.compile:
