@@ -317,3 +317,14 @@ def test_a_roofline_without_a_preflight_says_what_to_do(tmp_path, capsys, monkey
     cells.save(cells.with_figures(cell), tmp_path / "cells" / cell.file_name)
     assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
     assert "run tprimat preflight there first" in capsys.readouterr().err
+
+
+def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatch):
+    asked = []
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda _values, op: asked.append(op))
+    monkeypatch.setattr(collectives.dist, "barrier", lambda: None)
+    found = collectives._timed("all_reduce", 4096, CPU, 2)
+    sums = asked.count(collectives.dist.ReduceOp.SUM)
+    assert sums == 1 + collectives.REPEATS * collectives.CALLS_OF_SMALL
+    assert asked.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
+    assert 0 < found.seconds < 0.01

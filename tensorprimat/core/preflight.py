@@ -48,6 +48,8 @@ class Collective(Record):
     """One collective at one message size, the slowest process's time."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    dtype: str | None = None
+    """Type of the numbers, which are summed; None in older records, whose all-reduce took the maximum of float32."""
     size_bytes: int
     seconds: float
     bus_bytes_per_second: float

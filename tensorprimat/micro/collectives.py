@@ -18,8 +18,11 @@ import torch.distributed as dist
 
 from tensorprimat.core.preflight import Collective
 
-SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**20, 2**24, 2**26, 2**28, 2**30)}
+SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
+SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # one call of a small message is over before its launch is
+_TYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
+"""Gradients are reduced in bf16 on GPUs."""
 
 # torch 2.13 renamed both, and warns of the old names.
 _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -27,6 +30,8 @@ _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_t
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 Value = TypeVar("Value")
+Work = tuple[Callable[[], object], Callable[[], object]]
+"""The call that is timed, and what restores its data."""
 
 
 @contextlib.contextmanager
@@ -64,24 +69,28 @@ def measure(device: torch.device, processes: int) -> list[Collective]:
     return [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
 
 
-def _all_reduce(size: int, device: torch.device, _processes: int) -> Callable[[], object]:
-    values = torch.randn(size // 4, device=device)
-    return lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX)  # a sum would grow without bound over the repeats
+def _all_reduce(size: int, device: torch.device, _processes: int) -> Work:
+    """Sum as training does: a maximum would keep the switches' own reduction (NVLink SHARP) off."""
+    fresh = torch.randn(size // _TYPE[device.type].itemsize, device=device).to(_TYPE[device.type])
+    values = fresh.clone()
+    return lambda: dist.all_reduce(values, op=dist.ReduceOp.SUM), lambda: values.copy_(fresh)
 
 
-def _all_gather(size: int, device: torch.device, processes: int) -> Callable[[], object]:
-    whole = torch.empty(size // 4 // processes * processes, device=device)
-    part = torch.randn(size // 4 // processes, device=device)
-    return lambda: _GATHER(whole, part)
+def _all_gather(size: int, device: torch.device, processes: int) -> Work:
+    count, dtype = size // _TYPE[device.type].itemsize // processes, _TYPE[device.type]
+    whole = torch.empty(count * processes, device=device, dtype=dtype)
+    part = torch.randn(count, device=device).to(dtype)
+    return lambda: _GATHER(whole, part), lambda: None
 
 
-def _reduce_scatter(size: int, device: torch.device, processes: int) -> Callable[[], object]:
-    whole = torch.randn(size // 4 // processes * processes, device=device)
-    part = torch.empty(size // 4 // processes, device=device)
-    return lambda: _SCATTER(part, whole)
+def _reduce_scatter(size: int, device: torch.device, processes: int) -> Work:
+    count, dtype = size // _TYPE[device.type].itemsize // processes, _TYPE[device.type]
+    whole = torch.randn(count * processes, device=device).to(dtype)
+    part = torch.empty(count, device=device, dtype=dtype)
+    return lambda: _SCATTER(part, whole), lambda: None
 
 
-_KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Callable[[], object]], int]] = {
+_KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Work], int]] = {
     "all_reduce": (_all_reduce, 2),
     "all_gather": (_all_gather, 1),
     "reduce_scatter": (_reduce_scatter, 1),
@@ -91,23 +100,27 @@ _KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Callable[[], object]
 
 def _timed(kind: Kind, size: int, device: torch.device, processes: int) -> Collective:
     prepare, passes = _KINDS[kind]
-    work = prepare(size, device, processes)
+    work, refill = prepare(size, device, processes)
     work()
+    calls = CALLS_OF_SMALL if size < SMALL_BYTES else 1
     seconds = []
     for _ in range(REPEATS):
+        refill()  # sums grow with every call
         dist.barrier()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         start = time.perf_counter()
-        work()
+        for _ in range(calls):
+            work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        slowest = torch.tensor([time.perf_counter() - start], dtype=torch.float64, device=device)
+        slowest = torch.tensor([(time.perf_counter() - start) / calls], dtype=torch.float64, device=device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         seconds.append(float(slowest))
     median = statistics.median(seconds)
     return Collective(
         kind=kind,
+        dtype=str(_TYPE[device.type]).removeprefix("torch."),
         size_bytes=size,
         seconds=median,
         bus_bytes_per_second=size / median * passes * (processes - 1) / processes,
