@@ -7,7 +7,7 @@ NEMO   := .venv-nemo
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-package test-nemo test-slurm test-browser env nemo-env lint help clean test-faults
+.PHONY: benchmark test test-gpu test-package test-nemo test-slurm test-browser env nemo-env lint help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -18,6 +18,9 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 
 test: $(READY)        ## run the whole test suite
 	$(PY) -m pytest -n 2
+
+test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
+	$(PY) perf/mfu_ladder.py
 
 test-faults: $(READY)  ## damaged inputs and kills: a sample in three minutes, FULL=1 for all (docs/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Check the torch engine on the GPUs of this machine, part by part, and print its MFU from eager to compiled.
+
+    make test-gpu                                   # every part; a CPU runs the same parts on tiny models
+    python3 perf/mfu_ladder.py --parts sync,eager   # some of them
+
+Each part writes one line (PASS, FAIL or SKIP) and never keeps the next one from running. Exit code 1 if a part failed.
+The goal of the ladder: at least 60 % of the BF16 peak for a model of 3 billion parameters or more, by the convention
+megatron.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+GOAL = 0.60
+CLOCK_TOLERANCE = 0.005
+PART_SECONDS = 600
+
+
+class NotHereError(Exception):
+    """The part needs something that this machine has not."""
+
+
+def on_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def workload(precision: str, **changes: object) -> object:
+    from tensorprimat.micro import grid
+    from tensorprimat.micro.workload import Workload
+
+    asked = {"context_length": "16", "batch_size": "2", "pass_name": "train", "shapes": ("tiny=64/128/2/4",)}
+    if on_gpu():
+        asked = {"context_length": "2048", "batch_size": "2", "pass_name": "train", "model_size": "large"}
+    (spec,) = grid.cells(grid.Asked(**asked, precision=precision, device="cuda" if on_gpu() else "cpu", **changes))
+    return Workload(spec)
+
+
+def benchmark(*flags: str) -> dict[str, object]:
+    """Return the result of one run of benchmark.py; the tiny model without a GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "benchmark.py"), "--model", "llama", "--engine", "torch", "--json"]
+        size = [] if on_gpu() else ["--preset", "tiny", "--sequence-length", "32", "--global-batch-size", "4"]
+        short = ["--steps", "10", "--warmup-steps", "3", "--output", folder]
+        done = subprocess.run(
+            [*command, *size, *short, *flags], capture_output=True, text=True, timeout=PART_SECONDS, check=False
+        )
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    (result,) = json.loads(done.stdout)
+    return dict(result)
+
+
+def devices() -> str:
+    """Telemetry knows each GPU by the identity that torch gives it, and each draws power."""
+    if not on_gpu():
+        raise NotHereError("no GPU")
+    from tensorprimat.machine import telemetry
+    from tensorprimat.machine.platform import detect
+
+    ids = detect().gpu_ids
+    found = telemetry.open_devices(ids)
+    if len(found) != len(ids):
+        raise RuntimeError(f"{len(found)} of {len(ids)} GPUs found by identity")
+    watts = [device.glance().power_watts for device in found]
+    if not all(watts):
+        raise RuntimeError(f"a GPU draws no power: {watts}")
+    return f"{len(ids)} GPUs by identity, {', '.join(f'{one:.0f} W' for one in watts if one)}"
+
+
+def sync() -> str:
+    """No operation of a step makes the host wait for the GPU."""
+    import torch
+
+    work = workload("bf16")
+    work.step()
+    if on_gpu():
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        work.step()
+    finally:
+        if on_gpu():
+            torch.cuda.set_sync_debug_mode("default")
+    return "no wait inside a step" if on_gpu() else "a step ran; only a GPU can be waited for"
+
+
+def events() -> str:
+    """The clock of the steps agrees with a synchronised wall clock."""
+    from tensorprimat.engines import clock
+
+    work = workload("bf16")
+    kind = "cuda" if on_gpu() else "cpu"
+    timer = clock.choose(kind, sync=False)
+    work.step()
+    timer.synchronise()
+    began, first = time.perf_counter(), timer.mark()
+    for _ in range(20):
+        work.step()
+    last = timer.mark()
+    timer.synchronise()
+    wall, measured = time.perf_counter() - began, timer.seconds(first, last)
+    if abs(wall - measured) > CLOCK_TOLERANCE * wall + 1e-3:
+        raise RuntimeError(f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s")
+    return f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s"
+
+
+def flash() -> str:
+    """SDPA chooses the flash kernel for the model's attention."""
+    import torch
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines import torch_attention
+
+    device = torch.device("cuda" if on_gpu() else "cpu")
+    kernel = torch_attention.kernel(
+        find("llama").shape, batch=1, sequence_length=4096 if on_gpu() else 64, dtype=torch.bfloat16, device=device
+    )
+    if on_gpu() and kernel not in ("flash", "cudnn"):
+        raise RuntimeError(f"the kernel is {kernel}")
+    return f"kernel {kernel}"
+
+
+def _rung(*flags: str) -> str:
+    from tensorprimat.analysis import metrics
+    from tensorprimat.core.records import Result
+
+    result = Result.model_validate(benchmark(*flags))
+    rate = result.performance_metrics.tokens_per_second_per_gpu
+    mfu = metrics.measure(result)["mfu"]
+    if mfu.value is None:
+        return f"{rate:,.0f} tokens/s/GPU; MFU: {'; '.join(mfu.reasons)}"
+    verdict = "" if mfu.value >= GOAL else f", below the goal of {GOAL:.0%}"
+    return f"{rate:,.0f} tokens/s/GPU, MFU {mfu.value:.1%} ({mfu.remark}){verdict}"
+
+
+def eager() -> str:
+    """The first rung: no compilation."""
+    return _rung("--no-compile", "--num-gpus", "1")
+
+
+def compiled() -> str:
+    """The second rung: each layer compiled."""
+    if not on_gpu():
+        raise NotHereError("compiling for a CPU says nothing about a GPU")
+    return _rung("--compile", "--num-gpus", "1")
+
+
+def ddp() -> str:
+    """Replicas on two processes (gloo on a CPU, NCCL or RCCL on GPUs)."""
+    return _shared("ddp")
+
+
+def fsdp() -> str:
+    """Weights split over two processes."""
+    return _shared("fsdp")
+
+
+def _shared(strategy: str) -> str:
+    import torch
+
+    if on_gpu() and torch.cuda.device_count() < 2:
+        raise NotHereError("one GPU only")
+    return _rung("--num-gpus", "2", "--strategy", strategy)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (devices, sync, events, flash, eager, compiled, ddp, fsdp)
+}
+
+
+def run(names: Sequence[str], parts: dict[str, Callable[[], str]]) -> int:
+    """Run the parts in their order, print a line for each, and return the number that failed."""
+    failed = 0
+    for name in names:
+        began = time.perf_counter()
+        try:
+            verdict, said = "PASS", parts[name]()
+        except NotHereError as why:
+            verdict, said = "SKIP", str(why)
+        except BaseException as error:  # one part must never take the others' lines with it
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            verdict, said, failed = "FAIL", f"{type(error).__name__}: {str(error).strip()}", failed + 1
+        print(f"{verdict} {name:<9} {time.perf_counter() - began:6.1f} s  {said.splitlines()[0]}", flush=True)
+    return failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what --parts names; return 1 where a part failed, 2 for a part that does not exist."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas (%(default)s)")
+    names = parser.parse_args(argv).parts.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"--parts {unknown[0]}: must be of {', '.join(PARTS)}")
+    return 1 if run(names, PARTS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
