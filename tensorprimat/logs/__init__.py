@@ -10,7 +10,7 @@ from tensorprimat.core import regular, stated
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError
 from tensorprimat.core.records import Result
 from tensorprimat.core.stated import FLAGS
-from tensorprimat.logs import auditing, endings, files, folded, joining
+from tensorprimat.logs import auditing, endings, files, folded, joining, spelling
 from tensorprimat.logs.detection import FORMATS, Detection, detect, named
 from tensorprimat.logs.format import Format, Given
 from tensorprimat.logs.text import Log
@@ -70,7 +70,7 @@ def _with_something(log: Log, format: Format, results: list[Result]) -> list[Res
     telling = [result for result in results if joining.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
-    return [auditing.audited(_without_overridden(result), log.name) for result in telling]
+    return [auditing.audited(_with_odd_rows(log, _without_overridden(result)), log.name) for result in telling]
 
 
 def _without_overridden(result: Result) -> Result:
@@ -80,6 +80,12 @@ def _without_overridden(result: Result) -> Result:
     if len(left) == len(said):
         return result
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"citations": left})})
+
+
+def _with_odd_rows(log: Log, result: Result) -> Result:
+    """Return the result with a warning for each sign of rows that were joined or cut inside a number."""
+    found = [] if result.provenance.engine != "logs" else spelling.problems(log, result.steps)
+    return result.model_copy(update={"warnings": (*result.warnings, *found)}) if found else result
 
 
 def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:

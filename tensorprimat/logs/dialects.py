@@ -113,10 +113,10 @@ NANOTRON = Dialect(
     row=r"\biteration: (?P<step>\d{1,15}) / (?P<last>\d{1,15}) \|",
     marks=("time_per_iteration_ms: ",),
     numbers=(
-        Number(spelled="| time_per_iteration_ms: {} ", means="seconds", scale=MILLISECOND),
+        Number(spelled="| time_per_iteration_ms: {} |", means="seconds", scale=MILLISECOND),
         Number(spelled="| elapsed_time_per_iteration_ms: {} ", means="seconds", scale=MILLISECOND),
-        Number(spelled="| tokens_per_sec: {} ", means="reported_tokens_per_second"),
-        Number(spelled="| tokens_per_sec_per_gpu: {} ", means="reported_tokens_per_second_per_gpu"),
+        Number(spelled="| tokens_per_sec: {} |", means="reported_tokens_per_second"),
+        Number(spelled="| tokens_per_sec_per_gpu: {} |", means="reported_tokens_per_second_per_gpu"),
         Number(spelled="| lm_loss: {} ", means="loss"),
         Number(spelled="| lr: {} ", means="learning_rate"),
         Number(spelled="| grad_norm: {} ", means="gradient_norm"),

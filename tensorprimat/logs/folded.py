@@ -10,7 +10,7 @@ LEAST_WIDTH = 20
 _NUMBER_ENDS = re.compile(r"\d[.,]?$")
 _NUMBER_GOES_ON = re.compile(r"[.,]?\d(?!\d{3}-\d\d-|\d{7}[ T]|\d?:\d\d)")  # and is no date or time of day
 _ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
-SHARE = 0.5  # of the longest lines
+SHARE = 0.5  # of the longest lines that end in a number
 
 
 def fold_width(lines: Sequence[str]) -> int | None:
@@ -27,7 +27,6 @@ def fold_width(lines: Sequence[str]) -> int | None:
     if width < LEAST_WIDTH:
         return None
     longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
-    broken = [
-        place for place in longest if _NUMBER_ENDS.search(lines[place][-2:]) and _NUMBER_GOES_ON.match(lines[place + 1])
-    ]
-    return width if len(broken) >= max(LEAST_LINES, SHARE * len(longest)) else None
+    in_number = [place for place in longest if _NUMBER_ENDS.search(lines[place][-2:])]
+    broken = [place for place in in_number if _NUMBER_GOES_ON.match(lines[place + 1])]
+    return width if len(broken) >= max(LEAST_LINES, SHARE * len(in_number)) else None

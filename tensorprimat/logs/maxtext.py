@@ -29,8 +29,9 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.rows import NUMBER
 from tensorprimat.logs.text import Log
 
-_ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?P<fields>.*)")
-_FIELD = re.compile(rf", ([\w/ ]+): ({NUMBER})(?![\w.])")
+_ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
+_FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
+"""A rate is never the last of a row: at the end it lacks digits."""
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
     r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
@@ -127,7 +128,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
 
 
 def _step(line: int, row: re.Match[str]) -> Step:
-    values = dict(_FIELD.findall(row["fields"]))
+    values = {name or last: value or end for name, value, last, end in _FIELD.findall(row["fields"])}
     return Step(
         index=int(row["step"]),
         seconds=rows.seconds(row["seconds"]),

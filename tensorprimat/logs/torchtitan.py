@@ -33,7 +33,11 @@ LEAST_TPS = 500  # half a token in 500 is 0.1 %
 NO_LOSS = -1.0  # printed by ranks that hold none
 
 _ROW = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
-_FIELD = re.compile(rf"\b(loss|grad_norm|memory|tps|wps|tflops|mfu):\s*({NUMBER})(?:GiB|%)?(?![\w.])")
+_FIELD = re.compile(
+    rf"\b(loss|grad_norm|memory|tflops|mfu):\s{{0,9}}({NUMBER})(?:GiB|%)?(?![\w.])"
+    rf"|\b(?P<rate>tps|wps):\s{{0,9}}(?P<value>{NUMBER})(?=\s)"
+)
+"""A rate is never the last of a row: at the end it lacks digits."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
 _START = re.compile(r"Training starts at step (\d{1,15})")
@@ -180,7 +184,7 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     row = _ROW.search(text)
     if row is None:
         return None
-    values = dict(_FIELD.findall(text, row.end()))
+    values = {match[1] or match["rate"]: match[2] or match["value"] for match in _FIELD.finditer(text, row.end())}
     rate = rows.positive(values.get("tps") or values.get("wps"))
     if rate is None:
         return None

@@ -1,0 +1,230 @@
+"""Signs of rows that were joined inside a number, and of lines that were all cut at one column.
+
+A number that lost digits can be whole to its reader: what follows is a delimiter all the same. The other rows tell: a
+framework prints a metric with the same number of decimals on every row, and once per row. Metrics of which that is not
+sure (`repr` drops a zero at the end; a learning rate turns to an exponent) are not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs.text import Log
+
+MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
+LONGEST_ROW = 2**14
+LEAST_ROWS = 6
+LEAST_SHARE, MOST_SHARE = 0.8, 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
+ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
+LIKELY_DROPPED_ZEROS = 44  # rows: so many without any last zero are not chance where zeros are dropped (0.9^44 = 1 %)
+LABEL_CHARACTERS = 32
+MOST_DECIMALS = 8  # a number with more has all its digits, as many as it needs
+UNIT_CHARACTERS = 8
+LEAST_REST = 6
+MOST_LINES_OF_A_ROW = 60
+LEAST_WIDTH = 20
+FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
+
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?P<whole>\d{1,20}(?:,\d{3})*)(?P<point>\.(?P<decimals>\d{0,20}))?(?:[eE](?P<exponent>[-+]?\d{1,3}))?"
+)
+_ANY_DIGIT = str.maketrans("012345678", "9" * 9)
+_UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
+"""Metrics that frameworks print with %g or that change their size by much."""
+_RATES = tuple(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu"))
+
+
+class _Shape(NamedTuple):
+    decimals: int | None
+    """None without a decimal point."""
+    exponent: int
+    """Characters of the exponent."""
+
+
+class _Printed(NamedTuple):
+    line: int
+    label: str
+    shape: _Shape
+    text: str
+
+
+def problems(log: Log, steps: Steps) -> list[str]:
+    """Return a warning for each sign that rows were joined or cut inside a number."""
+    if log.is_folder or log.is_binary or len(steps) < LEAST_ROWS:
+        return []
+    return [*_odd_rates(steps), *_odd_tokens(steps), *_of_lines(log, steps)]
+
+
+def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
+    if log.size_bytes > MOST_BYTES:
+        return
+    cited = sorted({int(line) for line in steps.column("line") if line > 0})
+    if len(cited) < LEAST_ROWS:
+        return
+    first, last = max(cited[0] - MOST_LINES_OF_A_ROW, 1), cited[-1]
+    lines = [(line, text) for line, text in log.lines() if len(text) <= LONGEST_ROW]
+    near = [(line, text) for line, text in lines if first <= line <= last]
+    if odd := odd_number(near, len(cited)):
+        yield (
+            f"steps: line {odd.line} holds {odd.text!r}, a number that is spelled unlike the same number of the other "
+            "rows, so rows may be joined or cut there and a figure wrong; look at the line, and read the log as it was "
+            "written"
+        )
+    if width := cut_width(lines, set(cited)):
+        yield (
+            f"steps: lines end at {width} characters, wherever they are in a row, so they seem cut there; the last "
+            "number of a row may lack digits; read the log as it was written"
+        )
+
+
+def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
+    """Return the first number that is printed unlike the same number of the other rows, or None.
+
+    >>> rows = [(n, f"step {n}: time 1.{n}50 s") for n in range(9)]
+    >>> odd_number([*rows, (9, "step 9: time 1. s")], 10).text
+    ': time 1.'
+    >>> odd_number(rows, 9) is None
+    True
+    """
+    alike: dict[str, list[int]] = {}  # lines that differ in digits alone are looked at once
+    for place, (_, text) in enumerate(lines):
+        alike.setdefault(text.translate(_ANY_DIGIT), []).append(place)
+    found: defaultdict[str, list[tuple[_Shape, list[int]]]] = defaultdict(list)
+    for text, places in alike.items():
+        for printed in _numbers(0, text):
+            found[printed.label].append((printed.shape, places))
+    for label, listed in found.items():
+        count = sum(len(places) for _, places in listed)
+        if count < max(LEAST_ROWS, LEAST_SHARE * rows) or _UNEVEN.search(label):
+            continue
+        most = max(1, int(ODD_SHARE * count))
+        odd = _of_odd_shape(lines, label, listed, most)
+        if odd is None and count <= MOST_SHARE * rows:
+            odd = _twice_in_a_line(lines, label, listed, most)
+        if odd:
+            return odd
+    return None
+
+
+def _of_odd_shape(
+    lines: Sequence[tuple[int, str]], label: str, listed: Sequence[tuple[_Shape, list[int]]], most: int
+) -> _Printed | None:
+    shapes: Counter[_Shape] = Counter()
+    for shape, places in listed:
+        shapes[shape] += len(places)
+    (usual, count), *_ = shapes.most_common(1)
+    if usual.decimals is None or not 0 < shapes.total() - count <= most:
+        return None
+    odd, where = next((shape, places[0]) for shape, places in listed if shape != usual)
+    if (odd.exponent and not usual.exponent) or max(odd.decimals or 0, usual.decimals) > MOST_DECIMALS:
+        return None
+    if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
+        same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
+        texts = {printed.text for printed in same if printed}
+        is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
+        if not (is_fixed or count >= LIKELY_DROPPED_ZEROS or len(texts) == 1 or odd.decimals < usual.decimals - 1):
+            return None
+    return _labelled(lines[where], label, odd)
+
+
+def _twice_in_a_line(
+    lines: Sequence[tuple[int, str]], label: str, listed: Sequence[tuple[_Shape, list[int]]], most: int
+) -> _Printed | None:
+    of_line = Counter(place for _, places in listed for place in places)
+    twice = [place for place, count in of_line.items() if count > 1]
+    return _labelled(lines[twice[0]], label) if 0 < len(twice) <= most else None
+
+
+def _labelled(line: tuple[int, str], label: str, shape: _Shape | None = None) -> _Printed | None:
+    found = _numbers(*line)
+    return next((each for each in found if each.label == label and shape in (None, each.shape)), None)
+
+
+def _numbers(line: int, text: str) -> Iterator[_Printed]:
+    """Yield the numbers of a line that has labels; in a line of numbers alone the place is the label."""
+    end, place, labels = 0, 0, set[str]()
+    bare = not any(character.isalpha() for character in text)
+    for match in _NUMBER.finditer(text):
+        before = text[max(end, match.start() - LABEL_CHARACTERS) : match.start()]
+        end, place = match.end(), place + 1
+        label = f"column {place}" if bare else _label(before, text[end : end + UNIT_CHARACTERS])
+        if label is None:
+            continue
+        label = next((known for known in labels if label != known and _is_rest(label, known)), label)
+        labels.add(label)
+        decimals = None if match["point"] is None else len(match["decimals"])
+        shape = _Shape(decimals, len(match["exponent"] or ""))
+        yield _Printed(line, label, shape, (before.strip()[-LABEL_CHARACTERS:] + " " + match[0]).strip())
+
+
+def _label(before: str, behind: str) -> str | None:
+    """Return the text that names a number: the text before it, or else the unit behind it; None for neither."""
+    if any(character.isalpha() for character in before):
+        return re.sub(r"\d", "9", before).strip()
+    unit = re.match(r"\s?[A-Za-z/%]+", behind)
+    return before.strip() + unit[0] if unit else None
+
+
+def _is_rest(label: str, known: str) -> bool:
+    """Return True if a label is the end of another one of its line: a copy of a row often begins inside a word."""
+    return len(label) >= LEAST_REST and known.endswith(label)
+
+
+def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
+    """Return the width at which all longer lines were cut, or None.
+
+    Rows all have that width though what stands before their last number has not: no framework pads so.
+
+    >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
+    >>> cut_width(rows, set(range(7, 13)))
+    30
+    >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
+    """
+    width = max((len(text) for _, text in lines), default=0)
+    longest = [text for line, text in lines if len(text) == width and line in cited]
+    rows = sum(line in cited for line, _ in lines)
+    if width < LEAST_WIDTH or len(longest) < max(LEAST_ROWS, LEAST_SHARE * rows):
+        return None
+    starts = {match.start() for text in longest if (match := re.search(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$", text))}
+    return width if len(starts) > 1 else None
+
+
+def _odd_rates(steps: Steps) -> Iterator[str]:
+    for name in _RATES:
+        if not steps.has(name):
+            continue
+        rates, line = steps.column(name)[2:], steps.column("line")[2:]
+        known = rates[np.isfinite(rates) & (rates > 0)]
+        if len(known) < LEAST_ROWS - 2:
+            continue
+        median = float(np.median(known))
+        odd = np.flatnonzero((rates > FASTER * median) | ((rates > 0) & (rates < median / SLOWER)))
+        if 0 < len(odd) <= max(1, ODD_SHARE * len(rates)):
+            where = int(odd[0])
+            yield (
+                f"steps: the rate on line {int(line[where])} is {rates[where] / median:.3g} times the median of all "
+                "rows, which no step does; digits may be lost or added there, and the mean may be wrong; look at the "
+                "line"
+            )
+            return
+
+
+def _odd_tokens(steps: Steps) -> Iterator[str]:
+    """Yield a warning if one row counts more tokens than all others, which count the same."""
+    tokens, line = steps.column("tokens"), steps.column("line")
+    known = np.flatnonzero(np.isfinite(tokens))
+    if len(known) < LEAST_ROWS:
+        return
+    usual = float(np.median(tokens[known]))
+    odd = [row for row in known if tokens[row] != usual]
+    if len(odd) == 1 and tokens[odd[0]] > usual:
+        yield (
+            f"steps: line {int(line[odd[0]])} counts {tokens[odd[0]]:g} tokens where every other row counts {usual:g}; "
+            "a row may be lost before it, and the mean rate may be wrong; look at the line"
+        )

@@ -1,0 +1,75 @@
+"""Rows joined or cut inside a number: the other rows tell, and sound rows are never suspected."""
+
+import pytest
+
+from tensorprimat import logs
+
+MAXTEXT = (
+    "completed step: {0}, seconds: 5.{1:03d}, TFLOP/s/device: 141.250, Tokens/s/device: 9098.1{1:02d}, "
+    "total_weights: 4096, loss: 11.3{1:02d}"
+)
+VERL = "step:{0} - train/loss:2.5{1} - perf/time_per_step:{2!r} - perf/throughput:408.{1}7"
+NANOTRON = (
+    "iteration: {0} / 50 | consumed_tokens: {0}.19M | time_per_iteration_ms: 2.0{1}K | tokens_per_sec: 524K |"
+    " tokens_per_sec_per_gpu: 65.5K | global_batch_size: 1.05M | lm_loss: 10.9 | model_tflops_per_gpu: 420"
+)
+SIGNS = ("spelled unlike", "seem cut", "times the median", "every other row counts", "folded at")
+
+
+def maxtext(count=30):
+    return [MAXTEXT.format(index, 10 * (index % 10)) for index in range(count)]
+
+
+def signs(path, lines):
+    path.write_text("\n".join(lines) + "\n")
+    return [warning for warning in logs.read(path).warnings if any(sign in warning for sign in SIGNS)]
+
+
+@pytest.mark.parametrize("rest", ["5,", "5.,", "5.4,", "5.40,", "5.4401,"])
+def test_a_number_with_other_decimals_than_on_every_other_row_is_a_warning_that_names_the_line(tmp_path, rest):
+    lines = maxtext()
+    before, _, behind = lines[20].partition("seconds: ")
+    lines[20] = f"{before}seconds: {rest}{behind.partition(',')[2]}"
+    assert "line 21" in signs(tmp_path / "a.log", lines)[0]
+
+
+def test_a_row_that_holds_a_metric_twice_is_a_warning(tmp_path):
+    lines = maxtext()
+    lines[9] = lines[9].partition("/device: 9098")[0] + "/device: 909" + lines[10][lines[10].index("/device: 9098") :]
+    assert "line 10" in signs(tmp_path / "a.log", lines)[0]
+
+
+def test_a_rate_of_ten_times_the_others_is_a_warning(tmp_path):
+    row = "Step {0} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{1} peak_memory_alloc:20.25 "
+    lines = [row.format(index, 99.5 if index != 12 else 9999.5) for index in range(1, 30)]
+    assert "line 12 is 100 times the median" in signs(tmp_path / "a.log", lines)[0]
+
+
+def test_rows_that_are_whole_are_never_suspected(tmp_path):
+    assert signs(tmp_path / "a.log", maxtext()) == []
+    drops_zeros = [VERL.format(index, index % 7, round(20 + index / 8, 4)) for index in range(1, 60)]
+    assert signs(tmp_path / "b.log", drops_zeros) == []
+    assert signs(tmp_path / "c.log", [NANOTRON.format(index, index % 10) for index in range(1, 30)]) == []
+
+
+@pytest.mark.parametrize("width", range(60, 76))
+def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_number(tmp_path, width):
+    lines = [VERL.format(index, index % 7, 20 + index / 7) for index in range(1, 60)]
+    result = tmp_path / "a.log"
+    found = signs(result, [line[:width] for line in lines])
+    rates = logs.read(result).steps.column("reported_tokens_per_second_per_gpu")
+    assert found or not any(rate < 400 for rate in rates)
+
+
+@pytest.mark.parametrize("unit", ["65.5", "65.", "65", "6"])
+def test_a_rate_without_the_delimiter_behind_its_suffix_is_no_rate(tmp_path, unit):
+    lines = [NANOTRON.format(index, index % 10).partition("65.5K")[0] + unit for index in range(1, 30)]
+    (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
+    assert not logs.read(tmp_path / "a.log").steps.has("reported_tokens_per_second_per_gpu")
+
+
+def test_lines_folded_inside_numbers_are_found_among_equally_long_headings(tmp_path):
+    row = "========== Step {0}/99 ==========\n  • Loss: 0.25\n  • Total step time: 2.0{0}s\n"
+    rate = "    - E2E (Tokens/sec/gpu): 409\n6.00"
+    found = signs(tmp_path / "a.log", [(row + rate).format(index) for index in range(1, 9)])
+    assert any("folded at 31" in warning for warning in found)
