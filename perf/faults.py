@@ -36,7 +36,7 @@ MOST_BYTES = 10**9
 BATCH = 50  # inputs of one process: a fresh one each would spend its time on imports
 SAMPLE = {"inputs": 900, "kills": 8, "cuts": 120}
 FULL = {"inputs": 100_000, "kills": 300, "cuts": 1_000}
-SIGNS = ("unexpected error", "Traceback")
+SIGNS = ("unexpected error", "internal error", "Traceback")
 
 
 def one_input(kind: str, number: int, folder: Path) -> tuple[str, list[str]]:

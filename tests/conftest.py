@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from tensorprimat import logs
+from tensorprimat.core import regular
 from tensorprimat.core.records import Result
 from tensorprimat.logs.format import Given
 from tensorprimat.machine import noise
@@ -40,6 +41,12 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests that run at the same time are no noise."""
     quiet = noise.Look(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
     monkeypatch.setattr(noise, "look", lambda _gpu_ids=(): quiet)
+
+
+@pytest.fixture(autouse=True)
+def loud_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error inside a reader fails a test, whatever a user would see of it."""
+    monkeypatch.setenv(regular.DEBUG, "1")
 
 
 class TextReader(Protocol):

@@ -12,8 +12,8 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import store
-from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.core import regular, store
+from tensorprimat.core.errors import InputError
 from tensorprimat.logs import rows
 
 MEGATRON = (
@@ -93,15 +93,24 @@ def test_garbled_memory_and_learning_rates_are_left_out(tmp_path, garbled):
     assert read(tmp_path / "a.log", [*extra, *megatron()]).performance_metrics.total_steps == 29
 
 
-def test_an_error_about_a_value_names_the_file_and_the_others_are_read(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OverflowError("int too large to convert to float")
+@pytest.mark.parametrize("error", [OverflowError("int too large"), KeyError("step"), AttributeError("groupdict")])
+def test_an_error_in_a_reader_names_file_and_format_and_the_other_logs_are_read(tmp_path, monkeypatch, capsys, error):
+    def fail(log, *others, **named):
+        if log.name.endswith("a.log"):
+            raise error
+        return join(log, *others, **named)
 
-    path = tmp_path / "a.log"
-    path.write_text("\n".join(megatron()))
+    join = logs.joining.join
+    (tmp_path / "a.log").write_text("\n".join(megatron()))
+    (tmp_path / "b.log").write_text("\n".join(megatron()) + "\n")
     monkeypatch.setattr(logs.joining, "join", fail)
-    with pytest.raises(TensorPrimatError, match=r"a\.log: holds a value that cannot be used \(OverflowError: int too"):
-        logs.read(path)
+    monkeypatch.delenv(regular.DEBUG)
+    main(["analyze", str(tmp_path)])
+    said = capsys.readouterr()
+    assert f"a.log: internal error in the reader of megatron ({type(error).__name__}" in said.err + said.out
+    assert "b.log" in said.out
+    with pytest.raises(type(error)):
+        main(["analyze", str(tmp_path), "--debug"])
 
 
 EVIL = ("nan", 1e-320, 1e308, 10**400, [], {}, [[1]], "x", -1, 0, True, None)

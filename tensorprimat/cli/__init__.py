@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from tensorprimat.cli import earlier
+from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
 from tensorprimat.core.version import __version__
 from tensorprimat.reports.harmless import harmless_output
@@ -79,6 +80,7 @@ def main(
         debug = "--debug" in arguments
         if debug:
             arguments = [argument for argument in arguments if argument != "--debug"]
+            guard.enter_context(regular.debugging())
         else:
             guard.push(_unexpected)
         return _run(arguments, program, defaults or {})

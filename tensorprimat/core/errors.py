@@ -5,6 +5,7 @@ TensorPrimatError               one line: where, what, what to do
 ├── InputError            (2)   a file that cannot be read as what it should be
 │   ├── NotALogError      (2)   a readable file that holds no usable step timing
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
+│   ├── InternalError     (2)   a reader failed on a file that it should have read or refused
 │   └── ContradictionError(2)   a log whose own clock contradicts what was read from it
 ├── MissingPackageError   (2)   an optional dependency is not installed
 └── RunError              (1)   training started, or should have, and did not finish
@@ -60,6 +61,14 @@ class NotALogError(InputError):
 
 class ContradictionError(InputError):
     """A log whose own clock contradicts what was read from it, so that no figure of it can be trusted."""
+
+
+class InternalError(InputError):
+    """A reader failed on a file that it should have read or refused: an error of this program."""
+
+    def __init__(self, what: str, *, path: str | PathLike[str] | None = None) -> None:
+        remedy = "please report it with what --debug prints; the file gives no figure"
+        super().__init__(what, path=path, remedy=remedy)
 
 
 class NoFormatError(NotALogError):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import InputError, InternalError
 
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe waits for a writer, which may never come
 _CHUNK_BYTES = 2**20
@@ -18,6 +18,38 @@ _CHUNK_BYTES = 2**20
 
 UNUSABLE = (ValueError, ArithmeticError, RecursionError, MemoryError)
 """Errors of code that meets a value which no measurement has: not a number, too large, nested too deep."""
+
+
+FAULTS = (*UNUSABLE, LookupError, TypeError, AttributeError, AssertionError)
+"""Errors of a reader that has not checked what it read."""
+DEBUG = "TPRIMAT_DEBUG"
+"""Environment variable that lets errors of a reader through, for a traceback; --debug and the test suite set it."""
+
+
+@contextmanager
+def reading(name: Path | str, place: str) -> Iterator[None]:
+    """Turn an error of a reader into one that names the file and the reader, so that other files are still read.
+
+    place: in the program, as the message names it. Raises InternalError for FAULTS, unless DEBUG is set.
+    """
+    try:
+        yield
+    except FAULTS as error:
+        if os.environ.get(DEBUG):
+            raise
+        raise InternalError(f"internal error in {place} ({_reason(error)})", path=name) from error
+
+
+@contextmanager
+def debugging() -> Iterator[None]:
+    """Let errors of readers through, in this process and in those that it starts."""
+    before = os.environ.get(DEBUG)
+    os.environ[DEBUG] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[DEBUG]
 
 
 @contextmanager
@@ -29,9 +61,12 @@ def usable(name: Path | str) -> Iterator[None]:
     try:
         yield
     except UNUSABLE as error:
-        first = (str(error).splitlines() or [""])[0][:200]
-        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
-        raise InputError(f"holds a value that cannot be used ({reason})", path=name) from error
+        raise InputError(f"holds a value that cannot be used ({_reason(error)})", path=name) from error
+
+
+def _reason(error: BaseException) -> str:
+    first = (str(error).splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def opened(path: Path) -> IO[bytes]:

@@ -40,8 +40,9 @@ def read(
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
-        result = stated.amended(joining.join(log, chosen, warnings, segment, cited=cited), given or Given())
-        return _with_something(log, chosen, [result])[0]
+        with regular.reading(log.name, f"the reader of {chosen.name}"):
+            result = stated.amended(joining.join(log, chosen, warnings, segment, cited=cited), given or Given())
+            return _with_something(log, chosen, [result])[0]
 
 
 def read_each(
@@ -51,18 +52,18 @@ def read_each(
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
-        results = joining.join_each(log, chosen, warnings, cited=cited)
-        return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
+        with regular.reading(log.name, f"the reader of {chosen.name}"):
+            results = joining.join_each(log, chosen, warnings, cited=cited)
+            return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
 
 
 @contextmanager
 def _log(path: str | Path) -> Iterator[Log]:
     if str(path) == STDIN:
-        with files.spooled_stdin() as spool, regular.usable("standard input"):
+        with files.spooled_stdin() as spool:
             yield Log(spool, called="standard input")
     else:
-        with regular.usable(Path(path)):
-            yield Log(Path(path))
+        yield Log(Path(path))
 
 
 def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
@@ -94,7 +95,8 @@ def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
     if name is not None:
         format = named(name)
     else:
-        detection = detect(log)
+        with regular.reading(log.name, "the detection of its format"):
+            detection = detect(log)
         if detection is None:
             raise _refusal(log, FORMATS)
         format = detection.format
