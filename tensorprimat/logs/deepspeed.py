@@ -34,7 +34,7 @@ _TIMER = re.compile(
     rf"(?:, MemAllocated=(?P<allocated>{_NUMBER})GB, MaxMemAllocated=(?P<peak>{_NUMBER})GB)?"
 )
 _PIPELINE = re.compile(
-    rf"steps?:\s*(?P<step>\d{{1,15}})\s.*?loss: (?P<loss>{_NUMBER}|nan|inf)\s.*?"
+    rf"steps?:\s{{0,20}}(?P<step>\d{{1,15}})\s.{{0,200}}?loss: (?P<loss>{_NUMBER}|nan|inf)\s.{{0,200}}?"
     rf"iter time \(s\): (?P<seconds>{_NUMBER})\s+samples/sec: (?P<rate>\d{{1,15}}\.\d{{3}}|nan|inf)(?!\d)"
 )
 _CHAT = re.compile(
@@ -52,7 +52,7 @@ LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar m
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
 _WORLD = re.compile(r"\bdist_world_size=(\d{1,7})\b")
-_COMMAND = re.compile(r"\bcmd = (.*--.*)")
+_COMMAND = re.compile(r"\bcmd = (.{1,400}?--.*)")
 _LENGTH = re.compile(
     r"(?:^|[\s(,'\"])(?:seq_length|max_seq_len(?:gth)?|sequence_length|model_max_length)['\"]?(?:=| ?\.{2,} ?|: ?)"
     r"(\d{1,9})(?=[\s,)}]|$)"

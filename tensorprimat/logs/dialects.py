@@ -254,7 +254,7 @@ NEMO_RL = Dialect(
     source="NeMo-RL",
     reads="NeMo-RL's console log, reinforcement learning and fine-tuning",
     looks_for="'===== Step N/N =====' and below it '• Total step time: …s'",
-    row=r"={10,} Step (?P<step>\d{1,15})/(?P<last>\d{1,15}) ={10,}",
+    row=r"(?<!=)={10,} Step (?P<step>\d{1,15})/(?P<last>\d{1,15}) ={10,}",
     marks=("• Total step time: ",),
     numbers=(
         Number(spelled="• Total step time: {}s ", means="seconds"),
@@ -266,7 +266,7 @@ NEMO_RL = Dialect(
         Number(spelled="- E2E (Samples/sec): {} ", means="reported_samples_per_second"),
     ),
     block=True,
-    new_epoch=r"={10,} Epoch \d{1,9}(?:/\d{1,9})? ={10,}",
+    new_epoch=r"(?<!=)={10,} Epoch \d{1,9}(?:/\d{1,9})? ={10,}",
     interruptions=(("Starting validation", "validation"), ("Saving checkpoint for step", "checkpoint")),
     gpus_of_rates=True,
     notes_if=(("• generation: ", REINFORCEMENT), ("• Avg Reward: ", REINFORCEMENT)),

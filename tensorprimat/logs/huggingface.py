@@ -44,9 +44,9 @@ LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
 _TRAINING_BAR = re.compile(
-    r"^\s*(?:Train:?)?\s*\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
+    r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
 )
-_DURATION = re.compile(r"(?:(\d+)d )?(?:(\d+)h )?(?:(\d+)m )?(\d+)s")
+_DURATION = re.compile(r"(?:(\d{1,9})d )?(?:(\d{1,9})h )?(?:(\d{1,9})m )?(\d{1,9})s")
 _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]+)"),

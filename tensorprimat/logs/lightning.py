@@ -29,7 +29,7 @@ LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a CSV of floats
 ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock can be from the truth
 
 _BAR = re.compile(
-    r"\bEpoch (?P<epoch>\d{1,9})\S{0,20}\s.{0,2000}?(?P<done>\d{1,12})/\d{1,12} "
+    r"\bEpoch (?P<epoch>\d{1,9})\S{0,20}\s.{0,500}?(?P<done>\d{1,12})/\d{1,12} "
     r"(?:\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<[^,\]]{0,40}, *(?P<rate>\d{1,12}\.\d{2})it/s"  # tqdm
     r"|(?P<window_elapsed>\d{1,6}:\d\d:\d\d) • \S{1,20} +\d{1,12}\.\d{2}it/s)"  # rich: a rate of the last moments
 )

@@ -93,15 +93,15 @@ _MAX_LINE_BYTES = 4096  # a fact stands in a short line
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
-_DEFAULT = re.compile(r"\s+\(Mcore default: .*\)$")
+_DEFAULT = re.compile(r"(?<!\s)\s+\(Mcore default: .*\)$")
 _PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
 _SIZES = re.compile(
-    r"using world size: (\d+), data[- ]parallel[- ]size: (\d+),.*?tensor-model-parallel size: (\d+), "
+    r"using world size: (\d+), data[- ]parallel[- ]size: (\d+),.{0,300}?tensor-model-parallel size: (\d+), "
     r"pipeline-model-parallel size: (\d+)"
 )
 _WORLD = re.compile(r"using world size: (\d+)")
 _VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
-_EXPERIMENT = re.compile(r"(?:EXP=|--config[ =]|config file: ?|\bconfig(?:_name)? *: )(\S+\.ya?ml)")
+_EXPERIMENT = re.compile(r"(?:EXP=|--config[ =]|config file: ?|\bconfig(?:_name)? *: )(\S{1,400}\.ya?ml)")
 _SIZE = r"(\d{1,15}(?:\.\d{0,15})?)(?![.,]?\d)"
 _MEMORY = re.compile(
     rf"\(after (\d{{1,15}}) iterations\) memory \(MB\) \| allocated: {_SIZE} \| max allocated: {_SIZE} "

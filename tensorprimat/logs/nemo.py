@@ -54,7 +54,7 @@ _NOTABLE = re.compile(
 )
 _PROCESSES = re.compile(r"Starting with (\d{1,7}) processes")
 _GROUPS = re.compile(r"All (tensor model|pipeline model|context|expert model) parallel group ranks: \[\[([\d, ]*)\]")
-_MAX_STEPS = re.compile(r"Trainer's 'max_steps' \((\d{1,15})\)|Trainer\.fit.*max_steps=(\d{1,15})")
+_MAX_STEPS = re.compile(r"Trainer's 'max_steps' \((\d{1,15})\)|Trainer\.fit.{0,400}max_steps=(\d{1,15})")
 _ARGUMENT = re.compile(  # Hydra's YAML, dataclasses, NeMo-Run's tables of a recipe
     r"(?<![A-Za-z_])(?:encoder_)?(?P<name>seq_length|sequence_length|micro_batch_size|global_batch_size|"
     r"(?:tensor_model|pipeline_model|context|expert_model)_parallel_size)['\"]?\s{0,40}(?:=|:|│|\||\.{2,})\s{0,40}"

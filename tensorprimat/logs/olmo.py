@@ -28,7 +28,7 @@ from tensorprimat.logs.rows import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
-_METRIC = re.compile(rf"\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{rows.NUMBER})\s*$")
+_METRIC = re.compile(rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{rows.NUMBER})\s*$")
 _NOTABLE = re.compile(
     r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d"
     r"|\"(?:global_batch_size|rank_microbatch_size|sequence_length)\":|world[ _]size"

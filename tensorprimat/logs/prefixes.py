@@ -49,12 +49,15 @@ def _anonymous(expression: str) -> str:
 
 _ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.values()))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
+MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
 _STARTS = frozenset("[(0123456789 wnhgi")  # what a prefix can begin with: most lines are done after one look
 
 
 def strip(text: str) -> str:
     """The line without its prefixes."""
-    while text and text[0] in _STARTS and (match := _ANY.match(text)):
+    for _ in range(MOST_PREFIXES):
+        if not text or text[0] not in _STARTS or not (match := _ANY.match(text)):
+            break
         text = text[match.end() :]
     return text
 
@@ -67,7 +70,9 @@ def split(text: str) -> tuple[Origin, str]:
     """
     found: dict[str, str] = {}
     primus = False
-    while text and text[0] in _STARTS and _ANY.match(text):
+    for _ in range(MOST_PREFIXES):
+        if not text or text[0] not in _STARTS or not _ANY.match(text):
+            break
         name, match = next((name, match) for name, pattern in _EACH if (match := pattern.match(text)))
         found |= {key: value for key, value in match.groupdict().items() if value is not None}
         primus |= name == "Primus"

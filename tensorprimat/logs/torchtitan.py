@@ -57,7 +57,7 @@ SETTINGS: dict[str, re.Pattern[str]] = {
     "gradient_accumulation_steps": re.compile(r"\bgradient accumulation steps ([\d,]+)"),
     "sequence_length": re.compile(r"\b(?:sequence|maximum context) length ([\d,]+)"),
     "max_steps": re.compile(r"\btotal steps ([\d,]+)"),
-    "tokens_per_step": re.compile(r"\b([\d,]+) tokens per train step"),
+    "tokens_per_step": re.compile(r"\b([\d,]{1,20}) tokens per train step"),
 }
 """What the trainer says about itself when it starts → field of TrainingConfig (tokens_per_step aside)."""
 

@@ -1,0 +1,36 @@
+"""Lines that repeat the beginning of what a reader looks for are read in linear time, however long they are."""
+
+import contextlib
+import time
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import TensorPrimatError
+
+LENGTH = 400_000  # characters: what is quadratic takes a minute
+REPEATED = (
+    ("deepspeed", "step: 1 xloss: inf xiter time (s): 1.1E1 samples/sec: na"),
+    ("deepspeed", "cmd = x-"),
+    ("huggingface", "  "),
+    ("huggingface", "1"),
+    ("lightning", "Epoch 1 "),
+    ("megatron", "a: 1 "),
+    ("megatron", "using world size: 1, data parallel size: 1,tensor-mo"),
+    ("megatron", "EXP=x.yam"),
+    ("nemo", "Trainer.fitxmax_steps="),
+    ("olmo", "[step=1/9,epoch=0]\n  "),
+    ("torchtitan", "1,"),
+    ("nemo_rl", "="),
+    *((format.name, "[rank0]: ") for format in logs.FORMATS),
+)
+
+
+@pytest.mark.parametrize(("format", "text"), REPEATED)
+def test_a_line_of_unfinished_rows_is_read_in_linear_time(tmp_path, format, text):
+    path = tmp_path / "a.log"
+    path.write_text(text * (LENGTH // len(text)) + "\n")
+    begun = time.process_time()
+    with contextlib.suppress(TensorPrimatError):
+        logs.read(path, format=format)
+    assert time.process_time() - begun < 3
