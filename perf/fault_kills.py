@@ -1,7 +1,11 @@
-"""Kills at random moments over every command that starts a process: nothing may be left of it after ten seconds."""
+"""Kills at random moments over every command that starts a process: nothing may be left of it after ten seconds.
+
+Results that were there before a kill must be there after it, those of the history unchanged, and all must load.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -17,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "perf")]
 
+HISTORY = "history"
 PATIENCE_SECONDS = 10.0
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MARK = "TPRIMAT_FAULT"
@@ -98,6 +103,7 @@ def marked(mark: str) -> list[int]:
 
 def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance: random.Random) -> str | None:
     """Kill a command once; return what was left, or None."""
+    before = {path: digest(path) for path in (place / "out").rglob("*.json")}
     mark, scratch = f"{os.getpid()}-{chance.random()}", place / "tmp"
     scratch.mkdir(exist_ok=True)
     environment = {**os.environ, MARK: mark, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -127,10 +133,33 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
     files = [path for path in scratch.iterdir() if not path.name.startswith(("torchinductor_", "torch_"))]
     files += list(place.rglob("*.tmp"))
     problems += [f"{len(files)} temporary files ({files[0].name})"] if files else []
+    results = {path: digest(path) for path in (place / "out").rglob("*.json")}
     torn = [path.name for path in place.rglob("*.json") if not _whole(path)]
     problems += [f"torn {', '.join(torn)}"] if torn else []
+    lost = [path.name for path in before if path.parent.name == HISTORY and results.get(path) != before[path]]
+    lost += [path.name for path in before if path not in results]
+    problems += [f"lost {', '.join(lost)}"] if lost else []
+    unreadable = [path.name for path in results if (path.parent.name == HISTORY or "benchmark" in path.name)
+                  and not _loads(path)]  # fmt: skip
+    problems += [f"cannot be loaded: {', '.join(unreadable)}"] if unreadable else []
     shutil.rmtree(scratch)
     return f"{name}, {number.name} after {delay:.1f} s: {'; '.join(problems)}" if problems else None
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file: what is in the history is never written again."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _loads(path: Path) -> bool:
+    from tensorprimat.core import store
+    from tensorprimat.core.errors import TensorPrimatError
+
+    try:
+        store.load(path)
+    except TensorPrimatError:
+        return False
+    return True
 
 
 def _whole(path: Path) -> bool:

@@ -42,6 +42,14 @@ def test_iterations_are_shown_as_ours_and_all_else_as_it_is(follow, tmp_path, ca
     assert (tmp_path / "its.log").read_text() == f"\x1b[32mhello\x1b[0m\n{line}\n"
 
 
+def test_temporary_files_of_a_launcher_lie_in_a_folder_that_goes_with_it(follow, tmp_path):
+    code = "import os, pathlib; pathlib.Path('where').write_text(os.environ['TMPDIR'])"
+    assert follow(*script(code)) is None
+    folder = Path((tmp_path / "where").read_text())
+    assert folder.name.startswith("tensorprimat-")
+    assert not folder.exists()
+
+
 def test_running_out_of_memory_names_the_configuration_and_remedies(follow, tmp_path):
     failure = follow(*script("import sys; sys.exit('torch.OutOfMemoryError: HIP out of memory')"))
     assert isinstance(failure, OutOfMemoryError)

@@ -50,29 +50,36 @@ def follow(
 
     name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
     """
-    child = processes.popen(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert child.stdout is not None
-    tail: deque[str] = deque(maxlen=CAUSE_LINES)
-    show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA")
-    try:
-        with child.stdout:
-            for raw in child.stdout:
-                log.write(raw)
-                line = plain(raw)
-                if line.strip():
-                    tail.append(line)
-                print(show(line), flush=True)
-        child.wait()
-    except KeyboardInterrupt:
-        _stop(child)
-        return RunError(f"interrupted; its log: {log.name}")
-    except OSError as error:  # the disk is full: without its log a training is worth nothing
-        _stop(child, at_once=True)
-        return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
-    finally:
-        processes.end(child)
+    with processes.scratch_folder() as scratch:  # torchrun leaves a folder when it is killed
+        child = processes.popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            scratch=scratch,
+        )
+        assert child.stdout is not None
+        tail: deque[str] = deque(maxlen=CAUSE_LINES)
+        show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA")
+        try:
+            with child.stdout:
+                for raw in child.stdout:
+                    log.write(raw)
+                    line = plain(raw)
+                    if line.strip():
+                        tail.append(line)
+                    print(show(line), flush=True)
+            child.wait()
+        except KeyboardInterrupt:
+            _stop(child)
+            return RunError(f"interrupted; its log: {log.name}")
+        except OSError as error:  # the disk is full: without its log a training is worth nothing
+            _stop(child, at_once=True)
+            return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
+        finally:
+            processes.end(child)
     return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
 
 
