@@ -128,6 +128,13 @@ def test_two_rounds_of_one_gpu_give_the_gain_of_software():
     assert (one.sides[0].round, math.exp(one.ratio.log)) == ("v10.0", pytest.approx(0.9))
 
 
+def test_runs_that_were_submitted_twice_are_no_gain_of_software(capsys):
+    assert main(["mlperf", "compare", "H200", "--benchmark", "llama31_405b"]) == 0
+    assert (
+        "v5.1/Nebius/nebius_h200_n64/llama31_405b holds runs that the other side holds too" in capsys.readouterr().out
+    )
+
+
 def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys):
     arguments = ["mlperf", "compare", "MI355X", "B200", "--benchmark", "llama31_8b", "--gpus", "8"]
     assert main(arguments) == 0

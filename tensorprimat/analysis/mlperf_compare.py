@@ -178,9 +178,17 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
             found.append(f"{one.gpu} {one.round}: too few runs for an interval")
     if first.round != second.round:
         found.append(f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round")
+    ours, theirs = (_hashes(one) for one in (first, second))
+    for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
+        found.append(f"{name} holds runs that the other side holds too: their difference is of scoring, not of speed")
     if not all(one.entry.precision for each in (first, second) for one in each.scored):
         found.append("the submissions do not state their precision; sides may differ in it")
     return found
+
+
+def _hashes(one: TaskSide) -> dict[str, str]:
+    """Return the name of the entry that holds each run, by the SHA-256 of its file."""
+    return {run.sha256: scored.entry.name for scored in one.scored for run in scored.entry.runs if run.sha256}
 
 
 def _of_submitter(group: Sequence[Scored], runs: tuple[float, int] | None) -> LogEstimate:

@@ -64,7 +64,9 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
             for comparison in rounds
         ]
         titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
-        parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines))
+        told = dict.fromkeys(warning for one in rounds for warning in one.warnings if "other side holds too" in warning)
+        warned = "".join(f"warning: {one_line(warning)}\n" for warning in told)
+        parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
     if not parts:
         return "One number of GPUs and one round: nothing to set beside each other.\n"
     shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
