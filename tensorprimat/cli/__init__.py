@@ -44,6 +44,7 @@ COMMANDS = {
     "preflight": "what this machine can do at best",
     "primus": "what a Primus configuration trains, beside the NVIDIA side's",
     "mlperf": "read, list and compare the results of MLPerf Training",
+    "project": "the rate at another number of GPUs, where that is shown to work",
     "demo": "AMD against NVIDIA from bundled results, as a page",
     "verify": "check hashes and figures of a folder of results",
     "processes": "who uses GPU memory; end leftover training processes",

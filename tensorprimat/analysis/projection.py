@@ -1,0 +1,193 @@
+"""Rate of a training at another number of GPUs, from how rates of MLPerf Training changed with the number of GPUs.
+
+One submitter's entries of one GPU, benchmark and round give one exponent b of samples/s ∝ GPUs^b. The exponents of all
+such groups are a sample; a new training's exponent is expected within their spread (Student's t for one further value).
+Machine figures are not used: network and parallelism are in the spread. `validate` leaves out every group of the same
+GPU and benchmark, predicts each of its pairs of points from the others, and counts how many intervals cover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.analysis.mlperf_compare import CLOSED
+from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.stats import student
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import Entry
+
+CONFIDENCE = 0.90
+COVERAGE = (0.85, 0.95)
+"""Share of left-out points within the 90 % interval for which the projection counts as shown to work."""
+FEWEST_GROUPS = 4
+FEWEST_POINTS = 20  # of fewer the coverage itself is not known to 15 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One submitter's entries of one GPU, benchmark and round over several numbers of GPUs."""
+
+    gpu: str
+    benchmark: str
+    round: str
+    submitter: str
+    pairs: tuple[tuple[Scored, Scored], ...]
+    """Fewer and more GPUs."""
+
+    @property
+    def exponent(self) -> float:
+        """Return the exponent that fits the pairs best (least squares through the origin)."""
+        moves = [_move(pair) for pair in self.pairs]
+        return math.fsum(d * r for d, r in moves) / math.fsum(d * d for d, _ in moves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exponent:
+    """Mean exponent of several groups with the spread of a further one."""
+
+    mean: float
+    half_width: float
+    """Of the 90 % interval for the exponent of one further training."""
+    groups: int
+
+    def factor(self, ratio: float) -> tuple[float, float, float]:
+        """Return the change of the total rate for a ratio of numbers of GPUs: expected, low, high."""
+        distance, half = math.log(ratio), abs(math.log(ratio)) * self.half_width
+        middle = self.mean * distance
+        return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """One pair of points, predicted without any group of its GPU and benchmark."""
+
+    fewer: Scored
+    more: Scored
+    predicted: float
+    """Samples/s at the larger number of GPUs."""
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the prediction."""
+        return self.predicted / (self.more.samples_per_second or math.nan) - 1
+
+    @property
+    def covered(self) -> bool:
+        """Return True if the measured rate lies in the interval."""
+        return self.low <= (self.more.samples_per_second or math.nan) <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """All left-out points of a benchmark, or of all."""
+
+    points: tuple[LeftOut, ...]
+
+    @property
+    def coverage(self) -> float:
+        """Return the share of points within their interval."""
+        return sum(point.covered for point in self.points) / len(self.points) if self.points else math.nan
+
+    @property
+    def median_error(self) -> float:
+        """Return the median absolute relative error."""
+        errors = sorted(abs(point.error) for point in self.points)
+        return errors[len(errors) // 2] if errors else math.nan
+
+    @property
+    def widest(self) -> float:
+        """Return the largest ratio of numbers of GPUs among the points."""
+        return max((_gpus(point.more) / _gpus(point.fewer) for point in self.points), default=1.0)
+
+    @property
+    def works(self) -> bool:
+        """Return True if enough points show the coverage that the interval promises."""
+        return len(self.points) >= FEWEST_POINTS and COVERAGE[0] <= self.coverage <= COVERAGE[1]
+
+
+def groups(entries: Sequence[Entry]) -> tuple[Group, ...]:
+    """Return every group that has two or more numbers of GPUs."""
+    found: dict[tuple[str, str, str, str], list[Scored]] = {}
+    for one in map(Scored, entries):
+        entry = one.entry
+        closed = (entry.division or CLOSED).casefold() == CLOSED
+        if closed and one.minutes and one.samples_per_second and entry.num_gpus and entry.gpu:
+            found.setdefault((entry.gpu, entry.benchmark, entry.round, entry.submitter), []).append(one)
+    made = []
+    for (gpu, benchmark, round, submitter), several in sorted(found.items()):
+        ordered = sorted(several, key=_gpus)
+        pairs = tuple(
+            (fewer, more)
+            for at, fewer in enumerate(ordered)
+            for more in ordered[at + 1 :]
+            if _gpus(more) > _gpus(fewer)
+        )
+        if pairs:
+            made.append(Group(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
+    return tuple(made)
+
+
+def exponent_of(found: Sequence[Group]) -> Exponent | None:
+    """Return the mean exponent of groups, or None for fewer than FEWEST_GROUPS."""
+    if len(found) < FEWEST_GROUPS:
+        return None
+    values = [group.exponent for group in found]
+    mean = math.fsum(values) / len(values)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = student(CONFIDENCE, len(values) - 1) * spread * math.sqrt(1 + 1 / len(values))
+    return Exponent(mean=mean, half_width=half, groups=len(values))
+
+
+def validate(found: Sequence[Group]) -> Validation:
+    """Return the prediction of every pair from the groups of the same benchmark on other GPUs."""
+    points = []
+    for group in found:
+        others = [one for one in found if one.benchmark == group.benchmark and one.gpu != group.gpu]
+        exponent = exponent_of(others)
+        if exponent is None:
+            continue
+        for fewer, more in group.pairs:
+            base = fewer.samples_per_second or math.nan
+            middle, low, high = exponent.factor(_gpus(more) / _gpus(fewer))
+            points.append(LeftOut(fewer=fewer, more=more, predicted=base * middle, low=base * low, high=base * high))
+    return Validation(points=tuple(points))
+
+
+def verdict(validation: Validation) -> str:
+    """Return what the left-out points show, in a clause."""
+    if not validation.points:
+        return "too few scaling points to leave any out"
+    few = f", and {FEWEST_POINTS} points are the least" if len(validation.points) < FEWEST_POINTS else ""
+    return (
+        f"its {CONFIDENCE:.0%} interval covers {validation.coverage:.0%} of {len(validation.points)} left-out points, "
+        f"median error {validation.median_error:.1%}{few}"
+    )
+
+
+def project(found: Sequence[Group], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
+    """Return the exponent of a benchmark and its validation. Raises UsageError where it is not shown to work.
+
+    ratio: numbers of GPUs, wanted over measured.
+    """
+    ours = [group for group in found if group.benchmark == benchmark]
+    exponent, validation = exponent_of(ours), validate(ours)
+    if exponent is None or not validation.works:
+        raise UsageError(f"--benchmark {benchmark}: projection is not shown to work: {verdict(validation)}")
+    widest = validation.widest
+    if not 1 / widest <= ratio <= widest:
+        raise UsageError(f"--gpus: {ratio:g} times the measured number; left-out points reach {widest:g} times")
+    return exponent, validation
+
+
+def _move(pair: tuple[Scored, Scored]) -> tuple[float, float]:
+    fewer, more = pair
+    rates = (more.samples_per_second or math.nan) / (fewer.samples_per_second or math.nan)
+    return math.log(_gpus(more) / _gpus(fewer)), math.log(rates)
+
+
+def _gpus(one: Scored) -> int:
+    return one.entry.num_gpus or 0

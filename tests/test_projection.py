@@ -1,0 +1,65 @@
+"""Projection to another number of GPUs: refused where left-out points do not show that it works."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tensorprimat.analysis import mlperf_result, projection
+from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import bundled
+
+GROUPS = projection.groups(bundled().entries)
+MI300X = "v5.1/MangoBoost/MI300X-LLMBoost-GPUBoost-1node/llama2_70b_lora"
+
+
+def test_a_left_out_point_is_predicted_without_its_own_gpu():
+    ours = [group for group in GROUPS if group.benchmark == "llama2_70b_lora"]
+    validation = projection.validate(ours)
+    first = validation.points[0]
+    others = projection.exponent_of([group for group in ours if group.gpu != first.fewer.entry.gpu])
+    expected = first.fewer.samples_per_second * others.factor(first.more.entry.num_gpus / first.fewer.entry.num_gpus)[0]
+    assert first.predicted == pytest.approx(expected)
+
+
+def test_a_benchmark_with_enough_left_out_points_is_projected():
+    exponent, validation = projection.project(GROUPS, "llama2_70b_lora", 4)
+    assert len(validation.points) >= projection.FEWEST_POINTS
+    assert 0.85 <= validation.coverage <= 0.95
+    middle, low, high = exponent.factor(4)
+    assert low < middle < high < 4.5
+
+
+@pytest.mark.parametrize("benchmark", ["llama31_8b", "llama31_405b", "gpt3", "nothing"])
+def test_a_benchmark_whose_coverage_is_not_shown_is_refused(benchmark):
+    with pytest.raises(UsageError, match="not shown to work"):
+        projection.project(GROUPS, benchmark, 4)
+
+
+def test_a_number_of_gpus_beyond_the_left_out_points_is_refused():
+    with pytest.raises(UsageError, match="left-out points reach"):
+        projection.project(GROUPS, "llama2_70b_lora", 1000)
+
+
+def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
+    file = store.write(mlperf_result.baseline(MI300X), tmp_path / "own.json")
+    assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "MI300X", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    measured = mlperf_result.baseline(MI300X.replace("1node", "2node")).performance_metrics.tokens_per_second_per_gpu
+    assert row["low"] < measured < row["high"]
+    assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "B200"]) == 2
+    assert main(["project", "--from", str(file)]) == 2
+    assert main(["project", "--from", str(file), "--gpus", "16", "--benchmark", "llama31_8b"]) == 2
+    assert "not shown to work" in capsys.readouterr().err
+
+
+def test_the_left_out_points_are_listed_with_their_misses(capsys):
+    assert main(["project", "--benchmark", "llama2_70b_lora"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("missed") > 1
+    assert "is shown to work" in printed
+    assert main(["project", "--benchmark", "llama31_8b"]) == 0
+    assert "is not shown to work" in capsys.readouterr().out
