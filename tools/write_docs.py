@@ -62,8 +62,8 @@ def schema() -> str:
 
 
 def files_page() -> str:
-    """Every file of the package and around it, with the first sentence that it says of itself."""
-    parts = ["# Files\n\nEvery file and what it says of itself. Written by `tools/write_docs.py`.\n"]
+    """Return the page of all files, each with the first sentence of its docstring or comment."""
+    parts = ["# Files\n\nEvery file and its purpose. Written by `tools/write_docs.py`.\n"]
     for folder in ("", *FOLDERS):
         files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
         said = [(path.name, _first_sentence(path)) for path in files]
@@ -74,7 +74,7 @@ def files_page() -> str:
 
 
 def mfu_page() -> str:
-    """Published training throughput with the MFU that follows from it, one table per model."""
+    """Return the page of published training throughput and MFU, one table per model."""
     from tensorprimat.core import catalogue, flops, models
 
     parts = [MFU_HEAD]
@@ -107,9 +107,9 @@ def mfu_page() -> str:
 MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tokens/s/GPU", "MFU", "Source, date")
 MFU_HEAD = """# What MFU to expect
 
-Training throughput that others published, and the MFU that follows from it by the `megatron` convention (causal
-attention counted once) against the GPU's dense peak at the precision that ran. A dash means that the source does not
-state what MFU needs. None of these numbers was measured by TensorPrimat. Written by `tools/write_docs.py` from
+Published training throughput, and the MFU computed from it by the `megatron` convention (causal attention counted once)
+against the GPU's dense peak at the precision used. A dash means that the source does not state a value that MFU needs.
+TensorPrimat measured none of these numbers. Written by `tools/write_docs.py` from
 `tensorprimat/data/published.toml`; the peaks are those of `tensorprimat/data/gpus.toml`.
 """
 
@@ -122,7 +122,7 @@ COMMENTS = {".py": "", ".sh": "#", ".toml": "#", ".css": "/*", ".js": "//"}
 
 
 def _first_sentence(path: Path) -> str:
-    """Of a module's docstring, or of the first comment."""
+    """Return the first sentence of a module's docstring, or of the first comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         said = ast.get_docstring(ast.parse(text)) or ""
