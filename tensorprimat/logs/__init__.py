@@ -122,7 +122,7 @@ def _folds(log: Log) -> list[str]:
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
-    """Why nothing came out, in one line."""
+    """Return the error that explains in one line why the log gave no result."""
     if log.is_folder:
         return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
     if log.size_bytes == 0:

@@ -31,7 +31,7 @@ _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exist
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """When a row was written."""
+    """The time at which a row was written."""
 
     seconds: float
     """Since 1970, the stamp read as UTC."""

@@ -1,4 +1,4 @@
-"""How frameworks spell their console rows of `name value` pairs: data for `keyvalue`, one `Dialect` per framework.
+"""Spellings of console rows of `name value` pairs: data for `keyvalue`, one `Dialect` per framework.
 
 Each table was written from the printing code of the framework's newest version and holds older spellings too. A
 spelling is the text around a number, with `{}` in the place of the number. A number counts only if the text behind it

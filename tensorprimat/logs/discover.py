@@ -24,7 +24,7 @@ _OWN_LINE = re.compile(r"^\[(?:CUDA|ROCM|CPU)\] Step +\d+ \| Time: ")
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What a search for one model's log came to."""
+    """The outcome of a search for one model's log."""
 
     model: str
     path: Path | None
@@ -97,7 +97,7 @@ def places(environment: Mapping[str, str] | None = None) -> list[Path]:
 
 
 def is_own(log: Log) -> bool:
-    """Whether this tool wrote the log while training: such a run already has its result."""
+    """Return True if this tool wrote the log while training; such a run already has its result."""
     return any(_OWN_LINE.match(text) for _, text in log.head())
 
 
@@ -191,7 +191,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]
 
 
 def _flaw(path: Path) -> str | None:
-    """Why a file cannot be the log, as far as its first stretch tells."""
+    """Return the reason why a file cannot be the log, judged by its beginning; None if it may be."""
     log = Log(path)
     try:
         if is_own(log):

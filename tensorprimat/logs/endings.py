@@ -1,4 +1,4 @@
-"""How a log ends: a row cut off in the middle, a traceback, a cancelled job. The same for every format."""
+"""Detection of how a log ended, for every format: a truncated row, a traceback, a cancelled job."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def examine(log: Log, said: Reading) -> None:
 
 
 def cause_of(log: Log) -> str | None:
-    """What the end of a log without any row says about why there is none."""
+    """Return the reason, found in a log's last lines, why the log holds no row; None if they show none."""
     return _cause("\n".join(log.tail(TAIL_BYTES)))
 
 
@@ -75,7 +75,7 @@ def _cause(text: str) -> str | None:
 
 
 def is_cut(last: str, before: str | None) -> bool:
-    """Whether an unended last row stops early, judged by the row before it.
+    """Return True if a last row without line break is truncated, judged by the row before it.
 
     A row is whole if it ends in the same sign (`|`, `%`, `}`) or in a number that is as long as the one before.
 

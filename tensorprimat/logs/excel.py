@@ -66,7 +66,7 @@ _RANK = re.compile(r"(?<![A-Za-z0-9])rank[_-]?(\d{1,6})|(?<=[_-])rank(\d{1,6})",
 
 
 def is_workbook(path: Path) -> bool:
-    """Whether a file is an Excel workbook, by its content."""
+    """Return True if a file is an Excel workbook, judged by its content."""
     try:
         if files.opening(path, len(MAGIC)) != MAGIC:
             return False

@@ -37,9 +37,9 @@ _UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-b
 
 
 def status(path: Path) -> os.stat_result:
-    """What the file system knows of a regular file or folder.
+    """Return the file system's record of a regular file or folder.
 
-    Raises InputError for what is missing, unreachable, a loop of links, a pipe or a device.
+    Raises InputError if the path is missing, unreachable, a loop of links, a pipe or a device.
     """
     try:
         known = path.stat()
@@ -81,7 +81,7 @@ def stored(path: Path) -> Iterator[bytes]:
 
 
 def is_binary(path: Path) -> bool:
-    """Whether the (unpacked) beginning holds more control characters than any log would."""
+    """Return True if the (unpacked) beginning holds more control characters than any log would."""
     for chunk in _text_chunks(path, SNIFF_BYTES):
         head = re.sub(rb"\0{16,}", b"", chunk)  # a file system that crashed leaves stretches of zeros in a text
         return len(head) - len(head.translate(None, _CONTROLS)) > 0.05 * len(head) if head else bool(chunk)
@@ -158,7 +158,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether the text is the file's bytes as they are."""
+    """Return True if the text is the file's bytes without any conversion."""
     return not _is_transformed(opening(path))
 
 
@@ -204,7 +204,7 @@ def count_lines(path: Path) -> int:
 
 
 def line_ends(block: bytes) -> NDArray[np.bool_]:
-    """Which bytes of a block end a line; (bytes,)."""
+    """Return a mask of the bytes of a block that end a line, shape (bytes,)."""
     return np.asarray(np.frombuffer(block, np.uint8) == ord("\n"))
 
 
@@ -237,7 +237,7 @@ def _chunks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _is_transformed(head: bytes) -> bool:
-    """Whether the text is something else than the file's bytes."""
+    """Return True if the text differs from the file's bytes: packed, in another encoding or wrapped."""
     return (
         packed.kind_of(head) is not None
         or head[:2] in _UTF16_MARKS
@@ -275,9 +275,9 @@ def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _ends_lines_with_cr(head: bytes) -> bool:
-    """Whether lines end as on old Macs, and in what some terminals record: with a carriage return alone.
+    """Return True if lines end with a carriage return alone, as on old Macs and in some terminal recordings.
 
-    Beside line feeds a carriage return is something else: a progress bar drawn anew on its line.
+    In a file that also has line feeds, a carriage return means a progress bar that is redrawn on its line.
     """
     return b"\r" in head[:SNIFF_BYTES] and b"\n" not in head[:SNIFF_BYTES]
 
@@ -304,9 +304,9 @@ def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _whole(file: IO[bytes], size: int) -> int:
-    """How much of a plain file to read next so that it ends with a line, if there is one: about `size`.
+    """Return the number of bytes to read next, about `size`, so that the block ends with a line if possible.
 
-    What ends in the middle of a line must be copied once more.
+    A block that ends in the middle of a line would have to be copied once more.
     """
     at = file.tell()
     look_at = max(at, at + size - LOOK_BYTES)

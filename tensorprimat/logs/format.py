@@ -1,7 +1,7 @@
-"""What a log format is, and what a reader hands over. One file per family of formats; `FORMATS` in `logs` is the table.
+"""The interface of log formats and their readers. One file per family of formats; `FORMATS` in `logs` is the table.
 
-A reader turns text into `Reading`: steps, and whatever configuration the log itself states. It never computes a rate,
-never fills in a default and never looks at the file's name. `logs.read` joins a Reading with the user's flags
+A reader turns text into a `Reading`: steps, and the configuration that the log itself states. It never computes a rate,
+never fills in a default and never looks at the file's name. `logs.read` combines a Reading with the user's flags
 (`Given`), and core/summary computes the figures.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Format", "Given", "Reading"]
 
 @dataclass(kw_only=True)
 class Reading:
-    """What one log says. Dictionaries hold fields of the record of that name that the log states, nothing else."""
+    """The content of one log. Each dictionary holds only those fields of its record that the log states."""
 
     steps: Steps
     training_config: dict[str, Any] = field(default_factory=dict)

@@ -175,7 +175,7 @@ def _is_row(said: Mapping[str, str]) -> bool:
 
 
 def _is_repeated(said: Mapping[str, str], before: _Row) -> bool:
-    """Whether a row was printed twice: steps may share a loss of 0 or a gradient of nan, but no two real ones."""
+    """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
     same_place = before.step in (None, _position(said))  # a bar drawn between them tells steps apart
     return same_place and said == before.values and all(rows.positive(said.get(name)) for name in (LOSS, "grad_norm"))
 
@@ -212,7 +212,7 @@ def _opens_as_document(log: Log) -> bool:
 
 
 def _document(log: Log) -> _Content | None:
-    """trainer_state.json, train_results.json or all_results.json; None where the file is no such document."""
+    """Return the content of trainer_state.json, train_results.json or all_results.json; None for any other file."""
     try:
         document = json.loads(log.text())
     except (ValueError, RecursionError):
@@ -335,9 +335,10 @@ def _duration(text: str | None) -> float | None:
 
 
 def _note_bar(bar: re.Match[str], content: _Content) -> None:
-    """tqdm redraws the training bar after each row it lets through, so the drawing after a row knows its step.
+    """Note the step and time that a drawing of the training bar shows.
 
-    The training bar is the first one without a name; others (evaluations) count to something else.
+    tqdm redraws the bar after each row that it lets through, so the drawing after a row shows the row's step. The
+    training bar is the first one without a name; others (evaluations) count to another total.
     """
     if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
         return
@@ -364,7 +365,7 @@ def _notice(text: str, content: _Content) -> None:
 
 @dataclass(kw_only=True)
 class _Interval:
-    """What lies between a row and the row that its time is counted from."""
+    """The time and tokens between a row and the row from which its time is counted."""
 
     seconds: float | None = None
     """Of one step."""
@@ -397,7 +398,7 @@ def _final_epoch(content: _Content) -> float | None:
 
 
 def _evidence(content: _Content, total: float | None) -> Evidence:
-    """train_runtime, for the audit. What lies after the last row with a clock is no row's."""
+    """Return train_runtime for the audit. The time after the last row with a clock belongs to no row."""
     summary = _summary(content)
     runtime = rows.positive(summary.get(RUNTIME)) if summary is not None else None
     clocked = [row for row in content.rows if row.clock is not None]
@@ -445,7 +446,7 @@ def _steps(found: list[_Row], total: float | None, final_epoch: float | None) ->
 
 
 def _steps_of_a_row(found: list[_Row], total: float | None, final: float | None) -> int:
-    """How many steps lie between two rows that state none, by the run's steps and the rows' share of its epochs."""
+    """Return the number of steps between rows without numbers, from the run's steps and the rows' share of epochs."""
     if not total:
         return 1
     last = rows.positive(found[-1].values.get("epoch"))

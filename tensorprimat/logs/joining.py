@@ -115,7 +115,7 @@ def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
 
 
 def says_anything(result: Result) -> bool:
-    """Whether a measured step, or a rate that the framework itself reported, came out."""
+    """Return True if the result holds a measured step time or a rate that the framework itself reported."""
     performance = result.performance_metrics
     rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)
     samples = (performance.samples_per_second, performance.samples_per_second_per_gpu)

@@ -125,7 +125,7 @@ def _configure(reading: Reading, said: dict[str, str]) -> None:
 
 
 def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]]) -> None:
-    """What the summary at the end says of the whole run, its validation and saving included."""
+    """Add the figures of the final summary, which cover the whole run including validation and saving."""
     if duration := totals.get("seconds"):
         reading.reported["runtime_seconds"] = duration
         if (tokens := totals.get("tokens")) and "seconds" not in reading.steps.seen:

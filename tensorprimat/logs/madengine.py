@@ -1,7 +1,7 @@
-"""madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric.
+"""Reader of madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric.
 
-The last row is the last run; it is read, and rows of other models or metrics are named, never mixed with it. The figure
-is the run's own mean: reported, without steps.
+The last row is the last run, and only that row is read; rows of other models or metrics are named in a warning, never
+mixed with it. The figure is the run's own mean: reported, without steps.
 """
 
 from __future__ import annotations

@@ -74,10 +74,13 @@ def _blocks(log: Log, stretches: list[parts.Stretch], scan: _Scan) -> Iterator[b
 
 
 class _Scan:
-    """What has a line of its own: iterations, their rates, validations and checkpoints."""
+    """The lines that a scan collects: iterations, their rates, validations and checkpoints."""
 
     def __init__(self, *, log_bytes: int = 0, step_times: bool | None = None) -> None:
-        """step_times: whether to look for them; None where the first iteration is to tell."""
+        """Start an empty scan.
+
+        step_times: True to look for lines of step times, None to let the first iteration decide.
+        """
         self.table, self.step_times = Table(log_bytes=log_bytes), megatron_bridge.StepTimes()
         self.events: list[tuple[int, str]] = []
         self._looks_for_step_times = step_times
@@ -107,7 +110,7 @@ class _Scanned(NamedTuple):
 
 
 def _tells_step_times(path: Path, stretch: parts.Stretch) -> bool:
-    """Whether lines of step times stand in the text: the first of them stands beside the first iteration."""
+    """Return True if the text has lines of step times; the first of them is close to the first iteration."""
     for block in files.blocks_within(path, *stretch):
         if megatron_bridge.NEEDLE in block:
             return True
@@ -187,7 +190,7 @@ def _reading(
 
 
 def _begins(fields: dict[str, FloatArray], resumes: list[int]) -> list[tuple[int, str]]:
-    """Where another training begins: a checkpoint is loaded after the first row, or rows name another world size."""
+    """Return (line, reason) where a training begins: a checkpoint load after the first row, or a new world size."""
     lines = fields["line"]
     begins = [(line, f"a checkpoint is loaded in line {line}") for line in resumes if line > lines[0]]
     world = fields.get("world_size")
@@ -200,7 +203,7 @@ def _begins(fields: dict[str, FloatArray], resumes: list[int]) -> list[tuple[int
 
 
 def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], events: list[tuple[int, str]]) -> None:
-    """How many steps each line averages, and what else lies inside its time."""
+    """Set the number of steps that each line averages, and mark lines that contain a validation or checkpoint."""
     if not (fields["seconds"] > 0).all():
         fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
     covers = covers_of(fields["index"], segment)
@@ -299,7 +302,7 @@ def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
 
 
 def _timestamp(fields: dict[str, FloatArray]) -> str | None:
-    """When the first iteration ended, by the log's own clock."""
+    """Return the time at which the first iteration ended, by the log's own clock, in ISO format; None without dates."""
     dates = fields.get("ended_at")
     if dates is None or not np.isfinite(dates).any():
         return None

@@ -1,8 +1,8 @@
-"""What a log of the Megatron family says besides its iterations: arguments, YAML, banners, devices, allocator lines.
+"""Reader of a Megatron log's configuration: arguments, YAML, banners, devices, allocator lines.
 
-Sources, the surest first: the arguments that Megatron prints after checking them (`seq_length ....... 8192`), the line
-with the parallel sizes, YAML dumps (Primus, Megatron-Bridge; placeholders like `${PRIMUS_SEQ_LENGTH:4096}` may not be
-resolved yet), the command line.
+Sources, the most reliable first: the arguments that Megatron prints after checking them (`seq_length ....... 8192`),
+the line with the parallel sizes, YAML dumps (Primus, Megatron-Bridge; placeholders like `${PRIMUS_SEQ_LENGTH:4096}` may
+be unresolved), the command line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where the figures stand in an iteration line of the Megatron family, and how many lines alike are read at once.
+"""Fast parsing of Megatron iteration lines: positions of the figures, for many similar lines at once.
 
-Lines that agree in everything but their digits share a `Layout`: every label is looked for once, in the first of them.
-A `Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour):
-lines are compared with it as a byte matrix, and of those that fit, the digits are made numbers eight at a time.
+Lines that agree in everything but their digits share a `Layout`: every label is searched once, in the first of them. A
+`Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour): lines
+are compared with it as a byte matrix, and the digits of matching lines become numbers, eight digits at a time.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Digits:
         return cls(tuple(starts), lifts if lifts.any() else None, masks.view("<u8").astype(np.uint64), weights)
 
     def spelled(self, rows: Rows) -> FloatArray:
-        """What the digits of lines spell; every byte of a run must be a digit. (numbers, lines)"""
+        """Return the values of the digits in each line, shape (numbers, lines). Each byte of a run must be a digit."""
         count, length = rows.shape
         words = np.empty((len(self.starts), count), np.uint64)
         for word, start in zip(words, self.starts, strict=True):
@@ -156,7 +156,7 @@ class _Digits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Number:
-    """Where one number stands in lines of one layout, and how to read it."""
+    """The position of one number in lines of one layout, and the way to read it."""
 
     text: slice
     mantissa: _Whole
@@ -188,17 +188,17 @@ class _Number:
 
     @property
     def is_nan(self) -> bool:
-        """nan and inf: no figure."""
+        """Return True for nan and inf, which have no digits."""
         return not len(self.mantissa.columns)
 
     @property
     def is_exact(self) -> bool:
-        """Whether arithmetic on the digits gives what float() reads, to the last bit."""
+        """Return True if arithmetic on the digits gives exactly the value that float() reads."""
         return 0 < len(self.mantissa.columns) <= EXACT_DIGITS
 
     @property
     def divisor(self) -> float:
-        """What the mantissa of a number without exponent is divided by."""
+        """Return the divisor for the mantissa of a number without exponent."""
         return float(self.sign * _POWERS[self.decimals + self.shift])
 
     def raised(self, mantissa: FloatArray, exponent: FloatArray, rows: Rows) -> FloatArray:
@@ -221,7 +221,7 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the fields stand in lines that agree in everything but their digits."""
+    """The positions of the fields in lines that agree in everything but their digits."""
 
     numbers: dict[str, _Number]
     date: tuple[_Number, ...]
@@ -304,7 +304,10 @@ class Template:
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:
-        """free: no field is steady."""
+        """Return the template of a line.
+
+        free: treat every field as changing.
+        """
         shape = np.frombuffer(shape_of(line), np.uint8).copy()
         freedom = np.where(shape == ord("0"), 9, 0).astype(np.uint8)
         row = np.frombuffer(line, np.uint8)
@@ -335,7 +338,7 @@ class Template:
         )
 
     def fits(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which lines have this layout and these constants; (lines,)."""
+        """Return a mask of the lines with this layout and these constants, shape (lines,)."""
         differs = (rows ^ self.line) > self.freedom
         return np.asarray(~differs.any(axis=1)) if differs.any() else np.ones(len(rows), np.bool_)
 

@@ -18,10 +18,10 @@ Mask = NDArray[np.bool_]
 def segments_of(
     index: FloatArray, content: list[FloatArray], rank: FloatArray | None, seconds: FloatArray
 ) -> tuple[Mask, NDArray[np.int64]]:
-    """Which lines are steps of their own, and the stretch between restarts that each belongs to; both (lines,).
+    """Return a mask of the lines that are steps, and the number of each line's segment between restarts, both (lines,).
 
-    A line that repeats an earlier one of its stretch to the last digit (Ray, tee, Primus' console), or tells the
-    iteration just told by another rank's clock, is no step. Any other iteration number that does not grow is a restart.
+    A line is no step if it repeats an earlier one of its segment to the last digit (Ray, tee, Primus' console), or
+    reports the same iteration by another rank's clock. Any other iteration number that does not grow is a restart.
     """
     kept, segment = np.ones(len(index), np.bool_), np.zeros(len(index), np.int64)
     fresh = ~_repeats_the_last(index, content)
@@ -58,7 +58,7 @@ def segments_of(
 
 
 def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:
-    """Which lines say to the last digit what the line before them said."""
+    """Return a mask of the lines that repeat the values of the line before them to the last digit, shape (lines,)."""
     same: Mask = np.diff(index, prepend=np.nan) == 0
     for column in content:
         same[1:] &= (column[1:] == column[:-1]) | (np.isnan(column[1:]) & np.isnan(column[:-1]))
@@ -66,7 +66,7 @@ def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:
 
 
 class _Told:
-    """What the lines of one stretch between restarts have told, for those that may repeat it."""
+    """The lines already seen in one segment between restarts, to recognise lines that repeat them."""
 
     def __init__(self, index: FloatArray, content: list[FloatArray]) -> None:
         self._index, self._content = index, content
@@ -86,7 +86,7 @@ class _Told:
         self._again.setdefault(float(self._index[position]), set()).add(self._content_of(position))
 
     def knows(self, position: int) -> bool:
-        """Whether a line before said the same of the same number, to the last digit."""
+        """Return True if an earlier line has the same number and the same values to the last digit."""
         number, content = float(self._index[position]), self._content_of(position)
         if content in self._again.get(number, ()):
             return True
@@ -108,11 +108,11 @@ def _is_same_moment(one: int, other: int, rank: FloatArray | None, seconds: Floa
 
 
 def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many optimizer steps each line averages: the log interval, as the distances of iterations tell it.
+    """Return the number of optimizer steps that each line averages, from the distances between iteration numbers.
 
-    A greater distance means that lines were lost, not that a line averages more. The first line of a stretch averages
-    what lies before it, up to the interval. Megatron-Core prints the first iteration since 0.16 without resetting its
-    timer, so the line at the end of its interval averages that iteration once more: the first line covers none.
+    A greater distance means that lines were lost, not that a line averages more. The first line of a segment averages
+    the steps before it, up to the log interval. Since 0.16, Megatron-Core prints the first iteration without resetting
+    its timer, so the line at the end of its interval averages that iteration once more: the first line covers none.
     """
     if not len(index):
         return np.ones(0, np.int64)
@@ -142,12 +142,12 @@ def interrupted_rows(
     span: FloatArray,
     ended_at: FloatArray | None,
 ) -> NDArray[np.int8]:
-    """What else lies inside the time of each line, as positions in INTERRUPTIONS; (lines,).
+    """Return the interruption inside the time of each line, as positions in INTERRUPTIONS, shape (lines,).
 
-    events: (line number, "validation" or "checkpoint"); each falls into the interval of the next iteration line.
-    span: seconds of the whole interval as the framework timed it. Megatron-LM stopped its interval timer for neither
-    until 2023, for validation from 2024 on, for checkpoints from 2025 on; which of them wrote a log shows in the dates:
-    where the dates are further apart than the timed interval, the timer stood still and the line is a clean one.
+    events: (line number, "validation" or "checkpoint"); each falls into the interval of the next iteration line. span:
+    seconds of the whole interval as the framework timed it. Megatron-LM stopped its interval timer for neither until
+    2023, for validation since 2024 and for checkpoints since 2025. The dates show which version wrote a log: if they
+    are further apart than the timed interval, the timer was stopped and the line holds no interruption.
     """
     interrupted = np.zeros(len(line), np.int8)
     if not events or not len(line):

@@ -29,7 +29,10 @@ class Table:
     """Iteration lines in columns, read some thousands at a time."""
 
     def __init__(self, *, log_bytes: int = 0) -> None:
-        """log_bytes: about how much text there will be, where that is known."""
+        """Create an empty table.
+
+        log_bytes: approximate size of the text, if known.
+        """
         self._log_bytes, self._seen_bytes = log_bytes, 0
         self.primus = False
         self.next_line = 1
@@ -51,7 +54,7 @@ class Table:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no line that could be an iteration line has come by."""
+        """Return True if no line seen so far could be an iteration line."""
         return not len(self._columns) and not self._waiting and not self.broken_lines
 
     def add(self, block: bytes) -> list[int]:
@@ -257,7 +260,7 @@ class Columns:
 
 
 class Excerpt(NamedTuple):
-    """What one table read, its lines counted from 1."""
+    """The content of one table, with lines counted from 1."""
 
     columns: Columns
     broken_lines: list[int]

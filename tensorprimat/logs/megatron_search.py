@@ -1,4 +1,4 @@
-"""Where a block of text says "iteration", found at the speed of memory: most of a log of Megatron says other things."""
+"""Fast search for "iteration" in a block of text, at the speed of memory: most lines of a Megatron log are others."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Row = Mapping[str, Any]
 
 
 class _Merged(NamedTuple):
-    """What was logged about one step."""
+    """All values that were logged for one step."""
 
     line: int | None
     step: int

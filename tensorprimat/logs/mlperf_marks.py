@@ -33,7 +33,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(kw_only=True)
 class Marks:
-    """What the marks of one file say; times in seconds since the epoch."""
+    """The events of one file's marks; times in seconds since the epoch."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     started: float | None = None

@@ -217,6 +217,6 @@ def _whole(value: object) -> int | None:
 
 
 def _order(path: Path) -> tuple[int, str]:
-    """result_10 after result_9."""
+    """Return the sort key that puts result_10 after result_9."""
     match = _NUMBER.search(path.stem)
     return int(match[1][-15:]) if match else -1, path.name

@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(kw_only=True)
 class Block:
-    """What lies between block_start and block_stop; counts as the marks state them."""
+    """The events between block_start and block_stop; counts are those that the marks state."""
 
     started: float
     first: dict[str, float]
@@ -70,7 +70,7 @@ class Block:
 
 @dataclass(kw_only=True)
 class Run:
-    """What lies between run_start and run_stop; times in seconds since the epoch."""
+    """The events between run_start and run_stop; times in seconds since the epoch."""
 
     started: float | None = None
     stopped: float | None = None
@@ -83,7 +83,7 @@ class Run:
     evaluation_lines: list[int] = field(default_factory=list)
 
     def beginning_of(self, row: Row, before: Row | None) -> float | None:
-        """When the steps of a row began: with its block, or at the row before it."""
+        """Return the time at which the steps of a row began: the start of its block, or the time of the row before."""
         if before is not None and not row.of_block:
             return before.time
         earlier = [block.started for block in self.blocks if block.started < row.time]
@@ -96,7 +96,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class _Share:
-    """What one row measures of its run."""
+    """The steps and the time that one row adds to its run."""
 
     covers: int
     seconds: float | None
@@ -255,7 +255,10 @@ def _covers(
 
 
 def evidence_of(runs: Sequence[Run], steps: Sequence[Step], batch: int | None) -> Evidence:
-    """What the marks say about time and work of each run. steps: of all runs, as read."""
+    """Return the time and work of each run by its marks, for the audit.
+
+    steps: the steps of all runs, as read.
+    """
     clocks = []
     for number, run in enumerate(runs):
         if run.started is None or run.stopped is None or run.stopped <= run.started:

@@ -34,7 +34,7 @@ _MODEL_NAME = re.compile(r"\b(?:GB|GH|MI|H|A|B|L|V)\d{2,3}[A-Z]?\b")
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What a description states; None for what it leaves out."""
+    """The content of a system description; None for a field that it leaves out."""
 
     file: str
     device: str | None

@@ -57,7 +57,7 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """How one project writes a row."""
+    """The form in which one project writes a row."""
 
     project: str
     mark: str
@@ -265,7 +265,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
 
 
 def _plan(row: re.Match[str], seen: _Seen) -> None:
-    """How many steps there shall be, where rows say it: `step 12/6200`."""
+    """Note the planned number of steps if a row states it: `step 12/6200`."""
     if planned := rows.whole(row.groupdict().get("last")):
         seen.config["max_steps"] = planned
 
@@ -287,7 +287,7 @@ def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Mark:
-    """What one line of modded-nanogpt says about the run's clock."""
+    """One line of modded-nanogpt with a reading of the run's clock."""
 
     line: int
     step: int
@@ -297,7 +297,7 @@ class _Mark:
 
 
 class _Clock:
-    """modded-nanogpt's running clock, turned into times of steps."""
+    """The running clock of modded-nanogpt, converted to step times."""
 
     def __init__(self) -> None:
         self._marks: list[_Mark] = []

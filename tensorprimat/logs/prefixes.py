@@ -1,6 +1,6 @@
-"""What launchers and loggers put before a framework's own line, and how it comes off.
+"""Prefixes that launchers and loggers put before a framework's own line, and their removal.
 
-One row per prefix. A row's expression may name `rank`, `world` (number of ranks) and `time`; what it finds is kept in
+One row per prefix. A row's expression may name `rank`, `world` (number of ranks) and `time`; their values are kept in
 `Origin`, so that lines of several ranks can be told apart.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which process wrote a line, as far as its prefixes say."""
+    """The process that wrote a line, as far as the prefixes name it."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -63,7 +63,7 @@ def strip(text: str) -> str:
 
 
 def split(text: str) -> tuple[Origin, str]:
-    """What the prefixes say, and the line without them; the innermost word about a rank counts.
+    """Return the origin that the prefixes name, and the line without them; the innermost prefix decides the rank.
 
     >>> split("3: [default1]: iteration 5")
     (Origin(rank=1, world_size=None, time=None, primus=False), 'iteration 5')

@@ -1,4 +1,4 @@
-"""What a profiler saw of a GPU: a record of its own, and two of them side by side.
+"""The record of a GPU profile, and the comparison of two profiles.
 
 A profiler slows training down, so a `Profile` is never a benchmark's Result and enters no comparison of runs.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """How the wall time of one rank divides; None where the report does not say."""
+    """The wall time of one rank, by activity; None for a part that the report does not state."""
 
     rank: str
     """File and process that it speaks of."""
@@ -56,7 +56,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What one or several ranks of one profiled run did. Never a Result: nothing of it enters a comparison of runs."""
+    """The profile of one or several ranks of one run. It is not a Result and enters no comparison of runs."""
 
     files: tuple[str, ...]
     timelines: tuple[Timeline, ...]

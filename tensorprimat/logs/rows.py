@@ -1,4 +1,4 @@
-"""What readers of framework logs share: printed numbers, rows of several ranks as one, log intervals."""
+"""Functions that readers of framework logs share: printed numbers, merging the rows of several ranks, log intervals."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it states that must agree among segments of one benchmark."""
+        """Return the stated facts that must agree among segments of one benchmark."""
         said = {name: value for name, value in self.reading.training_config.items() if name not in NOT_COMPARED}
         said |= {f"model.{name}": value for name, value in self.reading.model.items()}
         if device := self.reading.gpu_info.get("device_name"):

@@ -1,8 +1,9 @@
-"""Where trainings begin in a log: the lines that frameworks and launchers write, and what the rows themselves tell.
+"""Detection of where trainings begin in a log: by lines of frameworks and launchers, and by the rows themselves.
 
-A training begins where rows stand before and after, and between them lies a line that frameworks and launchers write
-when training starts or dies (STARTS, DEATH), or the end of a training (ENDS); where the number of the step goes back
-or the work of a step changes; or where the reader says so (`Reading.begins`: another world size in the rows).
+A training begins if there are rows before and after, and between them one of these: a line that frameworks and
+launchers write when training starts or dies (STARTS, DEATH), or the end of a training (ENDS). It also begins if the
+number of the step goes back, if the work of a step changes, or if the reader reports it (`Reading.begins`: another
+world size in the rows).
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Cut(NamedTuple):
 
 
 def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
-    """Where segments begin, the first aside: at lines that grow."""
+    """Return the lines at which segments begin, in ascending order, without the first segment."""
     rows, going_back = _rows_of(log, format, whole)
     if not len(rows):
         return []
@@ -152,7 +153,10 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 
 
 def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
-    """Where segments begin between two rows. certain: where one does at the latest, if that is known beforehand."""
+    """Yield the places between two rows at which segments begin.
+
+    certain: the latest place at which one begins, if that is known beforehand.
+    """
     told_on = [mark for mark in marks if mark.kind == "own"]
     marks = [mark for mark in marks if mark.kind != "own"]
     ends = [mark for mark in marks if mark.kind == "end"]
@@ -174,7 +178,7 @@ def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *
 
 
 def _attempts(marks: Sequence[Mark], next_row: int | None) -> Iterator[Cut]:
-    """Where one more training starts before the one that started has come to its first row: it died."""
+    """Yield the places at which a training starts while the one before has no row yet, and so died."""
     seen: dict[bytes, bytes] = {}
     begin: Mark | None = None
     foreign: Mark | None = None

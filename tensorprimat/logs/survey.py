@@ -29,7 +29,7 @@ PASSED_OVER = ("history", "node_modules", "__pycache__")
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """What is read as one thing: a file, a folder of events, the workbooks of one run."""
+    """One input of a survey: a file, a folder of events, or the workbooks of one run."""
 
     path: Path
     root: Path
@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What an item holds: a result, a profile, or a problem; none of them where it is no training data."""
+    """The content of an item: a result, a profile or a problem; none of them if it is no training data."""
 
     item: Item
     result: Result | None = None
@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def path(self) -> Path:
-        """What a person calls it."""
+        """Return the path to show to the user."""
         return self.item.path
 
     def without_steps(self) -> Finding:
@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def format(self) -> str | None:
-        """What the item was read as: a format's name; "result" where it already is a result record."""
+        """Return the name of the log format; "result" if the item already is a result record."""
         if self.profile is not None:
             return excel.FORMAT.name
         if self.result is None:
@@ -71,7 +71,7 @@ class Finding:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether nothing in it looks like training data."""
+        """Return True if nothing in the item looks like training data."""
         return self.result is None and self.profile is None and self.problem is None
 
 
@@ -146,7 +146,7 @@ def _of_files(paths: list[Path], root: Path) -> Iterator[Item]:
 
 
 def _unreadable(path: Path) -> str | None:
-    """Why a file cannot even be opened, or None."""
+    """Return the reason why a file cannot even be opened, or None."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
@@ -159,7 +159,7 @@ def _unreadable(path: Path) -> str | None:
 
 
 def _is_other_data(path: Path) -> bool:
-    """Whether a file that no reader takes is just something else: empty, or binary."""
+    """Return True if a file that no reader accepts is simply other data: empty or binary."""
     try:
         log = Log(path)
         return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)

@@ -176,7 +176,7 @@ def _detect(log: Log) -> int:
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether the first record of a file is TensorBoard's: its length, and the version inside."""
+    """Return True if the first record of a file is TensorBoard's: its length, and the version inside."""
     try:
         opening = files.opening(path, FIRST_RECORD_BYTES)
     except InputError:
@@ -344,7 +344,7 @@ def _untimed(content: _Content) -> Iterator[Step]:
 
 
 def _by_step(scalars: Iterable[_Scalar], fields: Mapping[str, tuple[str, float]]) -> dict[int, dict[str, float]]:
-    """What the tags of a table say, by step; of a step that was trained twice, the last word."""
+    """Return the values of a table's tags by step; of a step that was trained twice, the last value."""
     known: dict[int, dict[str, float]] = {}
     for scalar in scalars:
         if scalar.tag in fields and (math.isfinite(scalar.value) or fields[scalar.tag][0] == "loss"):

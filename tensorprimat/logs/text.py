@@ -67,7 +67,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return the name to use in messages."""
         return self.called or str(self.path)
 
     @property
@@ -77,7 +77,7 @@ class Log:
 
     @cached_property
     def is_binary(self) -> bool:
-        """Whether it holds something else than text; `lines` would refuse it."""
+        """Return True if the file is not text; `lines` would refuse it."""
         return not self.is_folder and files.is_binary(self.path)
 
     @property

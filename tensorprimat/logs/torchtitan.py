@@ -1,4 +1,4 @@
-"""torchtitan: `step: 10  loss: 4.1  memory: 38.50GiB(48%)  tps: 7,012  tflops: 410.10  mfu: 41.5%`.
+"""Reader of torchtitan logs: `step: 10 loss: 4.1 memory: 38.50GiB(48%) tps: 7,012 tflops: 410.10 mfu: 41.5%`.
 
 What the numbers mean (torchtitan/components/metrics.py):
 - `tps` (until November 2024 `wps`) is the tokens since the last line, over the time since then, per GPU: the tokens of
