@@ -75,7 +75,7 @@ def filtered(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
 
 
 def _is(value: Any, wanted: str) -> bool:
-    """Whether a value is what a person typed: 128, small, true."""
+    """Return True if a value equals the text that a user typed: 128, small, true."""
     bare = wanted.strip("'\"")
     if is_figure(value):
         try:
@@ -99,7 +99,7 @@ def _column(name: str, rows: Sequence[Row], flag: str) -> str:
 
 
 def order(rows: Sequence[Row], key: str) -> Callable[[Any], Any]:
-    """How values of a column are sorted: numbers as numbers, sizes by their parameters, words by their letters."""
+    """Return the sort key for values of a column: numbers by value, model sizes by parameters, words alphabetically."""
     sizes: dict[Any, float] = {}
     if key == "model_size":
         sizes = {row.get(key): row.get("num_parameters") or row.get("d_model") or 0 for row in rows}
@@ -278,7 +278,7 @@ def _pairable(trials: Sequence[Any]) -> TypeGuard[list[list[float]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """How time grows along one axis while all else stays: time ∝ axis ** exponent, least squares of the logarithms."""
+    """The growth of time along one axis, all else fixed: time ∝ axis ** exponent, by least squares of logarithms."""
 
     axis: str
     label: str

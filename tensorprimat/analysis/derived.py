@@ -23,13 +23,13 @@ class Input:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is None, thing by thing."""
+        """Return the reasons why the value is None, one per missing input."""
         return self.root_reasons or (self.because or f"{self.name} is not known",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What a metric is, whatever its value."""
+    """The definition of a metric: title, unit and formula."""
 
     title: str
     unit: str
@@ -107,7 +107,7 @@ class Metric:
 
     @property
     def because(self) -> str | None:
-        """Why value is None."""
+        """Return the reason why value is None."""
         return "; ".join(self.reasons) or None
 
     @property

@@ -124,7 +124,7 @@ def log_estimate(
 
 
 def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> float:
-    """What the logarithm of one more run would scatter by: seen, or planned where there is one run only."""
+    """Return the standard deviation of the logarithm of one more run: measured, or planned if there is only one run."""
     figures = run_figures(group, metric) or []
     if len(figures) > 1:
         return float(np.std(np.log(figures), ddof=1))
@@ -169,7 +169,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
 
 
 def moves(run: Result, metric: str) -> FloatArray:
-    """How much each measured row of one run moves the logarithm of a figure. shape (rows,)"""
+    """Return the influence of each measured row of one run on the logarithm of a figure, shape (rows,)."""
     if not len(run.steps):
         return np.empty(0)
     selections = select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)

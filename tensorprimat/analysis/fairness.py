@@ -1,4 +1,4 @@
-"""What may be said about two sides: the verdict level, its sentence, what differs and what is not stated.
+"""The fairness verdict on two sides: the level of comparability, its sentence, the differences and unstated settings.
 
 The levels are in `analysis/levels`, the fields in `core/identity`:
 
@@ -75,7 +75,7 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """What two results did, as far as both state it."""
+    """The comparison of two results' work, as far as both state it."""
 
     refusals: tuple[str, ...]
     """What makes it another problem."""

@@ -34,7 +34,7 @@ MEMORY_KINDS = ("memory_allocated", "memory_reserved", "memory_device_used")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the candidate may do worse, as fractions; None leaves a check out."""
+    """The loss that a gate tolerates in the candidate, as fractions; None leaves a check out."""
 
     slowdown: float
     """Of the rate: at 0.03 the candidate may lose 3 % of the baseline's tokens/s/GPU."""
@@ -184,7 +184,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
 
 
 def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
-    """How many runs would decide, if the next ones scatter like those seen and lie where these lie."""
+    """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
     needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
     if needed is None:
         return "it lies so near the limit that not even 1,000 runs on each side would decide"

@@ -1,9 +1,9 @@
-"""How a figure of one machine and model moved from one benchmark to the next, with changes detected.
+"""The history of one machine and model: a figure from one benchmark to the next, with changes detected.
 
-A series is everything that was measured on one host and device with one model and configuration; versions of drivers
-and frameworks may differ, since their effect is what a history is read for. A benchmark is a change where it lies off
-the stretch of equals before it by more than both kinds of scatter allow (99 %): that of the runs within benchmarks,
-and that from one benchmark to the next, which days and reboots make larger. The latter is the median moving range
+A series is every benchmark of one host and device with one model and configuration. Versions of drivers and frameworks
+may differ, because their effect is the reason for reading a history. A benchmark is a change if it differs from the
+stretch of equal benchmarks before it by more than two kinds of variation allow (99 %): that of the runs within a
+benchmark, and that between benchmarks, which days and reboots increase. The latter is the median moving range
 (Shewhart's chart of individuals), which a few changes do not inflate. A change begins a new stretch.
 """
 
@@ -80,7 +80,7 @@ def history(
 
 
 def _moment(result: Result) -> str | None:
-    """When the first run that is left of a result started."""
+    """Return the start time of a result's first remaining run, else the time of the result."""
     return next((run.started_at for run in result.runs if run.started_at), result.timestamp)
 
 
@@ -109,7 +109,7 @@ def _alone(item: Loaded) -> Group:
 
 
 def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
-    """Which benchmarks changed by how much (relative) from the stretch before them; None where none is shown.
+    """Return the relative change of each benchmark from the stretch before it; None if none is shown.
 
     logs: logarithms of the run figures of every benchmark, in the order of time, at least one each.
     """

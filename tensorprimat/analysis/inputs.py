@@ -1,4 +1,4 @@
-"""What derived figures rest on, found in result and catalogue: each with its source, or the reason it is None."""
+"""Inputs of derived figures, from result and catalogue: each with its source, or the reason why it is None."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gpu_of(result: Result) -> Gpu | None:
 
 
 def why_no_gpu(result: Result) -> str:
-    """Why `gpu_of` is None."""
+    """Return the reason why `gpu_of` is None."""
     name = result.gpu_info.device_name
     if result.platform == "cpu":
         return PROCESSOR
@@ -38,7 +38,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def rate_per_gpu(result: Result) -> Input:
-    """tokens/s/GPU of the measured steps."""
+    """Return the tokens/s/GPU of the measured steps."""
     value = result.performance_metrics.tokens_per_second_per_gpu
     return Input(
         name="tokens/s/GPU",
@@ -50,7 +50,7 @@ def rate_per_gpu(result: Result) -> Input:
 
 
 def rate(result: Result) -> Input:
-    """tokens/s over all GPUs."""
+    """Return the tokens/s over all GPUs."""
     value = result.performance_metrics.tokens_per_second
     return Input(
         name="tokens/s over all GPUs",

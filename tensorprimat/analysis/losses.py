@@ -42,9 +42,9 @@ class _Curve:
 def parity(
     baseline: Group, candidate: Group, *, tolerance: float = TOLERANCE, confidence: float = 0.95
 ) -> LossParity | None:
-    """Whether two sides learned the same; None where a side logged no loss at all.
+    """Return the verdict on whether two sides' losses agree; None if a side logged no loss.
 
-    tolerance: gap that is let pass, as a fraction of the baseline's loss.
+    tolerance: the gap that counts as none, as a fraction of the baseline's loss.
     """
     sides = (baseline, candidate)
     if not all("loss" in group.result.steps.seen for group in sides):
@@ -70,7 +70,7 @@ def parity(
 
 
 def failed_to_learn(result: Result) -> str | None:
-    """Why a side's losses show that it does not learn: nan, or flat. None where they do not show it."""
+    """Return a clause that says why a side does not learn (its loss is nan, or flat); None if the losses are normal."""
     steps = result.steps
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))
     if len(nan_rows):
@@ -90,7 +90,7 @@ def _curve(run: Result) -> _Curve:
 
 
 def _other_data(baseline: Result, candidate: Result) -> str | None:
-    """Why the sides did not read the same tokens in the same order; None where nothing speaks against it."""
+    """Return the reason why the sides read other tokens or another order; None if nothing indicates that."""
     ours, theirs = baseline.training_config, candidate.training_config
     if not same_work(baseline, candidate):
         return "the sides did not do the same work"
@@ -114,7 +114,10 @@ def _same_seeds(ours: Sequence[_Curve], theirs: Sequence[_Curve]) -> list[tuple[
 def _verdict(
     base: FloatArray, other: FloatArray, common: np.ndarray, paired: bool, tolerance: float, confidence: float
 ) -> LossParity:
-    """base, other: losses of each side, shape (runs, steps); paired: run i of one belongs to run i of the other."""
+    """Return the verdict on two arrays of losses.
+
+    base, other: losses of each side, shape (runs, steps). paired: run i of one belongs to run i of the other.
+    """
     windows = np.array_split(np.arange(len(common)), min(WINDOWS, len(common) // (FEWEST_STEPS // 2)))
     gap, error, degrees, rests_on = (_paired_gap if paired else _gap_of_means)(base, other, windows)
     margin = stats.student(1 - (1 - confidence) / len(windows), degrees) * error

@@ -1,4 +1,4 @@
-"""How full the device was, and an estimate of what more would fit."""
+"""The share of device memory in use, and an estimate of the batch that would still fit."""
 
 from __future__ import annotations
 

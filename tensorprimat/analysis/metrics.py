@@ -1,4 +1,4 @@
-"""What people decide by: MFU, memory, energy, cost and time to train, derived from one result.
+"""Derived metrics of one result: MFU, memory, energy, cost and time to train.
 
 Every figure is a `Metric` that carries its formula and its inputs with their sources, or the reason why it is None: an
 unknown GPU, precision or model shape gives no MFU, never a guessed one.
@@ -24,7 +24,7 @@ SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventi
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What the user chose."""
+    """The user's choices for derived metrics: FLOPs convention, prices, token budget."""
 
     convention: str = flops.DEFAULT_CONVENTION
     """Name in `core.flops.CONVENTIONS`."""

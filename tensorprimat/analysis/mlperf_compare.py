@@ -28,7 +28,7 @@ _STEPS = 200  # halvings and doublings that find the variance between submitters
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What both sides train to the same target, on the same number of GPUs."""
+    """The benchmark that both sides train to the same target, on the same number of GPUs."""
 
     benchmark: str
     num_gpus: int

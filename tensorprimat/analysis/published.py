@@ -1,4 +1,4 @@
-"""What others published, beside what was measured here: never pooled, never a verdict, always with its fairness."""
+"""Published results next to our own measurements: never pooled, never a verdict, always with their fairness."""
 
 from __future__ import annotations
 

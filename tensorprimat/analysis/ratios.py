@@ -30,7 +30,7 @@ LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a de
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What the user lays down before looking."""
+    """The assumptions that the user states before looking at the result."""
 
     run_cv: float | None
     """Scatter of single runs, as a fraction."""
@@ -70,7 +70,7 @@ class Meeting:
 
     @property
     def comparable(self) -> bool:
-        """Whether a ratio may be drawn at all."""
+        """Return True if a ratio of the two sides has a meaning."""
         return self.fairness.level.comparable and self.metric is not None
 
 
@@ -119,7 +119,7 @@ def look_of(meeting: Meeting) -> int:
 
 
 def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> int | None:
-    """How many runs on each side would narrow the ratio's interval to ± half_width (of its logarithm)."""
+    """Return the runs per side that would narrow the ratio's interval to ± half_width (of its logarithm), or None."""
     if meeting.metric is None:
         return None
     scatters = [scatter(group, meeting.metric, assumed.run_cv) for group in meeting.groups]
@@ -352,6 +352,6 @@ def _runs(group: Group) -> str:
 
 
 def _assumption(meetings: Sequence[Meeting], assumed: Assumptions) -> str | None:
-    """What a verdict rests on beside the measurements: only where a side of one run is part of it."""
+    """Return the assumption that a verdict rests on, or None unless a side of one run takes part."""
     one_run = any(len(group.runs) == 1 for meeting in meetings for group in meeting.groups)
     return f"assumed: single runs scatter by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None

@@ -1,4 +1,4 @@
-"""What a comparison is: estimates with intervals, differences, a fairness verdict, ratios. Reports only show these."""
+"""The records of a comparison that reports show: estimates with intervals, differences, fairness, ratios."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Fairness:
-    """What may be said about two sides."""
+    """The comparability of two sides: its level, and the sentence that states it."""
 
     verdict: LevelName
     """Name of a level in `analysis.levels`."""
@@ -108,7 +108,7 @@ class TaskFactors:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """candidate / baseline of a rate, so that above 1 the candidate does more per second."""
+    """The ratio candidate / baseline of a rate: above 1, the candidate does more per second."""
 
     metric: str
     """A rate of `analysis.fairness.NORMALISED_BY`, or time_to_train: then the rate is runs to the target per second."""
@@ -126,7 +126,7 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class LossParity:
-    """Whether two sides that read the same data learned the same. Gaps are candidate − baseline, in the loss's unit."""
+    """The verdict on the losses of two sides that read the same data. Gaps are candidate − baseline, in loss units."""
 
     verdict: LossVerdict
     """agree: every gap is within the tolerance, beyond doubt; diverge: one is not, beyond doubt; undecided: the noise

@@ -27,7 +27,7 @@ class Enhanced:
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
-    """What a candidate brings against the baseline, for the same work."""
+    """The gain of a candidate against the baseline, for the same work."""
 
     baseline: str
     candidate: str

@@ -1,4 +1,4 @@
-"""Who stands on which side: files that may enter, pooled where they are runs of one thing, and each side's name."""
+"""Grouping of result files into the sides of a comparison: which files enter, which are pooled, each side's name."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _behrens_fisher(sides: tuple[tuple[float, float], ...], distance: float, ext
 
 @dataclass(frozen=True, kw_only=True)
 class OneRun:
-    """What the rows of one run say about its own mean."""
+    """The uncertainty of one run's mean, from its own rows."""
 
     half_width: float
     """Relative half-width of the interval of the mean."""
@@ -169,12 +169,12 @@ def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolutio
 
 
 def counts_hosts(hosts: Sequence[Hashable]) -> bool:
-    """Whether hosts are the outer level: every run names one, and they are not all the same."""
+    """Return True if hosts are the outer level of variation: every run names one, and there are at least two."""
     return None not in hosts and len(set(hosts)) > 1
 
 
 def influences(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """How much each row moves the logarithm of a ratio of sums, to first order (delta method). shape (rows,)"""
+    """Return each row's influence on the logarithm of a ratio of sums, to first order (delta method), shape (rows,)."""
     ratio = numerator.sum() / denominator.sum()
     return np.asarray((numerator - ratio * denominator) / (ratio * denominator.mean()))
 
@@ -241,7 +241,7 @@ def _of_batches(series: FloatArray, confidence: float) -> tuple[FloatArray, Floa
 def _half_width_of_mixture(
     weights: FloatArray, centre: FloatArray, scale: FloatArray, degrees: int, confidence: float
 ) -> FloatArray:
-    """h with P(|mean| < h) = confidence under a mixture of t distributions, by bisection. Arrays (φ, series)."""
+    """Return h with P(|mean| < h) = confidence under a mixture of t distributions, by bisection; arrays (φ, series)."""
     low = np.zeros(weights.shape[1])
     high = (np.abs(centre) + scale).max(axis=0) * student(0.5 + confidence / 2, degrees)
     for _ in range(30):  # 2⁻³⁰ of the first bracket
@@ -254,7 +254,7 @@ def _half_width_of_mixture(
 
 
 def _inflation(rows: int) -> FloatArray:
-    """How many times the variance of an AR(1) mean exceeds that of independent rows, for every φ of the grid.
+    """Return the ratio of the variance of an AR(1) mean to that of independent rows, for every φ of the grid.
 
     1 + 2 Σ (1 − k/n) φᵏ in closed form.
     """
@@ -324,7 +324,7 @@ def holm(p_values: Sequence[float], confidence: float) -> tuple[float, ...]:
 
 
 def runs_needed(scatters: Sequence[float], half_width: float, confidence: float = 0.95) -> int | None:
-    """How many runs per side give an interval of ± half_width; None beyond 1,000.
+    """Return the number of runs per side that gives an interval of ± half_width; None beyond 1,000.
 
     scatters: standard deviation of log run figures, one per side: one for a figure, two for a ratio.
     """
