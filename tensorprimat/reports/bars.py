@@ -1,4 +1,4 @@
-"""What the bar panels show, as data: the PNG and the interactive report draw the same bars in the same colours."""
+"""The bars of a comparison as data, so that the PNG and the HTML report draw the same bars in the same colours."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str:
-        """What tells it apart."""
+        """Return the text that distinguishes this side from the others."""
 
     @property
     def result(self) -> Result:
-        """What it measured."""
+        """Return the measured result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How one label looks in every panel."""
+    """The appearance of one label in every panel: colour and hatch."""
 
     number: int
     """Place among the labels, from 0."""
@@ -80,7 +80,7 @@ def looks_of(sides: Sequence[Labelled]) -> dict[str, Look]:
 
 
 def titles_of(sides: Sequence[Labelled]) -> list[str]:
-    """What was trained, each title once."""
+    """Return the titles of the trained models, each once."""
     return list(dict.fromkeys(words.model_title(side.result.model) for side in sides))
 
 

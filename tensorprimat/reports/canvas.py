@@ -1,7 +1,8 @@
-"""What all plots share: style, size, headings and legend, files of a figure.
+"""Functions that all plots share: style, size, headings and legend, files of a figure.
 
-Drawn on matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap. Colours are Okabe and
-Ito's (distinct to every colour vision); hatches and line styles say the same again in print without colour.
+Plots use matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap. The colours are
+those of Okabe and Ito, distinct for every kind of colour vision; hatches and line styles repeat the distinction for
+print without colour.
 """
 
 from __future__ import annotations
@@ -74,12 +75,12 @@ def picture(draw: Fill, *, width: float = WIDTH_INCHES, height: float = 5.0) -> 
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed; does not load it, which takes a while."""
+    """Return True if matplotlib is installed, without importing it, which takes a while."""
     return bool(sys.modules.get("matplotlib", True)) and find_spec("matplotlib") is not None
 
 
 def load() -> Any:
-    """matplotlib, with what drawing needs of it. Raises MissingPackageError where it is not installed."""
+    """Import matplotlib with the modules that drawing needs. Raises MissingPackageError if it is not installed."""
     try:
         import matplotlib
     except ImportError as error:
@@ -123,7 +124,7 @@ def _saved(figure: Any, form: str) -> bytes:
 
 
 def keys_of(looks: Mapping[str, Look], titles: Sequence[str]) -> list[Any]:
-    """What the legend explains: a colour and hatch per side and, where there are several, a line style per model."""
+    """Return the legend's keys: a colour and hatch per side and, for several models, a line style per model."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

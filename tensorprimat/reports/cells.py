@@ -71,7 +71,7 @@ def with_spread(mean: float, deviation: float | None) -> str:
 
 
 def fits(cell: Cell) -> str | None:
-    """What fits where the cell itself does not."""
+    """Return the batch or context that fits if the cell does not; "nothing" if none does, None if not searched."""
     if cell.fit_batch_size:
         return f"batch {cell.fit_batch_size}"
     if cell.fit_context_length:
@@ -139,7 +139,7 @@ def _place(field: Field, cell: Cell) -> Place:
 
 
 def note(cells: Sequence[Cell]) -> str:
-    """What every row has in common: device, precision, trials, and what the figures mean."""
+    """Return the note under a table: device, precision, trials, and the meaning of the figures."""
     first = cells[0]
 
     def common(read: Callable[[Cell], Any], form: str) -> str | None:

@@ -1,4 +1,4 @@
-"""comparison_plot.png and .svg: the answer with all ratios on one scale, then figures of each side, then the steps."""
+"""The plot comparison_plot.png and .svg: step time, throughput with intervals, memory by kind, time over steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""comparison.csv: one row per side, one column per figure, for spreadsheets and data frames.
+"""The table comparison.csv: one row per side, one column per figure, for spreadsheets and data frames.
 
 Numbers are unrounded and unmeasured ones are empty; text that a spreadsheet would run as a formula is quoted.
 """

@@ -180,7 +180,7 @@ def _input(item: Input) -> str:
 
 
 def remarks(sides: Sequence[Enhanced], names: Sequence[str]) -> Iterator[str]:
-    """What has to be said beside the figures, and why some are missing: each sentence once, led by its sides."""
+    """Yield the remarks on the figures, and the reasons why some are missing: each sentence once, led by its sides."""
     said: dict[str, list[str]] = {}
     for side in sides:
         for sentence in _remarks(side, names):
@@ -216,7 +216,7 @@ SAID = {
 
 
 def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
-    """What training on the user's token budget takes on each side."""
+    """Return the table of cost, time and energy of training on the user's token budget."""
     names = ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd")
     titles = ("GPU-hours", "time", "energy", "cost")
     rows = tuple(
@@ -233,7 +233,7 @@ def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
 
 
 def returns_table(returns: Sequence[Return]) -> Table:
-    """What each side brings against the first one, and why that may be said."""
+    """Return the table of each side's gain against the first one, with the fairness of the comparison."""
     rows = tuple(
         (
             text(one.candidate),
@@ -305,13 +305,16 @@ def tables(content: Economics, model: str) -> Iterator[tuple[Table, tuple[str, .
 
 
 def convention_sentence(content: Economics) -> str:
-    """Which FLOPs are counted: an MFU without this says nothing."""
+    """Return the sentence that names the FLOPs convention, without which an MFU has no meaning."""
     used = CONVENTIONS[content.assumptions.convention.lower()]
     return f"FLOPs convention {used.name}: {used.formula} ({used.used_by})"
 
 
 def render_markdown(content: Economics, *, picture: str | None = None) -> str:
-    """enhanced_report.md. picture: file name of the plot beside it."""
+    """Return the text of enhanced_report.md.
+
+    picture: file name of the plot, in the same folder.
+    """
     from tensorprimat.reports import markdown
 
     parts = [

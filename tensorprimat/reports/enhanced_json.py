@@ -1,4 +1,4 @@
-"""enhanced_metrics.json: derived figures for scripts. Keys are stable: they are added to, never renamed."""
+"""The document enhanced_metrics.json: derived figures for scripts. Keys are stable: keys are added, never renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
 
 
 def document(content: Economics) -> dict[str, Any]:
-    """enhanced_metrics.json: flat values for scripts, and each metric with unit, formula, inputs or reason."""
+    """Return enhanced_metrics.json: flat values for scripts, and each metric with unit, formula, inputs or reason."""
     return {
         "kind": "enhanced_metrics",
         "schema_version": SCHEMA_VERSION,

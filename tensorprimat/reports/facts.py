@@ -1,4 +1,4 @@
-"""What is known of each side, fact by fact: hardware, configuration, performance, memory, provenance.
+"""Tables of the facts about each side: hardware, configuration, performance, memory, provenance.
 
 One row per fact, one column per side; a fact that no side knows is left out.
 """
@@ -40,7 +40,7 @@ def source_of(side: Side) -> str:
 
 
 def basis_of(side: Side) -> str:
-    """What the rates of a side rest on, in words."""
+    """Return a phrase that says from which rows the rates of a side were computed."""
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
         return f"as the file reports it: it holds no steps to check it against; {source_of(side)}"
@@ -202,12 +202,12 @@ MEMORY = (
 
 
 def hardware(sides: Sequence[Side]) -> Table:
-    """What the sides ran on."""
+    """Return the table of the sides' hardware."""
     return side_by_side("hardware", "Hardware", HARDWARE, sides, numeric=False)
 
 
 def configuration(sides: Sequence[Side]) -> Table:
-    """How they trained."""
+    """Return the table of the sides' training configuration."""
     return side_by_side("configuration", "Configuration", CONFIGURATION, sides, numeric=False)
 
 
@@ -255,5 +255,5 @@ PROVENANCE = (
 
 
 def provenance(sides: Sequence[Side]) -> Table:
-    """Where the figures come from."""
+    """Return the table of the figures' origin."""
     return side_by_side("provenance", "Provenance", PROVENANCE, sides, numeric=False)

@@ -29,7 +29,7 @@ def table(series: Series) -> Table:
 
 
 def form(metric: str) -> words.Form:
-    """How a metric's figures are written."""
+    """Return the function that formats a metric's figures."""
     return words.seconds if metric.endswith("seconds") else words.rate
 
 

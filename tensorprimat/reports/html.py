@@ -1,8 +1,7 @@
-"""comparison_report.html: the whole comparison in one file that works offline, for eyes, keyboard and screen reader.
+"""The report comparison_report.html: the whole comparison in one offline file, for eyes, keyboard and screen reader.
 
-Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report.js and
-report_plot.js; all go inside.
-A content security policy allows this very script and nothing else, so text from a log can never become code.
+Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report.js and report_plot.js; all are
+embedded. A content security policy allows this very script and nothing else, so text from a log can never become code.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ TABLES = (
 
 @dataclass
 class Sources:
-    """Where figures come from, each text once, numbered as the template meets them."""
+    """The sources of the figures, each text once, numbered in the order in which the template uses them."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -118,14 +117,14 @@ def _environment() -> jinja2.Environment:
 
 
 def _harmless(value: Any) -> Any:
-    """What the template prints: visible characters on one line (then escaped), a number and its % kept together."""
+    """Return text that is safe to print: visible characters on one line, a number and its % kept together."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return one_line(value).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[str, Any]:
-    """What the template shows of one model."""
+    """Return the template's data for one model."""
     sides = sections.sides_of(comparison, model)
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in pairs)
@@ -186,7 +185,7 @@ def _scaled(panel: Panel) -> dict[str, Any]:
 
 
 def _all_curves(comparison: Comparison, looks: dict[str, Look]) -> dict[str, Any]:
-    """What the interactive plots draw: every run of every side of every model, thinned to fit the file."""
+    """Return the data of the interactive plots: every run of every side of every model, thinned to fit the file."""
     drawn = {
         model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
     }

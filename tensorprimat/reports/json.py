@@ -1,4 +1,4 @@
-"""comparison.json: the comparison for scripts. Keys are stable: they are added to, never renamed.
+"""The document comparison.json: the comparison for scripts. Keys are stable: they are added to, never renamed.
 
 `verdict`, `headline`, `fairness` and `ratio` at the top are those of the only pair, `verdict` and `ratio` those of the
 mean over models where there are several; null where neither exists. `pairs` always has them all.

@@ -1,4 +1,4 @@
-"""comparison_loss.png and .svg: what every run learned, one panel per model, with what parity says of it."""
+"""The plot comparison_loss.png and .svg: the losses of every run, one panel per model, with the parity verdict."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _diverged(pairs: Sequence[Pair]) -> bool:
 
 
 def _sentences(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
-    """What parity says, and who logged no loss, in lines that fit."""
+    """Return the parity sentences, and the sides that logged no loss, in lines that fit."""
     said = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
     without = [side.label for side in sides if not _logged(side)]
     said += [f"No loss was logged: {', '.join(without)}"] if without else []

@@ -1,4 +1,4 @@
-"""comparison_report.md: the whole comparison as a document, for a repository, an issue or a mail."""
+"""The report comparison_report.md: the whole comparison as a document, for a repository, an issue or a mail."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """How one metric becomes a panel."""
+    """The way in which one metric becomes a panel."""
 
     name: str
     """In analysis.derived.DEFINITIONS."""
@@ -110,9 +110,9 @@ def _said(drawn: Drawn, metrics: Metrics) -> str:
 
 
 def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """enhanced_plot in each format; none where no metric is known.
+    """Return enhanced_plot in each format; empty if no metric is known.
 
-    Raises MissingPackageError where matplotlib is not installed.
+    Raises MissingPackageError if matplotlib is not installed.
     """
     enhanced = [side for sides in content.models.values() for side in sides]
     sides = [side.side for side in enhanced]

@@ -1,4 +1,4 @@
-"""What a comparison means in money: first the price at which both sides cost the same, then what prices make of it."""
+"""The money section of a comparison: first the break-even price, then costs at the prices given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison says, as tables and sentences that every report shows: results, verdicts, fairness, runs."""
+"""The sections that every report shows, as tables and sentences: results, verdicts, fairness, runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
 
 
 def published_of(comparison: Comparison, model: str) -> list[Beside]:
-    """What others published of one model."""
+    """Return the published results of one model."""
     return [row for row in comparison.published if row.published.model == model]
 
 
 def model_heading(sides: Sequence[Side]) -> str:
-    """What the sides of one model trained, with every title among them: a tiny one never hides behind a full one."""
+    """Return the heading with every model title among the sides, so that a tiny model never hides behind a full one."""
     return " and ".join(dict.fromkeys(words.model_title(side.result.model) for side in sides))
 
 
@@ -205,12 +205,12 @@ TOGETHER = "Intervals of several comparisons are widened so that all verdicts of
 
 
 def _of_a_family(pair: Pair) -> bool:
-    """Whether a ratio is read at a stricter confidence because others are read beside it."""
+    """Return True if a ratio has a stricter confidence because several ratios are read together."""
     return pair.ratio is not None and "Holm" in pair.ratio.estimate.rests_on
 
 
 def fairness(pair: Pair) -> Table:
-    """What differs between the two sides of a pair, the weightiest first."""
+    """Return the table of differences between the two sides of a pair, the most important first."""
     order = tuple(words.WEIGHT_TITLES)
     differences = sorted(pair.fairness.differences, key=lambda difference: order.index(difference.weight))
     return Table(
@@ -238,7 +238,7 @@ EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_p
 
 
 def efficiency(sides: Sequence[Side]) -> Table:
-    """How well each side uses its own device, power and money: what can be said even where no ratio can."""
+    """Return the table of each side's use of its own device, power and money, which needs no comparable work."""
     metrics = [side.metrics for side in sides]
     rows = []
     for name in EFFICIENCY:
@@ -285,7 +285,7 @@ def _metric_cell(metric: Metric, form: words.Form) -> Cell:
 
 
 def alone(pair: Pair) -> str | None:
-    """What can still be said of two sides that did other work: how well each used its own device."""
+    """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
     said = []
     for side in (pair.baseline, pair.candidate):
         rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
@@ -331,7 +331,7 @@ def runs(sides: Sequence[Side]) -> Table:
 
 
 def analysis(sides: Sequence[Side]) -> Table:
-    """What the estimates rest on, and how many runs would make them narrow."""
+    """Return the table of the data behind the estimates, and of the runs that would make them precise."""
     rows = []
     for side in sides:
         estimate = next(

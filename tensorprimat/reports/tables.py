@@ -18,7 +18,7 @@ Value = float | int | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one place of a table shows, sorts by, and rests on."""
+    """One place of a table: its text, the value to sort by, and its source."""
 
     text: str
     value: Value = None

@@ -212,7 +212,7 @@ def loss(value: float | None) -> str:
 
 
 def model_title(model: Model) -> str:
-    """What a person calls the model that ran: from its shape if known, else from its preset; a tiny one says so.
+    """Return the model's title: from its shape if known, else from its preset; the title of a tiny model says tiny.
 
     >>> model_title(Model(name="llama", preset="tiny")), model_title(Model(name="llama"))
     ('Llama-3.1 tiny', 'llama')
@@ -229,7 +229,7 @@ def model_title(model: Model) -> str:
 
 
 def device_title(side: Side) -> str:
-    """How many of which device, as the driver or the log names it."""
+    """Return the number and name of the devices, as the driver or the log names them."""
     gpu, gpus = side.result.gpu_info, side.result.training_config.num_gpus
     name = gpu.device_name or "unknown device"
     if side.result.platform == "cpu":
@@ -244,7 +244,7 @@ def precision(side: Side) -> str:
 
 
 def verdict_of(pair: Pair) -> str:
-    """What a pair shows, in two or three words."""
+    """Return the verdict of a pair in two or three words."""
     if pair.fairness.verdict == "not_comparable":
         return VERDICT_TITLES["not_comparable"]
     return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
@@ -306,12 +306,12 @@ def _single_runs(pair: Pair) -> bool:
 
 
 def sides_by(comparison: Comparison) -> str:
-    """How the sides came about, for a heading."""
+    """Return the criterion that separates the sides, for a heading."""
     return "sides as named" if comparison.by == "argument" else f"sides by {comparison.by}"
 
 
 def condition_of(pair: Pair) -> str:
-    """What has to match although not both sides state it, as the end of a claim."""
+    """Return the settings that must match although one side does not state them, as the end of a claim; "" for none."""
     conditions = pair.fairness.conditions
     if len(conditions) < 2:
         return f"if the {conditions[0]} {'match' if conditions[0].endswith('s') else 'matches'}" if conditions else ""
@@ -319,7 +319,7 @@ def condition_of(pair: Pair) -> str:
 
 
 def mean_in_words(comparison: Comparison) -> str | None:
-    """Who is faster on average over several models, in one sentence; None where no mean exists."""
+    """Return one sentence that says which side is faster on average over several models; None if no mean exists."""
     mean = comparison.mean_ratio
     pairs = [pair for pair in comparison.pairs if pair.fairness.level.comparable and pair.ratio is not None]
     if mean is None or mean.estimate.value is None or not pairs:
@@ -346,7 +346,7 @@ def mean_in_words(comparison: Comparison) -> str | None:
 
 
 def ratio_form(ratio: Ratio) -> Form:
-    """How to write a ratio and both ends of its interval: with the decimals that tell them apart."""
+    """Return the function that formats a ratio and the ends of its interval, with decimals that tell them apart."""
     value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
     if value is None or low is None or high is None or high <= low or value >= 10:
         return times
@@ -370,7 +370,7 @@ def ratio_in_words(ratio: Ratio) -> str:
 
 
 def advice(pair: Pair) -> str | None:
-    """What would lead to a verdict where there is none."""
+    """Return the advice for a pair without a verdict; None if no advice applies."""
     if pair.ratio is not None and pair.ratio.verdict == "unsettled":
         return "To decide: longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
     if pair.ratio is None or pair.ratio.verdict != "too_few_runs":
