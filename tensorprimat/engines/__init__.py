@@ -26,11 +26,11 @@ class Engine:
 
     @property
     def reads_logs(self) -> bool:
-        """Whether it turns logs of earlier training into results instead of training."""
+        """Return True if the engine turns logs of earlier training into results instead of training."""
         return self.module is None
 
     def missing_packages(self) -> tuple[str, ...]:
-        """Which of its packages this Python lacks; nothing is imported."""
+        """Return those of the engine's packages that this Python lacks, without importing any."""
         return tuple(name for name in self.packages if not importable(name))
 
 
@@ -71,7 +71,7 @@ PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.eng
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What happens with each model, and why."""
+    """The engine for each model, and the reason for the choice."""
 
     engines: Mapping[str, Engine | None]
     """By model; None: there is no log of this model, and training it was not asked for."""
@@ -101,7 +101,7 @@ def _because_on_nvidia(chosen: Engine) -> str:
 
 
 def looks_for_logs(requested: str, platform: str) -> bool:
-    """Whether the choice depends on logs at all: on CUDA only where they were asked for.
+    """Return True if the choice depends on logs; on CUDA only if the user requested logs.
 
     >>> looks_for_logs("auto", "nvd"), looks_for_logs("auto", "amd"), looks_for_logs("torch", "amd")
     (False, True, False)
@@ -147,7 +147,7 @@ def _plan(engine: Engine, models: Sequence[str], available: Sequence[str], becau
 
 
 def importable(name: str) -> bool:
-    """Whether `import name` would find something. Parents of a dotted name are imported to find out."""
+    """Return True if `import name` would find a module. Parents of a dotted name are imported to find out."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a parent is missing, or is a broken stub in sys.modules

@@ -119,7 +119,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def recipe_name(model: str, offered: Sequence[str]) -> str:
-    """Which of the recipes that megatron.bridge.recipes offers is the model's. Raises UsageError where none is.
+    """Return the model's recipe among those that megatron.bridge.recipes offers. Raises UsageError if there is none.
 
     >>> recipe_name("llama", ["llama3_8b_pretrain_config", "llama31_8b_pretrain_config", "llama31_8b_sft_config"])
     'llama31_8b_pretrain_config'

@@ -58,14 +58,15 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         sync: bool = False,
         power: bool = True,
     ) -> None:
-        """output_dir: where benchmark_{cuda,rocm,cpu}_{model}.json and history/ are written.
-        platform: auto, nvd, amd or cpu; a word that the training itself contradicts becomes a warning.
-        model_name: what the result calls the model; else taken from the model, else the file is named by its time.
-        preset, engine, methodology: noted in the result. warmup_steps: declared warm-up; None finds it from the data.
-        training_config: fields of TrainingConfig that the trainer cannot know; they win over what it says.
-        result_file: write this one file instead of output_dir's. print_every: steps between printed lines, 0 for none.
-        sync: wait for the GPU at every step end instead of using events. power: read it where the driver's package is
-        installed.
+        """Create the callback; every argument is optional.
+
+        output_dir: folder for benchmark_{cuda,rocm,cpu}_{model}.json and history/. platform: auto, nvd, amd or cpu; a
+        value that contradicts the training becomes a warning. model_name: name of the model in the result; by default
+        taken from the model, else the file is named by its time. preset, engine, methodology: noted in the result.
+        warmup_steps: declared warm-up; None detects it from the data. training_config: fields of TrainingConfig that
+        the trainer cannot know; they override those of the trainer. result_file: write this one file instead of files
+        in output_dir. print_every: steps between printed lines, 0 for none. sync: wait for the GPU at every step end
+        instead of using events. power: read power if the driver's package is installed.
 
         Raises UsageError for an unknown platform or a negative number.
         """

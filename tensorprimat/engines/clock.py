@@ -23,7 +23,7 @@ class Clock(Protocol):
         """The moment at which the device finishes what was queued so far (or now, on a host clock)."""
 
     def reached(self, mark: Mark) -> bool:
-        """Whether a mark can be read without waiting."""
+        """Return True if a mark can be read without waiting."""
 
     def seconds(self, start: Mark, end: Mark) -> float:
         """Seconds from one reached mark to another."""

@@ -29,7 +29,7 @@ WITHOUT = "or start the ranks yourself: torchrun or srun … -m tensorprimat run
 
 
 class Cluster(Record):
-    """Where ranks shall run: --executor and the flags beside it. None: not said."""
+    """The place where ranks run: --executor and its flags. None: the flag was not used."""
 
     executor: str = ""
     """One of EXECUTORS; nothing where this machine's own processes train."""
@@ -143,7 +143,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
 
 
 def flag(field: str) -> str:
-    """How a field of Cluster is spelled on the command line.
+    """Return the command-line flag of a field of Cluster.
 
     >>> flag("container_image")
     '--container-image'
@@ -204,7 +204,7 @@ def wrapping(cluster: Cluster, folder: Path) -> list[str]:
 
 
 def script(spec: RunSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
-    """What would be submitted, in the executor's own form. Raises RunError where NeMo-Run cannot say it."""
+    """Return the script to submit, in the executor's own form. Raises RunError if NeMo-Run cannot write it."""
     with processes.scratch_folder() as scratch:
         stand_in = scratch.resolve()
         spec_file = stand_in / "spec.json"

@@ -1,4 +1,4 @@
-"""What a training process prints while it runs: a start block, a line per logged step, an end block."""
+"""Console output of a training process: a start block, a line per logged step, an end block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tensorprimat.core.units import GB
 
 
 def start_block(result: Result, *, label: str) -> str:
-    """What is about to run, on what, with which configuration. label: CUDA, ROCm or CPU."""
+    """Return the block printed at the start: model, device and configuration.
+
+    label: CUDA, ROCm or CPU.
+    """
     config, model, gpu = result.training_config, result.model, result.gpu_info
     parameters = f"{model.parameters:,} parameters" if model.parameters else None
     preset = f"preset {model.preset}" if model.preset else None

@@ -31,9 +31,9 @@ def refusals(image: str | None) -> Iterator[None]:
 
 
 def is_gone(job: Any) -> bool:
-    """Whether the container of NeMo-Run's job is no more and has not written how it ended.
+    """Return True if the container of NeMo-Run's job no longer exists and has not written its exit status.
 
-    NeMo-Run 0.11 then waits for ever: its containers are removed as they end, and their state is read from that file.
+    NeMo-Run 0.11 then waits for ever: its containers are removed as they end, and it reads their state from that file.
     """
     import docker
 

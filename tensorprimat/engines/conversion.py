@@ -29,7 +29,7 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What one of our models is called elsewhere."""
+    """The names of one of our models in NeMo and Hugging Face."""
 
     nemo_model: str
     nemo_config: str
@@ -47,7 +47,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a conversion will need, in bytes."""
+    """The disk space and memory that a conversion needs, in bytes."""
 
     download_bytes: int
     """Into the Hugging Face cache; 0 for a folder."""
@@ -56,10 +56,10 @@ class Needs:
 
 
 def needs(model: str, source: str) -> Needs:
-    """What converting the source will need at least: by the size of a folder's weights, else by the published model.
+    """Return the least space and memory for converting a source, from a folder's weights or the published model's size.
 
-    Raises UsageError for an unknown model or a source that is neither, InputError for a folder that holds no
-    checkpoint of this model.
+    Raises UsageError for an unknown model or a source that is neither folder nor hub name, InputError for a folder that
+    holds no checkpoint of this model.
     """
     if model not in KINDS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""Why a training ended early, in words, and what helps when memory was the reason."""
+"""Reasons why a training ended early, in words, and remedies for lack of memory."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote p
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the host refused memory."""
+    """Return True if a device or the host refused memory."""
     named = any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type(error).__mro__)
     said = str(error).lower()
     return named or (isinstance(error, RuntimeError) and any(sign.lower() in said for sign in _REFUSALS))
 
 
 def reason(error: BaseException) -> str:
-    """What `Run.ended_by` says: one line.
+    """Return the reason for an early end as one line, for `Run.ended_by`.
 
     >>> reason(KeyboardInterrupt())
     'interrupted'
@@ -58,7 +58,7 @@ def reason(error: BaseException) -> str:
 
 
 def memory_remedies(spec: RunSpec) -> str:
-    """What makes a run need less memory; never the global batch, which alone changes nothing."""
+    """Return the flags that make a run need less memory; never the global batch, which alone changes nothing."""
     remedies = []
     if spec.micro_batch_size > 1:
         remedies.append(f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}")

@@ -27,7 +27,7 @@ PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psu
 
 
 def place_of(cluster: Cluster, folder: Path) -> str:
-    """Where ranks find a folder of this machine."""
+    """Return the path under which ranks see a folder of this machine."""
     return PLACES.get(cluster.executor, str(folder))
 
 

@@ -1,7 +1,7 @@
-"""What a Lightning or NeMo training says about itself: configuration, batch, model. Unknown facts are left out.
+"""Readers of a Lightning or NeMo training's configuration, batch and model. Unknown facts are left out.
 
 Everything is read from the live objects by their public attributes; nothing of Lightning, NeMo or transformers is
-imported, so an object that lacks an attribute simply says less.
+imported, so an object that lacks an attribute simply yields fewer facts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NVIDIA_RECIPE = (
 
 
 def is_nemo(trainer: Any) -> bool:
-    """Whether NeMo's Megatron strategy runs this training."""
+    """Return True if NeMo's Megatron strategy runs this training."""
     return type(trainer.strategy).__module__.startswith("nemo.")
 
 
@@ -60,7 +60,7 @@ def framework(trainer: Any) -> dict[str, str]:
 
 
 def is_sharded(trainer: Any) -> bool:
-    """Whether one rank's parameters are only parts, so that they cannot be counted. (A DTensor knows its whole.)"""
+    """Return True if one rank holds only parts of the parameters and cannot count them (a DTensor can)."""
     strategy = trainer.strategy
     if type(strategy).__name__ in ("FSDPStrategy", "DeepSpeedStrategy"):
         return True
@@ -251,7 +251,10 @@ def _configs(module: Any) -> Iterator[Any]:
 
 
 def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
-    """tokenizer: knows the vocabulary where the configuration does not (NeMo)."""
+    """Return the model's shape; None if the configuration lacks a number or is not a decoder-only transformer.
+
+    tokenizer: gives the vocabulary size if the configuration does not (NeMo).
+    """
     numbers = {field: _whole(config, *spellings) for field, spellings in SHAPE_SPELLINGS.items()}
     numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
     if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:

@@ -145,7 +145,7 @@ def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
 
 
 def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> RunError:
-    """Why it failed, in one line, after its last lines."""
+    """Print the launcher's last lines and return the error that names the cause in one line."""
     print(f"{name} failed; the last lines of {log}:", file=sys.stderr)
     for line in tail[-SHOWN_LINES:]:
         print(f"  {line}", file=sys.stderr)

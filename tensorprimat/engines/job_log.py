@@ -1,4 +1,4 @@
-"""What a job on other machines says: which lines are for people, which rank was lost, what is new in its files."""
+"""Reader of a remote job's output: the lines to show, the rank that was lost, and new text in its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output 
 
 @dataclass
 class Console:
-    """Where a job's lines go as they come; keeps what may explain its end."""
+    """The destination of a job's lines; it keeps those that may explain the job's end."""
 
     out: TextIO
     err: TextIO
@@ -46,7 +46,7 @@ class Console:
         print(line, file=self.out, flush=True)
 
     def cause(self) -> str | None:
-        """Why the ranks ended, as far as they said: a lost rank, an engine's own words, else what they cannot start."""
+        """Return why the ranks ended: a lost rank, an engine's own error or a missing program; None if unknown."""
         text = "\n".join(self.said)
         for failed in ROOT_CAUSE.finditer(text):
             died_of = -int(failed["code"])
@@ -73,7 +73,7 @@ class Printed(io.TextIOBase):
 
 
 class Tail:
-    """What is new in the log files of a folder."""
+    """A reader of new lines in the log files of a folder."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self._folder, self._pattern = folder, pattern

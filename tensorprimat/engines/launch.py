@@ -45,7 +45,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memo
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How one process ended, and what it measured."""
+    """The outcome of one process, with its measurements."""
 
     result: Result | None
     """Complete if there is no error; else what was measured until then, or None."""
@@ -109,7 +109,7 @@ def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.P
 
 
 def environment() -> dict[str, str]:
-    """What a process of ours needs to find this very package, and to say things as they happen."""
+    """Return the environment for a process of ours: it finds this very package and prints without buffering."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"}
@@ -152,7 +152,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def _read(path: Path) -> Result | None:
-    """What the process wrote, if it is whole and holds any step."""
+    """Return the result that the process wrote; None if it is incomplete or holds no step."""
     try:
         result = store.load(path)
     except InputError:  # not written, or not to the end: the run's own error says why

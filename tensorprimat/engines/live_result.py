@@ -34,7 +34,7 @@ from tensorprimat.machine import environment, platform
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the user of the callback said about the training."""
+    """The user's own statements about the training, given to the callback."""
 
     platform: str = "auto"
     model_name: str | None = None

@@ -28,7 +28,7 @@ RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 
 
 
 def unavailable() -> str | None:
-    """Why NeMo cannot be used here, in one sentence; None where it can."""
+    """Return one sentence that says why NeMo cannot be used here; None if it can."""
     if importlib.util.find_spec("nemo") is None:
         return "NeMo is not installed"
     if not importable("nemo.collections.llm"):
@@ -72,7 +72,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def started_by_launcher() -> bool:
-    """Whether torchrun or srun has started this process as one of several ranks."""
+    """Return True if torchrun or srun started this process as one of several ranks."""
     return any(os.environ.get(name, "1") not in ("", "1") for name in RANK_COUNTS)
 
 
@@ -90,7 +90,7 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
 
 
 def _ran_out_of_memory(result_file: Path) -> bool:
-    """Whether the callback wrote so before the training ended."""
+    """Return True if the callback's result names lack of memory as the end of the training."""
     try:
         runs = store.load(result_file).runs
     except InputError:  # not written, or without a step

@@ -30,7 +30,7 @@ LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, i
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the user said by flag; None means not said."""
+    """The settings that the user chose by flag; None means that the flag was not used."""
 
     steps: int
     warmup_steps: int

@@ -54,7 +54,7 @@ ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "m
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where one training's log and configuration go."""
+    """The paths of one training's log and configuration."""
 
     log: Path
     config: Path
@@ -91,7 +91,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
 
 
 def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
-    """What `train` would start; asks Primus for its own dry run where it has one. Raises RunError where that fails."""
+    """Show the command that `train` would start, by Primus' own dry run if it has one. Raises RunError on failure."""
     root = Path(spec.options[ROOT])
     with processes.scratch_folder() as scratch:
         config = scratch / Path(spec.options[CONFIG]).name

@@ -153,5 +153,5 @@ def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[l
 
 
 def can_dry_run(root: Path) -> bool:
-    """Whether its launcher knows --dry-run (since v0.5)."""
+    """Return True if the checkout's launcher knows --dry-run (since v0.5)."""
     return (root / "runner" / "primus-cli-direct.sh").is_file()

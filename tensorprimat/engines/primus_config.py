@@ -1,4 +1,4 @@
-"""What a Primus experiment file really sets: presets merged, `extends` followed, `${VAR:default}` filled in.
+"""Reader of a Primus experiment file: presets merged, `extends` followed, `${VAR:default}` filled in.
 
 Primus merges the trainer's preset (`config:`), the model's preset (`model:`) and the experiment's own `overrides:`,
 later ones winning, after replacing placeholders from the environment (primus/core/config/yaml_loader.py; until v0.5
@@ -32,7 +32,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Effective:
-    """What Megatron is told, whichever of the files said it."""
+    """The settings that Megatron receives, from whichever file they come."""
 
     path: Path
     settings: Settings
@@ -50,7 +50,7 @@ class Effective:
 
     @property
     def precision(self) -> str | None:
-        """fp4, fp8, bf16, fp16 or fp32; None where no file says any of it."""
+        """Return fp4, fp8, bf16, fp16 or fp32; None if no file states a precision."""
         for name in ("fp4", "fp8", "bf16", "fp16"):
             if self.settings.get(name):
                 return name

@@ -106,7 +106,7 @@ def _precision(name: str | None, config: Path) -> Any:
 
 
 def changes(spec: RunSpec) -> dict[str, Any]:
-    """What the configuration has to say differently for this run, by Megatron's names."""
+    """Return the settings that the configuration must change for this run, by Megatron's names."""
     root, config = Path(spec.options[ROOT]), Path(spec.options[CONFIG])
     sets = effective(config, root=root)
     wanted = {"train_iters": spec.max_steps, "seed": spec.seed} | {
@@ -156,7 +156,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def advice(spec: RunSpec) -> list[str]:
-    """What to know before a run that will work."""
+    """Return advice for a run that will work: few iterations, a gated tokenizer."""
     said = []
     if spec.max_steps < SHORT_RUN:
         said.append(

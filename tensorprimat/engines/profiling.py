@@ -57,5 +57,5 @@ def wrapping(name: str, stem: Path) -> list[str]:
 
 
 def options(name: str, stem: Path) -> Mapping[str, str]:
-    """What the engine itself has to know."""
+    """Return the options that the engine itself needs for profiling."""
     return {STEM: str(stem)} if name == "torch" else {}

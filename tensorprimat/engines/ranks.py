@@ -1,4 +1,4 @@
-"""What the ranks of one training tell each other about it: the largest memory, at the end, without ever hanging."""
+"""Exchange between the ranks at the end of a training: the largest memory, without ever hanging."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CLOCK_TOLERANCE_SECONDS = 0.005  # one host-side hiccup around the two synchroni
 
 @dataclass(slots=True)
 class _StepEnd:
-    """What is known when a step ends; the rest waits for the device."""
+    """The facts known when a step ends; the device reports the rest later."""
 
     index: int
     covers: int
@@ -68,7 +68,10 @@ class _Rows:
         return len(self.indices)
 
     def append(self, end: _StepEnd, figures: Sequence[float | None]) -> None:
-        """figures: in the order of FIGURES, None where unseen."""
+        """Add a row for a step that ended.
+
+        figures: in the order of FIGURES, None where unmeasured.
+        """
         row = len(self.indices)
         self.indices.append(end.index)
         self._covers.append(end.covers)
@@ -117,7 +120,10 @@ class Recorder:
     """Steps of one run on one rank."""
 
     def __init__(self, clock: Clock, *, power_at: Callable[[float, float], float | None] | None = None) -> None:
-        """power_at: mean watts per GPU between two moments in seconds since the epoch, where telemetry runs."""
+        """Create a recorder that reads time from a clock.
+
+        power_at: returns mean watts per GPU between two moments in seconds since the epoch; None without telemetry.
+        """
         self.clock = clock
         self.warnings: list[str] = []
         self.timed_steps, self.timed_seconds = 0, 0.0
@@ -205,7 +211,7 @@ class Recorder:
         return self._rows.indices[row]
 
     def step(self, row: int) -> Step:
-        """What the console shows of a row."""
+        """Return the step that the console shows for a row."""
         return self._rows.step(row)
 
     def abandon(self, patience_seconds: float = ABANDON_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Whether a rank that srun has started can find rank 0, asked before torch waits half an hour for it without a word."""
+"""Check that a rank started by srun can find rank 0, before torch waits silently for half an hour."""
 
 from __future__ import annotations
 

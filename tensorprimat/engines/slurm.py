@@ -40,17 +40,17 @@ class State:
 
     @property
     def ended(self) -> bool:
-        """Whether it will do nothing more."""
+        """Return True if the job has ended."""
         return self.word not in ALIVE
 
     @property
     def ending(self) -> str:
-        """What became of it, as the end of a sentence that begins with the job."""
+        """Return the job's outcome, as the end of a sentence that begins with the job."""
         return ENDINGS.get(self.word, f"ended as {self.word}")
 
 
 def state(job: str) -> State | None:
-    """How a job stands; None where neither the controller nor, if there is one, the accounting knows it any more."""
+    """Return a job's state; None if neither the controller nor the accounting (if any) knows the job any more."""
     asked = _ask("scontrol", "show", "job", "--oneliner", job)
     if asked is None:
         return State(word=UNANSWERED)
@@ -73,7 +73,7 @@ def _accounted(job: str) -> State | None:
 
 
 def counts_gpus(partition: str | None) -> bool:
-    """Whether Slurm hands out GPUs there: asking for some where it knows of none is an error. Yes where unknown."""
+    """Return True if Slurm allocates GPUs in the partition, or if that is unknown; else requesting GPUs is an error."""
     asked = _ask("sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else []))
     return asked is None or asked.returncode != 0 or "gpu" in asked.stdout
 

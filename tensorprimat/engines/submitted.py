@@ -72,7 +72,7 @@ class Submission:
 
     @property
     def shipped(self) -> Path:
-        """What the ranks get, and where they write their result."""
+        """Return the folder that the ranks receive, and in which they write their result."""
         return self.folder / "job"
 
     @property
@@ -189,7 +189,7 @@ def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console)
 
 
 def _standing(state: slurm.State) -> str | None:
-    """What a waiting user wants to know."""
+    """Return a phrase on the job's state for a waiting user; None for a state without news."""
     if state.word == "RUNNING":
         return f"runs on {state.nodes}"
     if state.word == "PENDING":
@@ -240,7 +240,7 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
 
 
 def _written_cause(folder: Path) -> str | None:
-    """Why the ranks ended, by their log files: of a job that ends at once NeMo-Run shows nothing."""
+    """Return why the ranks ended, from their log files: NeMo-Run shows nothing of a job that ends at once."""
     unseen = Console(out=io.StringIO(), err=io.StringIO())
     Tail(folder, "*.out").show(unseen, last=True)
     return unseen.cause()
@@ -287,7 +287,7 @@ def _await(path: Path, seconds: float) -> None:
 
 
 def script(submission: Submission) -> str:
-    """What would be submitted, in the executor's own form."""
+    """Return the script that would be submitted, in the executor's own form."""
     with submission.experiment() as experiment:
         experiment.dryrun(log=False, delete_exp_dir=False)
         job = experiment.jobs[0]

@@ -30,7 +30,10 @@ class TokenStream:
     """Sequences of tokens by their number."""
 
     def __init__(self, *, vocabulary_size: int, seed: int) -> None:
-        """vocabulary_size: at least 2. Raises ValueError otherwise."""
+        """Create the stream.
+
+        vocabulary_size: at least 2. Raises ValueError otherwise.
+        """
         if vocabulary_size < 2:
             raise ValueError(f"a vocabulary of {vocabulary_size} tokens has nothing to predict")
         self.vocabulary_size, self._seed = vocabulary_size, seed
@@ -79,7 +82,7 @@ class StepBatches(IterableDataset[torch.Tensor]):
         self._rank, self._replicas = rank, replicas
 
     def numbers(self, step: int) -> NDArray[np.int64]:
-        """Which sequences of the stream this rank trains on in a step, shape (micro-batches, micro batch size)."""
+        """Return the indices of this rank's sequences in a step, shape (micro-batches, micro batch size)."""
         of_step = np.arange(self._accumulation * self._replicas * self._micro) + step * (
             self._accumulation * self._replicas * self._micro
         )

@@ -175,7 +175,7 @@ def _strategy(spec: RunSpec) -> Any:
 
 
 def _environment(spec: RunSpec) -> list[Any]:
-    """Who starts the ranks, where Lightning's own detection would wait for ranks that nobody starts.
+    """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that nobody starts.
 
     It takes a batch script's own shell, and a step of one task that shall train on several devices, for srun's work.
     """
@@ -190,13 +190,13 @@ def _environment(spec: RunSpec) -> list[Any]:
 
 
 def _is_srun_task(spec: RunSpec) -> bool:
-    """Whether srun has started all ranks of this training."""
+    """Return True if srun started all ranks of this training."""
     ranks = str(spec.num_gpus * spec.num_nodes)
     return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_NTASKS") == ranks
 
 
 def _declared(spec: RunSpec) -> dict[str, Any]:
-    """What only the spec knows about the training."""
+    """Return the facts about the training that only the spec knows."""
     return {
         "max_steps": spec.max_steps,
         "global_batch_size": spec.global_batch_size,

@@ -34,7 +34,10 @@ _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 
 
 def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
-    """transformers' configuration object of a preset. attention: sdpa, eager or flash."""
+    """Return the transformers configuration of a preset.
+
+    attention: sdpa, eager or flash.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
     package, prefix = _HOMES[preset.model]
     module = importlib.import_module(f"transformers.models.{package}.configuration_{package}")
@@ -91,7 +94,7 @@ def _configured_model(model: ConfiguredModel, attention: str, sequence_length: i
 def causal_model(
     preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
 ) -> Any:
-    """transformers' own causal language model of a preset, with random weights."""
+    """Return the transformers causal language model of a preset, with random weights."""
     if isinstance(preset, ConfiguredModel):
         return _configured_model(preset, attention, sequence_length)
     config = configuration(preset, attention=attention, sequence_length=sequence_length)
@@ -124,7 +127,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         return self.causal.model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens: (sequences, length + 1); returns the mean loss of predicting each token but the first."""
+        """Return the mean loss of predicting each token but the first; tokens: (sequences, length + 1)."""
         if not self.has_plain_head:
             logits = self.causal(tokens[:, :-1], attention_mask=self._mask(tokens[:, :-1]), use_cache=False).logits
             return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
@@ -145,7 +148,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         }
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens: (sequences, length); returns the last hidden states, (sequences × length, hidden size)."""
+        """Return the last hidden states, (sequences × length, hidden size); tokens: (sequences, length)."""
         states: torch.Tensor = self.decoder(
             input_ids=tokens, attention_mask=self._mask(tokens), use_cache=False
         ).last_hidden_state

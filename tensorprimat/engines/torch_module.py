@@ -131,7 +131,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return self._spec.precision != "fp16"  # a fused step unscales by itself, after clipping
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
-        """batch: tokens, shape (micro-batches, sequences, length + 1). Returns the mean loss over this rank's part."""
+        """Train on tokens of shape (micro-batches, sequences, length + 1); return the mean loss of this rank's part."""
         assert self.network is not None
         optimizer = self.optimizers()
         micro_batches = batch.unbind(0)

@@ -59,7 +59,10 @@ class TorchProfile(Callback):
     """Profiles STEPS optimizer steps from first_step on, on rank 0, and writes them as soon as they are over."""
 
     def __init__(self, stem: Path, *, first_step: int) -> None:
-        """stem: path without ending; first_step: optimizer steps before the profiled ones."""
+        """Prepare a profile.
+
+        stem: output path without suffix. first_step: optimizer steps before the profiled ones.
+        """
         self._recording = _Recording(stem, first_step)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
@@ -77,7 +80,10 @@ class StepProfiler(Profiler):
     """The same as a Lightning profiler; plain arguments, so that a NeMo recipe that holds it can be serialised."""
 
     def __init__(self, stem: str, first_step: int) -> None:
-        """stem: path without ending; first_step: training batches before the profiled ones."""
+        """Prepare a profile of training batches.
+
+        stem: output path without suffix. first_step: training batches before the profiled ones.
+        """
         super().__init__()
         self._recording = _Recording(Path(stem), first_step)
         self._batches = 0
