@@ -42,7 +42,7 @@ def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -
 
 
 def planned_result(spec: RunSpec, machine: Machine) -> Result:
-    """What is known of a result before it is measured."""
+    """Return a result with the facts that are known before the measurement."""
     return Result(
         platform=machine.platform,
         methodology=spec.methodology,

@@ -104,7 +104,7 @@ def _as_rank(place: launched.Rank, request: Request) -> int:
 
 
 def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
-    """Which log was taken and why, or where it was looked for and what helps."""
+    """Print which log was chosen and why; if none was found, print where it was searched and what helps."""
     if search.path is not None:
         screen.say(f"Log of {model}: {search.path} ({search.because})")
         for other in search.others:

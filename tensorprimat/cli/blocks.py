@@ -17,7 +17,7 @@ SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/
 
 
 def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
-    """What is about to run, where, with which configuration."""
+    """Return the rows of the start block: model, device and configuration."""
     preset = model_of(spec)
     processes = f"{spec.data_parallel_size} {'process' if machine.platform == 'cpu' else 'GPU'}"
     if spec.data_parallel_size > 1:
@@ -54,7 +54,7 @@ def _steps(spec: RunSpec) -> str:
 
 
 def parallel(spec: RunSpec) -> str:
-    """How the GPUs share the model, in the field's abbreviations."""
+    """Return how the GPUs share the model, such as "TP 4, DP 2"; "" for one GPU."""
     sizes = (
         ("TP", spec.tensor_model_parallel_size),
         ("PP", spec.pipeline_model_parallel_size),

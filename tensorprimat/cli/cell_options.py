@@ -83,7 +83,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 def resolved_device(device: str) -> str:
-    """auto made concrete."""
+    """Return "cpu" or "cuda" for "auto", by the machine; any other device unchanged."""
     if device != "auto":
         return device
     from tensorprimat.machine.platform import detect
@@ -129,7 +129,7 @@ def say(text: str) -> None:
 
 
 def say_warnings(cells: Sequence[Cell]) -> None:
-    """What the data advise."""
+    """Print the advice on the measured cells."""
     from tensorprimat.reports.cells import warnings
 
     for sentence in warnings(cells):

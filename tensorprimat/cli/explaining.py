@@ -87,9 +87,9 @@ def one_liner(result: Result) -> str:
 
 
 def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
-    """How a figure came about: formula, numbers put in, lines they come from; or where a setting stands in the logs.
+    """Return how a figure was computed: formula, numbers and log lines; for a setting, the log line that states it.
 
-    Raises UsageError for no such figure or setting.
+    Raises UsageError for an unknown figure or setting.
     """
     for name, record in _FACTS.items():
         if field in record.model_fields:

@@ -168,7 +168,7 @@ def _follow(paths: Sequence[str], stated: Sequence[Statement], format: str | Non
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What changes when a log grows, is cut short, or gives way to a new one; () where there is none for now."""
+    """Return values that change when a log grows, is truncated or replaced; () if there is no log at the moment."""
     try:
         status = path.stat()
     except OSError:
@@ -177,7 +177,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
-    """What a growing log says by now; a launcher creates it empty, and rotating takes it away for a moment."""
+    """Return the present figures of a growing log. Launchers create it empty, and rotation removes it for a moment."""
     try:
         if path.stat().st_size == 0:
             return "no measured step yet: the log is empty"

@@ -1,4 +1,4 @@
-"""What a benchmark is asked for, checked, and what that means for each model: an engine, a spec, a log."""
+"""Checks of a benchmark's options, and the job for each model: an engine, a spec, a log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What happens with one model."""
+    """The work for one model."""
 
     model: str
     engine: Engine | None
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def module(self) -> str:
-        """What a fresh process runs. Raises UsageError for an engine that does not train."""
+        """Return the module that a fresh process runs. Raises UsageError for an engine that does not train."""
         if self.engine is None or self.engine.module is None:
             raise UsageError(f"--engine {self.engine.name if self.engine else 'none'}: it does not train")
         return self.engine.module

@@ -26,7 +26,7 @@ INTERACTIVE = ("bash", "interactive")  # job names under which Lightning does no
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Where this process stands among those that torchrun or srun has started."""
+    """The position of this process among the ranks that torchrun or srun started."""
 
     launcher: str
     rank: int
@@ -59,7 +59,7 @@ def rank_of(environment: Mapping[str, str] | None = None) -> Rank | None:
 
 
 def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
-    """What all ranks train together. Raises UsageError for what only a benchmark that starts its own processes can."""
+    """Return the spec that all ranks train. Raises UsageError for options that need the benchmark's own processes."""
     for flag, wrong in (
         (f"--model {request.model}", request.model == "all"),
         (f"--runs {request.runs}", request.runs > 1),

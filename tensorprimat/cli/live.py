@@ -1,4 +1,4 @@
-"""What a benchmark says while it runs: blocks, the engine's own lines, a progress bar on a terminal, a countdown."""
+"""Output of a running benchmark: blocks, the engine's own lines, a progress bar on a terminal, a countdown."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
 
 
 class Screen:
-    """stdout, or stderr where stdout carries JSON. Plain text everywhere but on a terminal."""
+    """The console of a benchmark: stdout, or stderr if stdout carries JSON. It prints plain text off a terminal."""
 
     def __init__(self, *, stderr: bool, silent: bool = False) -> None:
-        """silent: says nothing but complaints (another rank talks)."""
+        """Open the console.
+
+        silent: print only errors, because another rank prints the rest.
+        """
         self._console = harmless.console(stderr=stderr, quiet=silent, highlight=False, markup=False, emoji=False)
         self._errors = harmless.console(stderr=True, highlight=False, markup=False, emoji=False)
         if not self._console.is_terminal:
@@ -31,7 +34,7 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person is looking."""
+        """Return True if the output goes to a terminal."""
         return self._console.is_terminal
 
     def say(self, text: str = "", *, style: str | None = None) -> None:

@@ -170,7 +170,7 @@ def command(
 
 
 def _show(spec: RunSpec, machine: Machine) -> int:
-    """What would be trained, a line per fact."""
+    """Print the planned training, a line per fact."""
     from tensorprimat.cli import blocks
 
     for name, value in blocks.start_rows(spec, machine, runs=1, cooldown_seconds=0.0):

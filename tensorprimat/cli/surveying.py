@@ -1,4 +1,4 @@
-"""What `analyze` does: read what a survey finds, show it, save it."""
+"""The command `analyze`: read the files that a survey finds, show them, save them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _words(finding: Finding) -> set[str]:
 
 
 def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[list[Finding], int]:
-    """What the items hold, and how many hold nothing; with a progress bar where a person is waiting."""
+    """Return the findings, and the number of items without training data; show a progress bar on a terminal."""
     found, foreign = [], 0
     for finding in _with_progress(_looked_at(items, stated), len(items)):
         if finding.is_foreign:
@@ -242,7 +242,7 @@ def _json(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> str:
 
 
 def _file_of(found: Sequence[Finding], foreign: int, ending: str) -> str:
-    """What was found, as the ending of a file says."""
+    """Return the findings as text in the format that a file name's suffix selects."""
     if ending == ".json":
         return _json(found, foreign, ()) + "\n"
     if ending == ".csv":

@@ -27,7 +27,7 @@ GPU_COOLDOWN_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one model: a result, an error, or both where a later run failed."""
+    """The outcome of one model: a result, an error, or both if a later run failed."""
 
     model: str
     result: Result | None = None
@@ -112,7 +112,7 @@ def cool_down_after_run(request: Request, machine: Machine, screen: Screen) -> N
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
-    """Where the steps of a run that failed are kept, or why they are not: the run's own error is said all the same."""
+    """Return where the steps of a failed run are, or why they are not stored; the run's error is reported anyway."""
     if ending.result is None:
         return None
     try:
@@ -147,14 +147,17 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the files of one model go."""
+    """The output location of one model."""
 
     folder: Path
     stamp: str
     default_engine: str | None
 
     def save(self, result: Result, *, run: int | None = None) -> Path:
-        """run: of an incomplete result, which history keeps beside the whole ones."""
+        """Write a result and return its path.
+
+        run: number of an incomplete result's run, which keeps history files apart.
+        """
         stamp = self.stamp if run is None else f"{self.stamp}_run{run}"
         return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
 
@@ -164,7 +167,7 @@ class Place:
         return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
 
     def elsewhere(self, result: Result, run: int) -> Path:
-        """Where the files of a run on other machines go."""
+        """Return the folder for the files of a run on other machines."""
         return self.folder / "cluster" / self.kept(result, f"run{run}").name
 
     def check_append(self, earlier: Result, later: Result) -> None:
