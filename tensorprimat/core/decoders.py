@@ -149,7 +149,7 @@ def _half_diagonal_pairs(length: int, window: int | None, chunk: int | None) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """What an architecture has that its configuration does not say."""
+    """The properties of an architecture that its configuration does not state."""
 
     gated: bool = True
     norms: int = 2
