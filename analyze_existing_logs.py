@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What folders of old training data hold: the door to `tprimat analyze` (--help is the manual)."""
+"""Survey folders of old training data: the entry point of `tprimat analyze` (--help is the manual)."""
 
 import sys
 

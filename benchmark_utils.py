@@ -1,4 +1,4 @@
-"""What training scripts import from TensorPrimat.
+"""Public imports for training scripts.
 
     from benchmark_utils import BenchmarkCallback, detect_platform, load_results
 

@@ -63,7 +63,7 @@ def calculate_flops_per_token(
 
 
 def get_gpu_specs(device_name: str) -> Gpu | None:
-    """What the catalogue holds of a device, by its name as the driver prints it; None for an unknown one."""
+    """Return the catalogue's record of a device, by the name that the driver prints; None for an unknown one."""
     from tensorprimat.core.catalogue import find_gpu
 
     return find_gpu(device_name)

@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """How the steps of one side's runs come about. Fractions of the level, which is 1."""
+    """The model by which the steps of one side's runs are simulated. Fractions of the level, which is 1."""
 
     name: str
     steps: int = 50
@@ -132,7 +132,7 @@ def log_of(world: World, side: Measured) -> stats.LogEstimate:
 
 
 def log_ratio(world: World, slower: Sequence[float], faster: Sequence[float]) -> stats.LogEstimate:
-    """What the comparison makes of two sides' run means: the logarithm of how much faster the second is."""
+    """Return the comparison's estimate for two sides' run means: the logarithm of how much faster the second is."""
     hosts = [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
     return stats.difference(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
 
@@ -185,7 +185,7 @@ def compare_sides(
 def bootstrap_coverage(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], random: np.random.Generator
 ) -> float:
-    """How often the percentile bootstrap interval of the ratio of means over runs holds 1."""
+    """Return the share of cases in which the percentile bootstrap interval of the ratio of means contains 1."""
     held, resamples = [], 999
     for a, b in zip(map(np.asarray, first), map(np.asarray, second), strict=True):
         drawn_a = a[random.integers(0, len(a), (resamples, len(a)))].mean(axis=1)
@@ -234,7 +234,7 @@ def comparisons(random: np.random.Generator, count: int) -> list[Count]:
 
 @dataclass(frozen=True, kw_only=True)
 class OneRunCount:
-    """What one run's interval of its own mean is worth."""
+    """The quality of one run's interval of its own mean."""
 
     name: str
     plain: bool
@@ -316,7 +316,7 @@ def one_run(
 
 
 def family_alarms(random: np.random.Generator, count: int, candidates: int = 4) -> float:
-    """How often any of several candidates equal to the baseline is called different, under Holm's correction."""
+    """Return the share of cases in which one of several equal candidates differs from the baseline (Holm)."""
     world = World(name="family", steps=20)
     alarms = 0
     for benchmark in simulate(replace(world, runs=world.runs * (candidates + 1)), random, count).mean(axis=2):
@@ -326,7 +326,7 @@ def family_alarms(random: np.random.Generator, count: int, candidates: int = 4) 
 
 
 def models_alarms(random: np.random.Generator, count: int, models: int = 6) -> float:
-    """How often any of several models, or their mean, differs between equal sides, under one Holm correction."""
+    """Return the share of cases in which one of several models, or their mean, differs between equal sides (Holm)."""
     world = World(name="models", steps=20)
     alarms = 0
     for benchmark in simulate(replace(world, runs=2 * world.runs * models), random, count).mean(axis=2):
@@ -342,7 +342,7 @@ def _any_alarm(logs: Sequence[stats.LogEstimate]) -> bool:
 
 
 def looking_alarms(random: np.random.Generator, count: int, first: int = 2, last: int = 10) -> tuple[float, float]:
-    """How often equal sides are ever called different, looked at after every run; and without the correction."""
+    """Return the share of equal sides that ever differ if examined after every run: corrected, and uncorrected."""
     world = World(name="looks", steps=20, runs=last)
     ours, theirs = (simulate(world, random, count).mean(axis=2) for _ in range(2))
     corrected, plain = 0, 0
@@ -367,7 +367,7 @@ def assumed_alarms(random: np.random.Generator, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyCount:
-    """What find_steady says about one kind of series."""
+    """The results of find_steady on one kind of series."""
 
     name: str
     truth: int | None
@@ -424,7 +424,7 @@ def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[
 
 
 def sampling_error(count: int) -> float:
-    """How far a share of 95 % is off by chance in `count` simulated benchmarks (95 % of the time)."""
+    """Return the error of a share of 95 % in `count` simulated benchmarks, as the half-width of its 95 % interval."""
     return 1.96 * math.sqrt(0.95 * 0.05 / count)
 
 
@@ -527,7 +527,7 @@ def document(
     count: int,
     seed: int,
 ) -> str:
-    """docs/calibration.md."""
+    """Return the text of docs/calibration.md."""
     error = 100 * sampling_error(count)
     return f"""# Are the intervals right?
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What BenchmarkCallback costs per optimizer step: one Trainer that has it and has it not, in turns of a few steps.
+"""Cost of BenchmarkCallback per optimizer step: one Trainer with and without it, alternating every few steps.
 
     python perf/callback_cost.py
     python perf/callback_cost.py --steps 100000

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast logs become steps, on inputs that this script makes itself; everything is compared in the same run.
+"""Speed of reading logs, on inputs that this script generates; everything is compared in the same run.
 
     perf/extract_speed.py                 # 150 MB of Primus lines, 1 GB of a sparse log, 1 million lines in process
     perf/extract_speed.py --scale 0.1     # a tenth of each
@@ -58,7 +58,7 @@ def iteration_line(number: int) -> str:
 
 
 def noise(lines: int) -> list[str]:
-    """What other parts of a program say: 79 bytes a line in the mean; between iterations of real logs it is 77."""
+    """Return lines of a program's other output: 79 bytes a line on average; real logs have 77 between iterations."""
     return [
         f"worker {i}: cache warmed, {i * 37} entries of {'/data/tokens/part.bin ' * (i % 4 * i % 5)}read\n"
         for i in range(lines)

@@ -230,7 +230,7 @@ def _same(text: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is fuzzed, and from where."""
+    """The reader to fuzz, with its seeds."""
 
     format: str
     """Empty where the reader is to be found by detection."""

@@ -38,7 +38,7 @@ _SECONDS = re.compile(r"(-?[\d,.]+(?:e[-+]?\d+)?) s\b")
 
 @dataclass(kw_only=True)
 class Own:
-    """What the marks of one file say."""
+    """The figures that the marks of one file give by themselves."""
 
     started: float | None = None
     stopped: float | None = None
@@ -58,7 +58,7 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one file."""
+    """The outcome of reading one file."""
 
     path: str
     outcome: str

@@ -199,7 +199,7 @@ def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
 
 
 class PlainModel(nn.Module):
-    """What somebody writes in an afternoon."""
+    """A model as somebody would write it in an afternoon."""
 
     def __init__(self, shape: ModelShape, length: int) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ def plain(work: Workload) -> Step:
 
 
 def litgpt_step(work: Workload) -> Step:
-    """litgpt's model and its chunked cross-entropy, as its pretrain command uses them."""
+    """Return a step of litgpt's model with its chunked cross-entropy, as litgpt's pretrain command uses them."""
     from litgpt import GPT, Config
     from litgpt.utils import chunked_cross_entropy
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long commands take before they do anything useful, on this machine.
+"""Start-up time of the commands, before they do anything useful, on this machine.
 
     python3 perf/startup.py              --help of every command, and compare_results.py on two results
     python3 perf/startup.py --files 10000   the same comparison over that many result files, too

@@ -11,10 +11,10 @@ TURNS_TOGETHER = 10  # that give one observation: single steps scatter too much 
 
 
 def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """theirs / ours in time, with its 95 % interval. ours, theirs: seconds (or ms) of each turn, of one length.
+    """Return theirs / ours in time, with its 95 % interval.
 
-    Some turns together are one observation: the ratio of their medians, which a stall of the machine does not move;
-    Student's t on the logs of the observations.
+    ours, theirs: seconds (or ms) of each turn, of equal length. Several turns together are one observation: the ratio
+    of their medians, which a stall of the machine does not move; Student's t on the logs of the observations.
     """
     starts = range(0, len(ours) - TURNS_TOGETHER + 1, TURNS_TOGETHER)
     typical = [[statistics.median(one[at : at + TURNS_TOGETHER]) for at in starts] for one in (ours, theirs)]

@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Fixtures that several tests share."""
 
 from __future__ import annotations
 

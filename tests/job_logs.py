@@ -30,7 +30,7 @@ class Job:
 
     @property
     def tokens_per_gpu(self) -> float:
-        """tokens/s/GPU of a step."""
+        """Return tokens/s/GPU of a step."""
         return self.batch * self.length / self.seconds / self.gpus
 
     def steps(self) -> Iterator[tuple[int, float, datetime]]:

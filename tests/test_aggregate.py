@@ -1,4 +1,4 @@
-"""tprimat aggregate: a folder of cells as tables, pivots, columns of one's own, and a data frame."""
+"""Tests of tprimat aggregate: a folder of cells as tables, pivots, user-defined columns, and a data frame."""
 
 import json
 

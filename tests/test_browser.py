@@ -1,4 +1,4 @@
-"""comparison_report.html in a real Chromium: read, clicked, keyed, zoomed, printed. `make test-browser` runs these.
+"""Tests of comparison_report.html in a real Chromium: read, clicked, keyed, zoomed, printed (`make test-browser`).
 
 SCREENSHOTS=DIR keeps the pictures of every width.
 """

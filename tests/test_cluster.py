@@ -24,7 +24,7 @@ HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="logi
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """benchmark.py in an empty folder; NeMo-Run and every program of an executor are taken to be there."""
+    """Return a function that runs benchmark.py in an empty folder, with NeMo-Run and the executors' programs faked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cluster, "importable", lambda _: True)
     monkeypatch.setattr(cluster.shutil, "which", lambda name: f"/usr/bin/{name}")

@@ -1,4 +1,4 @@
-"""Which engine runs which model, on which machine; and what is refused before anything runs."""
+"""Tests of the engine chosen for a model and machine, and of requests that are refused before anything runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""fix_gpu_memory.sh ends only idle leftovers of the user's own that hold a GPU: real processes, faked GPU programs."""
+"""Tests that fix_gpu_memory.sh ends only the user's own idle leftovers on a GPU: real processes, faked GPU programs."""
 
 import contextlib
 import os
@@ -98,7 +98,7 @@ esac
 
 
 def fake_nvidia_smi(monkeypatch, folder, *pids, use="GPU-1, 0"):
-    """nvidia-smi that lists processes with 1024 MiB on GPU-1, and utilizations."""
+    """Install a fake nvidia-smi that lists processes with 1024 MiB on GPU-1, and utilizations."""
     script = NVIDIA_SMI.format(
         on="\n".join(f"{pid}, GPU-1" for pid in pids), apps="\n".join(f"{pid}, 1024" for pid in pids), use=use
     )

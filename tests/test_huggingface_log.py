@@ -145,7 +145,7 @@ def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text: Any) -> None:
 
 
 def state(**more: object) -> str:
-    """trainer_state.json of a run that counted its tokens."""
+    """Return the text of trainer_state.json of a run that counted its tokens."""
     rows = [
         {"epoch": 0.1, "loss": 3.0 - n / 10, "learning_rate": 1e-5, "step": 10 * n, "train_runtime": 7.5123 + 5 * n}
         | {"num_input_tokens_seen": 40960 * n, "train_tokens_per_second": 999.9}

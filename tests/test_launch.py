@@ -232,7 +232,7 @@ def test_cool_down_counts_down_to_nothing():
 
 
 def is_running(pid):
-    """Whether a process still does anything; what it left for its parent to collect does not count."""
+    """Return True if a process still runs; a zombie that its parent has not collected does not count."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

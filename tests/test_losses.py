@@ -1,4 +1,4 @@
-"""Whether two sides learned the same."""
+"""Tests of the verdict on two sides' losses."""
 
 from pathlib import Path
 

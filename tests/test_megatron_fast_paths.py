@@ -1,4 +1,4 @@
-"""What is read many lines at a time is what one line at a time would give: search, digits, restarts."""
+"""Tests that the Megatron reader's fast paths give the values of line-by-line reading: search, digits, restarts."""
 
 from __future__ import annotations
 

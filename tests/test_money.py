@@ -1,4 +1,4 @@
-"""What a comparison says about money: the break-even before any price, and a winner only at like prices."""
+"""Tests of the money section: the break-even without any price, and a winner only at comparable prices."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""tprimat passes: what is timed, what is written, and one line for whatever cannot work."""
+"""Tests of tprimat passes: timed parts, written files, and one-line errors for impossible requests."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""tprimat preflight: what a machine can do at best, kept per machine, with whatever is odd about it."""
+"""Tests of tprimat preflight: a machine's best performance, stored per machine, with warnings."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""pretrain_*.py and convert_checkpoint.py where NeMo is not: flags, variables, constants, and one line of refusal."""
+"""Tests of pretrain_*.py and convert_checkpoint.py without NeMo: flags, variables, constants, a one-line refusal."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What a Primus experiment file sets, whichever file says it."""
+"""Tests of the effective settings of a Primus experiment file."""
 
 from pathlib import Path
 

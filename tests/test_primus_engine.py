@@ -41,7 +41,7 @@ class Done:
 
 @pytest.fixture
 def run(place, monkeypatch, capfd):
-    """benchmark.py --engine primus in this process, which has torch imported already; its training is a real child."""
+    """Return a function that runs benchmark.py --engine primus in this process; its training is a real process."""
 
     def run(*flags, **variables):
         monkeypatch.chdir(place)

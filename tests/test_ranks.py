@@ -1,4 +1,4 @@
-"""What ranks tell each other at the end of a training, and that nobody waits for a rank which is gone."""
+"""Tests of the exchange between ranks at the end of a training, including that none waits for a lost rank."""
 
 import socket
 import subprocess

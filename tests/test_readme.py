@@ -1,4 +1,4 @@
-"""What the README and docs/ say is true: commands, flags, files, JSON keys, pages that are written from the code."""
+"""Tests that the README and docs/ are true: commands, flags, files, JSON keys, pages generated from the code."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What people see of a comparison of plausible runs: console, Markdown, HTML, JSON and CSV."""
+"""Tests of the reports of a plausible comparison: console, Markdown, HTML, JSON and CSV."""
 
 import base64
 import csv as csv_module

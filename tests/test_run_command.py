@@ -1,4 +1,4 @@
-"""benchmark.py from flags to files: every run kept as it ends, one line for whatever goes wrong, nothing lost."""
+"""Tests of benchmark.py from flags to files: every run stored as it ends, one line for each failure, nothing lost."""
 
 import contextlib
 import json
@@ -406,7 +406,7 @@ def test_on_a_terminal_a_bar_counts_the_steps(folder, tmp_path):
 
 
 def read_all(terminal):
-    """What a terminal showed until its process ended, as text."""
+    """Return the text that a terminal showed until its process ended."""
     parts = []
     with contextlib.suppress(OSError):  # Linux says EIO when the last process has closed the other end
         while part := os.read(terminal, 65536):

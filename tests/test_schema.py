@@ -1,4 +1,4 @@
-"""docs/result.schema.json says what a result file holds: generated from the records, and true of files as written."""
+"""Tests of docs/result.schema.json: generated from the records, and valid for written files."""
 
 import importlib.util
 import json
@@ -126,7 +126,7 @@ def resolved(schema):
 
 
 def undescribed(value, schema, where=""):
-    """What in a JSON value the schema does not allow, as sentences."""
+    """Yield a sentence for each part of a JSON value that the schema does not allow."""
     if "anyOf" in schema:
         tried = [list(undescribed(value, part, where)) for part in schema["anyOf"]]
         yield from min(tried, key=len)

@@ -1,4 +1,4 @@
-"""Where warm-up ends, and which rows stick out."""
+"""Tests of warm-up detection and outliers."""
 
 import numpy as np
 import pytest

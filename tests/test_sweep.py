@@ -1,4 +1,4 @@
-"""tprimat sweep: every cell a file, nothing measured twice, nothing lost, memory that is not enough as a result."""
+"""Tests of tprimat sweep: a file per cell, no cell measured twice or lost, out-of-memory as a result."""
 
 import json
 import os

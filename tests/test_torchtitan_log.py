@@ -1,4 +1,4 @@
-"""torchtitan's lines: rates per GPU, means over a log interval, ranks that hold no loss, validation that is no step."""
+"""Tests of torchtitan logs: rates per GPU, means over a log interval, ranks without loss, validation lines."""
 
 from __future__ import annotations
 

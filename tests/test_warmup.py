@@ -1,4 +1,4 @@
-"""tprimat warmup: what the first steps cost, and from which count on it no longer matters."""
+"""Tests of tprimat warmup: the cost of the first steps, and the count from which it no longer matters."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def vendor_stack(python: str) -> list[str]:
 
 
 def torch_source() -> list[str]:
-    """pip arguments that bring the right torch where the machine has none."""
+    """Return the pip arguments that install the right torch on a machine without one."""
     if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists() or sys.platform == "darwin":
         return [f"torch=={TORCH}"]
     if platform.machine() in ("x86_64", "aarch64"):
@@ -58,7 +58,10 @@ def torch_source() -> list[str]:
 
 
 def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -> list[list[str]]:
-    """What builds the environment, in order; stack: pins that nothing may be installed over."""
+    """Return the commands that build the environment, in order.
+
+    stack: version pins that must not be overwritten.
+    """
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     requirements = [word for name in REQUIREMENTS[nemo] for word in ("-r", str(ROOT / name))]
     if stack:
@@ -75,7 +78,7 @@ def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -
 
 
 def stack_file(venv: Path) -> Path:
-    """Where the pins of the vendor stack are kept, inside the environment that respects them."""
+    """Return the path of the vendor stack's pins, inside the environment that respects them."""
     return venv / "vendor-stack.txt"
 
 

@@ -40,7 +40,7 @@ TRUTH, LOG = "truth.json", "framework.log"
 
 @dataclass(kw_only=True)
 class Truth:
-    """What a framework really did, by the clock of this script."""
+    """The true step times and losses of a framework's run, by the clock of this script."""
 
     framework: str
     version: str

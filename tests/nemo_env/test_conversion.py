@@ -1,4 +1,4 @@
-"""convert_checkpoint.py through the real importers of NeMo: every weight arrives where Megatron reads it."""
+"""Tests of convert_checkpoint.py with NeMo's real importers: every weight arrives where Megatron reads it."""
 
 import os
 import subprocess
@@ -86,7 +86,7 @@ def grouped(query, key, value):
 
 
 def expected(theirs):
-    """What Megatron should hold of a Hugging Face model's weights."""
+    """Return the weights that Megatron should hold, from those of a Hugging Face model."""
     import torch
 
     def each(join, *names):

@@ -64,7 +64,7 @@ def shrink(recipe):
 
 
 def spec(model, output_dir, *, steps=4, devices=1):
-    """What the tiny training is; precision is bf16 for the recipe and fp32 once shrunk."""
+    """Return the spec of the tiny training; precision is bf16 for the recipe and fp32 in the shrunk model."""
     return RunSpec(
         model=model, preset="full", engine="nemo", steps=steps, warmup_steps=1, micro_batch_size=1,
         global_batch_size=4, sequence_length=64, precision="bf16", num_gpus=devices, platform="cpu",

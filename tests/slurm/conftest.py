@@ -45,7 +45,7 @@ PartitionName=debug Nodes={host},second Default=YES MaxTime=INFINITE State=UP Ov
 
 
 def absent():
-    """Why there is no Slurm to be had here; None where there is one."""
+    """Return the reason why Slurm cannot run here; None if it can."""
     if os.geteuid():
         return "starting Slurm needs root"
     if missing := [name for name in (*DAEMONS, "sbatch", "srun") if shutil.which(name) is None]:
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Where this machine lets no Slurm start, having run nothing is no failure of the project's; it is said."""
+    """Report success with a printed reason if Slurm cannot start on this machine and no test ran."""
     if session.config.stash.get(NO_SLURM, None):
         print(f"\ntest-slurm: skipped, {session.config.stash[NO_SLURM]}")
         session.exitstatus = pytest.ExitCode.OK
@@ -144,12 +144,12 @@ MUNGE_FILES = {
 
 
 def said(*command):
-    """What one of Slurm's commands prints."""
+    """Return the output of one of Slurm's commands."""
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
 
 
 def late(holds, folder, seconds=30):
-    """What the daemons' logs say where something does not hold in time; None where it does."""
+    """Wait for a condition; return the daemons' logs if it fails to hold in time, else None."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:

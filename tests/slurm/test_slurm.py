@@ -1,4 +1,4 @@
-"""benchmark.py on a real Slurm: NeMo-Run submits, torchrun starts two ranks, results and failures come back."""
+"""Tests of benchmark.py on a real Slurm: NeMo-Run submits, torchrun starts two ranks, results and errors come back."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ TRAINING = ("--model", "llama", "--engine", "torch", "--sequence-length", "32")
 
 
 class Launcher:
-    """benchmark.py, started and watched."""
+    """A running benchmark.py with its output."""
 
     def __init__(self, folder, *flags):
         self.folder = folder
