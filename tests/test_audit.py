@@ -74,7 +74,7 @@ def test_evaluation_that_the_log_times_is_taken_out_of_its_clock():
     clock = Clock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), tells_all=True)
     outcome = audited(result(rows([1.0] * 20), clock), "run.log")
     assert (outcome.audit.clock_seconds, outcome.audit.ratio) == (20.0, 1.0)
-    assert outcome.audit.explained_by == ("evaluation 31 s, taken out of the clock",)
+    assert outcome.audit.explained_by == ("evaluation 31 s, subtracted from the clock",)
 
 
 def test_what_nothing_explains_is_the_first_warning():

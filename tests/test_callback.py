@@ -327,8 +327,8 @@ def test_declared_facts_win_and_a_conflict_is_a_warning(tmp_path):
     result = fit(declared, max_steps=3)
     assert (result.training_config.sequence_length, result.training_config.data) == (4, "mock")
     assert result.platform == "cpu"
-    assert "platform: nvd was asked for, but the training runs on CPU" in result.warnings
-    assert "training_config: num_gpus was given as 8, but the trainer says 1" in result.warnings
+    assert "platform: nvd was requested, but the training runs on CPU" in result.warnings
+    assert "training_config: num_gpus is 8 in the callback, but 1 in the trainer" in result.warnings
 
 
 def test_wrong_arguments_are_refused():

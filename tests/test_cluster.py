@@ -39,13 +39,13 @@ def run(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--nodes", "2"), "--nodes 2: needs --executor, which says who starts the ranks: local, slurm, skypilot"),
+        (("--nodes", "2"), "--nodes 2: needs --executor, which starts the ranks: local, slurm, skypilot"),
         (("--partition", "gpu"), "--partition: needs --executor"),
         (("--nodes", "0"), "--nodes 0: must be at least 1"),
         (("--executor", "ssh"), "--executor ssh: no such executor; choose local, slurm, skypilot, kubernetes, docker"),
         (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local has this machine alone; use slurm"),
-        (("--executor", "local", "--partition", "gpu"), "--partition: means nothing to --executor local; it is for"),
-        (("--executor", "slurm", "--infra", "aws"), "--infra: means nothing to --executor slurm; it is for skypilot"),
+        (("--executor", "local", "--partition", "gpu"), "--partition: does not apply to --executor local; it is for"),
+        (("--executor", "slurm", "--infra", "aws"), "--infra: does not apply to --executor slurm; it is for skypilot"),
         (("--executor", "slurm", "--time", "soon"), "--time soon: must be minutes, HH:MM:SS or D-HH:MM:SS"),
         (("--executor", "docker"), "--executor docker: needs --container-image as well"),
         (("--executor", "docker", "--container-image", "i", "--container-mounts", "/data"), "must be SRC:DST"),

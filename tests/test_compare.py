@@ -188,7 +188,7 @@ def test_the_baseline_can_be_chosen_by_label_or_platform():
         pair = only_pair(*results, baseline=name)
         assert pair.baseline.result.platform == "amd"
         assert pair.ratio.verdict == "slower"
-    with pytest.raises(UsageError, match="--baseline tpu: no side is called that"):
+    with pytest.raises(UsageError, match="--baseline tpu: no such side"):
         compare(files(*results), baseline="tpu")
 
 
@@ -212,7 +212,7 @@ def test_one_run_a_side_is_too_few_unless_a_scatter_is_assumed():
     assert ratio.estimate.value == pytest.approx(1.2, rel=0.01)
     assert ratio.estimate.runs_for_one_percent >= 2
     assumed = only_pair(*results, assume_run_cv=0.02).ratio
-    assert (assumed.verdict, assumed.assumption) == ("faster", "assumed: single runs scatter by 2 %")
+    assert (assumed.verdict, assumed.assumption) == ("faster", "assumed: single runs vary by 2 %")
     assert only_pair(*results, assume_run_cv=0.2).ratio.verdict == "no_difference_shown"
 
 
@@ -387,7 +387,7 @@ def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
     ours, theirs = series(10.0), series(9.0, machine="mi300x", seed=1)
     assert only_pair(ours, theirs).ratio.scope == "one machine each: says nothing about other machines"
     wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio
-    assert wider.scope == "assumed: machines scatter by 2 %"
+    assert wider.scope == "assumed: machines vary by 2 %"
     assert wider.estimate.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
     many = [
         one.model_copy(
@@ -402,7 +402,7 @@ def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
 
 def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():
     ours, theirs = series(10.0, runs=1), series(9.05, runs=1, machine="mi300x", seed=1)
-    assert "4 % instead, no difference is shown" in only_pair(ours, theirs, assume_run_cv=0.02).ratio.sensitivity
+    assert "4 % instead, no difference detected" in only_pair(ours, theirs, assume_run_cv=0.02).ratio.sensitivity
     assert "1 % instead, the same follows" in only_pair(ours, theirs, assume_run_cv=0.005).ratio.sensitivity
 
 

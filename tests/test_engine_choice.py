@@ -118,7 +118,7 @@ def test_what_was_said_wins_over_the_preset():
         ({"global_batch_size": -8}, "--global-batch-size -8"),
         ({"global_batch_size": 7}, "--global-batch-size 7 is not a multiple"),
         ({"sequence_length": 0}, "--sequence-length 0"),
-        ({"sequence_length": 100_000}, "--sequence-length 100000: Llama-3.1 tiny reaches 2048"),
+        ({"sequence_length": 100_000}, "--sequence-length 100000: Llama-3.1 tiny supports 2048"),
         ({"num_gpus": 0}, "--num-gpus 0"),
         ({"precision": "fp7"}, "--precision fp7"),
         ({"preset": "huge"}, "no preset 'huge' of llama; presets: full, tiny"),

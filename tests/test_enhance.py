@@ -102,7 +102,7 @@ def test_json_holds_flat_values_the_old_name_and_what_each_figure_rests_on(resul
     assert h100["metrics"]["hfu"] == {
         "value": None,
         "unit": "fraction",
-        "reason": "whether activations are recomputed is not stated",
+        "reason": "activation recomputation is not stated",
         "remark": None,
         "formula": "MFU with the FLOPs of recomputed activations",
         "inputs": h100["metrics"]["hfu"]["inputs"],
@@ -175,7 +175,7 @@ def test_a_return_without_a_price_names_the_side_that_lacks_it(results, tmp_path
 
 def test_a_price_for_a_device_that_no_result_has_is_a_warning(results, tmp_path):
     assert enhance(results, "--output-dir", tmp_path, "--price", "L40S=1", "--price", "H100=2") == 0
-    assert written(tmp_path)["warnings"] == ["--price L40S=1: no result ran on such a device"]
+    assert written(tmp_path)["warnings"] == ["--price L40S=1: no result is from this device"]
 
 
 def test_a_tiny_model_is_never_called_by_the_real_ones_name(tmp_path, capsys):
@@ -184,7 +184,7 @@ def test_a_tiny_model_is_never_called_by_the_real_ones_name(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "Llama-3.1 tiny" in shown
     assert "8B" not in shown
-    assert "a CPU has no entry in the catalogue of GPUs" in shown
+    assert "no peak FLOP/s is known for this CPU" in shown
 
 
 def test_reasons_of_missing_figures_are_said_once(results, tmp_path, capsys):

@@ -146,7 +146,7 @@ def test_cells_of_words_where_numbers_belong_are_unmeasured(tmp_path):
 
 def test_a_profile_is_recognised_by_content_and_never_becomes_a_result(tmp_path):
     path = report(tmp_path / "p.xlsx").rename(tmp_path / "report.dat")
-    with pytest.raises(InputError, match="is a profile, which is no training log; tprimat analyze"):
+    with pytest.raises(InputError, match="is a profile, not a training log; tprimat analyze"):
         logs.read(path)
 
 

@@ -124,7 +124,7 @@ def test_another_quality_target_is_not_the_same_task():
         (result("mi300x", model="qwen"), "another model shape", "Benchmark the same model on both sides."),
         (result("mi300x", sequence_length=2048), "sequence length 8192 against 2048", "--methodology agreed"),
         (with_model(result("mi300x"), trainable_parameters=44_564_480), "trainable parameters all against 44,564,480",
-         "Comparable where the same parameters train on both sides."),
+         "Comparable if the same parameters train on both sides."),
         (changed(result("mi300x"), peft="lora"), "adapter none against lora", "same parameters train"),
     ],
 )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_name_of_a_known_model_stands_for_its_shape_under_a_condition(name):
     fairness = judge(result("h100"), nameless("mi300x", name))
     assert fairness.verdict == "same_work"
     assert fairness.conditions == ("model shape",)
-    assert fairness.sentence.startswith("Comparable only if the model shape matches; not both sides state it")
+    assert fairness.sentence.startswith("Comparable only if the model shape matches; the sides do not both state it")
 
 
 @pytest.mark.parametrize("name", ["my-model", "llama2_70b", None])
@@ -290,7 +290,7 @@ def test_frozen_weights_cost_four_flops_with_adapters_and_are_unknown_otherwise(
     assert lora["flops_per_token"].value == pytest.approx(full * 0.708, rel=0.001)
     frozen = measure(with_model(changed(result("h100"), peft=None), trainable_parameters=10**9))
     assert frozen["mfu"].value is None
-    assert "only a part of the parameters trains" in frozen["mfu"].because
+    assert "only some parameters train" in frozen["mfu"].because
     assert measure(with_model(log("h100"), name="llama-lora"))["mfu"].value is None
 
 

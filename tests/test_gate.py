@@ -67,7 +67,7 @@ def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
     assert "each side needs at least 2 runs" in markdown
     code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5), "--assume-run-cv", "2%")
     assert code == 1
-    assert "assumed that single runs scatter by 2 %" in markdown
+    assert "assumes that single runs vary by 2 %" in markdown
 
 
 def test_different_work_is_an_error_of_input(gate):
@@ -115,7 +115,7 @@ def test_losses_have_their_own_limit(gate):
     assert gate(same, h100(seconds=12.7), "--max-loss-gap", "1%")[0] == 0
     code, markdown, _ = gate(same, worse, "--max-loss-gap", "1%")
     assert code == 1
-    assert "diverge from step" in markdown
+    assert "Loss curves differ from step" in markdown
 
 
 def test_the_worst_model_decides(gate):

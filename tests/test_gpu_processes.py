@@ -157,9 +157,9 @@ def test_an_orphan_at_work_is_a_training_under_nohup_and_is_left_alone(
     ("use", "reason"),
     [
         ("GPU-1, 7", "GPU GPU-1 is in use (7 %)"),
-        ("GPU-1, [N/A]", "GPU-1 does not say"),
-        ("GPU-2, 0", "GPU-1 does not say"),
-        ("", "GPU-1 does not say"),
+        ("GPU-1, [N/A]", "GPU-1 does not report"),
+        ("GPU-2, 0", "GPU-1 does not report"),
+        ("", "GPU-1 does not report"),
     ],
 )
 def test_an_orphan_on_a_gpu_in_use_or_in_doubt_is_left_alone(
@@ -176,7 +176,7 @@ def test_without_a_program_that_knows_the_gpus_use_nothing_is_a_leftover(device,
     pid = orphan(device, started)
     monkeypatch.setattr(gpu_processes, "_USE_QUESTIONS", ())
     code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, "in doubt: no program says" in said) == (0, True)
+    assert (code, "unclear: no program reports" in said) == (0, True)
     assert lives(pid)
 
 

@@ -104,8 +104,8 @@ def test_placeholders_for_unknown_become_none_with_a_warning(tmp_path):
     result = read(tmp_path, VERSION_1)
     assert result.gpu_info.gpu_cores is None
     assert result.training_config.micro_batch_size is None
-    assert "training_config: micro_batch_size was 'N/A' in this file, which stands for unknown" in result.warnings
-    assert "gpu_info: gpu_cores was 0 in this file, which stands for unknown" in result.warnings
+    assert "training_config: micro_batch_size was 'N/A' in this file, which means unknown" in result.warnings
+    assert "gpu_info: gpu_cores was 0 in this file, which means unknown" in result.warnings
 
 
 @pytest.mark.parametrize("placeholder", [-1, 0, "N/A", math.inf, "unknown"])

@@ -57,7 +57,7 @@ def test_nemos_column_holds_the_time_of_one_step(tmp_path):
 
 
 def test_a_metrics_file_without_time_is_refused(tmp_path):
-    with pytest.raises(NotALogError, match="no usable step timing found"):
+    with pytest.raises(NotALogError, match="no step times found"):
         read(tmp_path, "epoch,step,train_loss", "0,0,9.5", "0,1,9.4")
 
 

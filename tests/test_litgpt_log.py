@@ -75,7 +75,7 @@ def test_a_step_of_which_iterations_are_missing_has_no_time(tmp_path):
 
 def test_a_log_that_prints_only_the_last_iteration_of_each_step_is_refused(tmp_path):
     lines = [line for line in rows(per_step=4, steps=5, ms=250.0) if "(step)" in line]
-    with pytest.raises(NotALogError, match=r"no usable step timing found, read as litgpt: \d+ iterations were printed"):
+    with pytest.raises(NotALogError, match=r"no step times found, read as litgpt: \d+ iterations were printed"):
         read(tmp_path, *lines)
 
 

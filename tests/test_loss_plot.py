@@ -24,7 +24,7 @@ def test_losses_are_drawn_as_png_and_svg_with_what_parity_says():
     )
     assert set(pictures) == {"png", "svg"}
     assert pictures["png"].startswith(PNG)
-    assert b"No divergence of the losses is shown" in pictures["svg"]
+    assert b"No loss difference detected" in pictures["svg"]
 
 
 def test_a_side_without_losses_is_named():

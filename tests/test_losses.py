@@ -88,9 +88,9 @@ def test_one_run_of_another_seed_cannot_be_compared():
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"data": "c4"}, "synthetic data against c4 data"),
-        ({"data": None}, "not both sides say"),
-        ({"framework": "primus"}, "each framework makes its own synthetic data"),
+        ({"data": "c4"}, "synthetic data on one side, c4 data on the other"),
+        ({"data": None}, "does not state which data"),
+        ({"framework": "primus"}, "each framework generates its own synthetic data"),
         ({"sequence_length": 2048}, "did not do the same work"),
     ],
 )

@@ -113,14 +113,14 @@ def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
             r"--precision fp8 \(--methodology classic\): A100 .*has no such matrix units; use --precision bf16",
         ),
         (A100, {"precision": "fp8"}, "--precision fp8: A100 .*has no such matrix units; use --precision bf16"),
-        (A100, {"methodology": "max"}, "says nothing about llama on NVIDIA A100-SXM4-80GB; it knows H100 SXM"),
+        (A100, {"methodology": "max"}, "has no entry for llama on NVIDIA A100-SXM4-80GB; it knows H100 SXM"),
         (
             H100, {"methodology": "max", "precision": "fp16"},
-            "says nothing about llama in fp16 on NVIDIA H100 80GB HBM3",
+            "has no entry for llama in fp16 on NVIDIA H100 80GB HBM3",
         ),
         (machine("NVIDIA H100 80GB HBM3", count=2), {"methodology": "identical"}, "2 devices .* change --num-gpus"),
         (H100, {"methodology": "identical", "preset": "tiny"}, "leave it out with --preset tiny"),
-        (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "says nothing about llama on some CPU"),
+        (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "has no entry for llama on some CPU"),
     ],
 )  # fmt: skip
 def test_what_a_methodology_cannot_do_here_is_refused_in_one_line(on, said, complaint):

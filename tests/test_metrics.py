@@ -89,8 +89,8 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
         ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
         ({"gpu_info": device("NVIDIA H100")}, "NVIDIA H100 may be H100 SXM, H100 PCIe or H100 NVL, which differ"),
         ({"gpu_info": device(None)}, "the GPU is not known; give --gpu"),
-        ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "a CPU has no entry in the catalogue of GPUs"),
-        ({"config": {"precision": None}}, "the precision that ran is not stated"),
+        ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "no peak FLOP/s is known for this CPU"),
+        ({"config": {"precision": None}}, "the precision is not stated"),
         ({"config": {"precision": "fp4"}}, "H100 SXM has no matrix units for fp4"),
         ({"config": {"precision": "int4"}}, "no dense int4 peak of H100 SXM is known"),
         (
@@ -106,7 +106,7 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
             {"config": {"sequence_length": None}},
             "the sequence length is not stated; give --sequence-length",
         ),
-        ({"performance": {"tokens_per_second_per_gpu": None}}, "no token rate per GPU is known"),
+        ({"performance": {"tokens_per_second_per_gpu": None}}, "token rate per GPU is unknown"),
     ],
 )
 def test_what_is_not_known_gives_no_mfu_but_the_reason(changes, because):
@@ -174,8 +174,8 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
 
 
 def test_hfu_is_unknown_where_recompute_is_not_stated_or_not_understood():
-    assert metric("hfu").because == "whether activations are recomputed is not stated"
-    assert "'sometimes' is not understood" in metric("hfu", result(config={"recompute": "sometimes"})).because
+    assert metric("hfu").because == "activation recomputation is not stated"
+    assert "'sometimes' is unknown" in metric("hfu", result(config={"recompute": "sometimes"})).because
 
 
 def test_the_share_of_the_best_matrix_rate_stands_beside_mfu():
@@ -259,7 +259,7 @@ def test_the_largest_micro_batch_is_never_below_the_one_that_ran():
 @pytest.mark.parametrize(
     ("changes", "because"),
     [
-        ({"config": {"strategy": None}}, "what the data-parallel replicas share out is not stated (strategy)"),
+        ({"config": {"strategy": None}}, "the sharding of the data-parallel replicas is not stated (strategy)"),
         ({"config": {"tensor_model_parallel_size": None}}, "the parallel sizes are not all stated"),
         ({"config": {"micro_batch_size": None}}, "the micro batch size is not stated"),
         ({"model": Model(name="llama")}, "the number of parameters is not known"),

@@ -124,7 +124,7 @@ def test_a_step_time_without_a_unit_is_taken_as_seconds_and_said(read_text: Any)
     rows = [{"epoch": 0, "step": n, "step_time": 0.25, "train_loss": 2.5} for n in range(1, 15)]
     result = read_text(as_csv(rows))
     assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("metrics", 0.25)
-    assert any("without a unit" in warning for warning in result.warnings)
+    assert any("gives no unit" in warning for warning in result.warnings)
 
 
 def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:

@@ -59,4 +59,4 @@ def test_no_break_even_where_nothing_may_be_compared():
 
 
 def test_a_price_that_no_side_has_is_a_warning_of_compare():
-    assert "--price L40S=1: no result ran on such a device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
+    assert "--price L40S=1: no result is from this device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings

@@ -140,8 +140,8 @@ def test_the_cause_is_said_even_where_nothing_more_can_be_written(place, run):
     done = run("--model", "llama", FAKE_FAIL_AFTER="8")
     assert done.returncode == 1
     assert "Primus exited with 1: RuntimeError: the fake was told to fail; its log: out/primus_training_" in done.stderr
-    assert "; all it said could not be kept in out/history/" in done.stderr
-    assert "; what it measured could not be kept in out/history: File exists" in done.stderr
+    assert "; its output could not be stored in out/history/" in done.stderr
+    assert "; its partial result could not be kept in out/history: File exists" in done.stderr
 
 
 def test_a_training_that_fails_before_its_first_step_is_one_line(place, run):

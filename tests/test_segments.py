@@ -129,7 +129,7 @@ def test_a_clean_log_of_one_job_has_no_segments(name: str, read: Reader) -> None
 
 
 def test_a_number_that_no_segment_has_is_refused_with_those_that_there_are(read: Reader) -> None:
-    with pytest.raises(InputError, match=r"holds 2 trainings, none with number 3; --segment takes 1 to 2, or all"):
+    with pytest.raises(InputError, match=r"holds 2 trainings, but none has number 3; --segment takes 1 to 2, or all"):
         read(*map(JOBS["megatron"], (LONG, OTHER)), segment=3)
 
 
@@ -137,7 +137,7 @@ def test_equal_jobs_at_another_speed_are_not_averaged(read: Reader) -> None:
     slower = LONG.resume(seconds=3.0, last=60)
     result = read(*map(JOBS["megatron"], (LONG, slower)))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.004)
-    assert any("because its step times are others" in warning for warning in result.warnings)
+    assert any("because its step times differ" in warning for warning in result.warnings)
 
 
 def test_packed_logs_have_the_same_segments(tmp_path: Path) -> None:

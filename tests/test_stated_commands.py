@@ -154,7 +154,7 @@ def test_a_log_whose_memory_does_not_agree_stays_of_an_unknown_gpu(node, monkeyp
     assert run("run") == 0
     shown = capsys.readouterr().out
     assert "8 × unknown AMD GPU (name it with --gpu)" in shown
-    assert '--gpu "AMD Instinct MI300X" says that it is' in shown
+    assert '--gpu "AMD Instinct MI300X" confirms it' in shown
     assert store.load(node / "output" / "benchmark_rocm_llama.json").gpu_info.device_name is None
 
 
@@ -256,7 +256,7 @@ def test_a_shape_by_numbers_is_for_all_and_one_with_a_side_for_that_side():
     [
         (["--num-gpus", "0"], "--num-gpus 0: must be 1 or more"),
         (["--num-gpus", "many"], "--num-gpus many: must be a whole number"),
-        (["--sequence-length", "9" * 30], "is more than there can be"),
+        (["--sequence-length", "9" * 30], "is impossibly large"),
         (["--precision", "fp7"], "--precision fp7: must be one of"),
         (["--shape", "gpt"], "--shape gpt: "),
         (["--model-name", " "], "--model-name is empty"),

@@ -145,7 +145,7 @@ def test_a_single_row_has_a_reported_rate_but_no_measured_step():
     assert figures.measured_steps == 0
     assert figures.avg_step_time_seconds is None
     assert figures.reported.tokens_per_second_per_gpu == 500.0
-    assert any("no step is measured" in warning for warning in summary.warnings)
+    assert any("so none is measured" in warning for warning in summary.warnings)
 
 
 def test_a_result_without_steps_keeps_what_was_reported():

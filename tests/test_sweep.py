@@ -117,7 +117,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     os.kill(first.pid, signal.SIGTERM)  # as a batch system does
     _, said = first.communicate(timeout=30)
     assert first.returncode == 1
-    assert "interrupted; what was finished before is kept" in said
+    assert "interrupted; finished work is kept" in said
     kept = list(tmp_path.glob("bench_*.json"))
     assert len(kept) == 1
     second = specs(trials=3)

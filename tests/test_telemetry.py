@@ -357,7 +357,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     assert reading.temperature_celsius == 61.0
     assert reading.processes == (Process(pid=5, memory_bytes=1e8),)
     limits = [reading.throttled_by, *(device.read().throttled_by for _ in range(4))]
-    assert limits == [(), (), ("the power cap",), ("a limit that its driver does not name",), ()]
+    assert limits == [(), (), ("the power cap",), ("a limit that the driver does not name",), ()]
     del smi.amdsmi_get_gpu_metrics_info  # a question that an older package does not know
     assert device.read().throttled_by == ()
 

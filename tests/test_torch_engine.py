@@ -395,7 +395,7 @@ def test_a_signal_leaves_what_was_measured_and_no_traceback(tmp_path, number, pr
     os.killpg(run.process.pid, number)
     code, _, complaints = run.end(timeout=60)
     assert code == 1
-    assert "torch engine: interrupted; what was measured until then is kept" in complaints
+    assert "torch engine: interrupted; steps measured so far are kept" in complaints
     assert not [line for line in complaints if "Traceback" in line]
     result = run.result
     assert not result.complete

@@ -178,7 +178,7 @@ def test_a_crash_after_rows_leaves_an_incomplete_result(read_text: Any) -> None:
 
 
 def test_a_crash_before_the_first_step_is_refused(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match="no usable step timing"):
+    with pytest.raises(NotALogError, match="no step times"):
         read_text(log("Traceback (most recent call last):"))
 
 

@@ -142,7 +142,7 @@ def test_one_h100_recomputes_by_itself_and_refuses_to_be_told_otherwise():
     torch_engine = ENGINES["torch"]
     assert prepare.spec_of("llama", wanted(), engine=torch_engine, machine=H100).recompute == "full"
     told = prepare.spec_of("llama", wanted(recompute="none"), engine=torch_engine, machine=H100)
-    with pytest.raises(UsageError, match=r"needs about 1\d\d GB .* what makes it fit: --activation-checkpointing full"):
+    with pytest.raises(UsageError, match=r"needs about 1\d\d GB .* to make it fit use --activation-checkpointing full"):
         prepare.check_memory(told, H100)
 
 

@@ -62,7 +62,7 @@ def compare(
     meetings = {model: _meetings(groups[model], baseline, assumed) for model in models}
     if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
         labels = dict.fromkeys(side.label for side in sides.values())
-        raise UsageError(f"--baseline {baseline}: no side is called that; there are {', '.join(labels)}")
+        raise UsageError(f"--baseline {baseline}: no such side; sides: {', '.join(labels)}")
     in_order = [meeting for model in models for meeting in meetings[model]]
     mean = mean_log(list(meetings.values()))
     found, level_of_mean = ratios(in_order, assumed, mean=mean)

@@ -149,7 +149,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
     rests_on = f"one run of {len(rows)} rows ({spread.effective:.0f} effective)"
     none_because = (
-        f"fewer than {stats.FEWEST_SHOWN} measured rows: slow changes of speed hide in them"
+        f"fewer than {stats.FEWEST_SHOWN} measured rows: too few to see slow changes of speed"
         if len(rows) < stats.FEWEST_SHOWN
         else None
         if settled(group)

@@ -157,8 +157,8 @@ _REMEDIES = {
     "model": "Benchmark the same model on both sides.",
     "preset": "Benchmark the same model on both sides.",
     "sequence_length": _SAME_SIZE,
-    "trainable_parameters": "Comparable where the same parameters train on both sides.",
-    "peft": "Comparable where the same parameters train on both sides.",
+    "trainable_parameters": "Comparable if the same parameters train on both sides.",
+    "peft": "Comparable if the same parameters train on both sides.",
     "packing": "Comparable with the same packing on both sides.",
     "methodology": _SAME_SIZE,
 }
@@ -256,7 +256,7 @@ def _trained(pair: Sequence[Result]) -> str | None:
         return None
     for result, value in zip(pair, stated, strict=True):
         if value in (None, "all") and hints_at_freezing(result):
-            return "a side trains a part of its parameters (LoRA or frozen layers) and does not state which"
+            return "one side trains only some of its parameters (LoRA or frozen layers) and does not state which"
         if value not in (None, "all"):
             return f"one side trains {value} parameters, the other does not state how many"
     return "trainable parameters"
@@ -367,7 +367,9 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     if work.level == "same_work_per_token":
         said = per_token
     if work.conditions:
-        said = f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}; not both sides state it"
+        said = (
+            f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}; the sides do not both state it"
+        )
         if work.level == "same_work_per_token":
             said += f". {per_token}"
     if configured:

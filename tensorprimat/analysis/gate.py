@@ -101,12 +101,12 @@ def gate(
     levels = _levels_of_failure(list(meetings.values()), limits.slowdown, assumed)
     for to_fail, (model, meeting) in zip(levels, meetings.items(), strict=True):
         if not _may_pass(meeting.fairness.level, lowest):
-            remedy = f"; --accept {meeting.fairness.verdict} judges it all the same" if meeting.comparable else ""
+            remedy = f"; --accept {meeting.fairness.verdict} judges it anyway" if meeting.comparable else ""
             grounds = " ".join((*meeting.fairness.errors, meeting.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
         notes.append(f"{model}: {meeting.fairness.sentence}")
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
-            notes.append(f"{model}: assumed that single runs scatter by {100 * assumed.run_cv:g} %.")
+            notes.append(f"{model}: assumes that single runs vary by {100 * assumed.run_cv:g} %.")
         if (said := scope(meeting, assumed)) is not None:
             notes.append(f"{model}: {said}.")
         checks.append(_throughput(model, meeting, limits.slowdown, assumed, to_fail))
@@ -167,9 +167,9 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
     elif log.log + log.half_width(stats.level_of_look(to_fail, look)) < least:
         status, sentence = "fail", f"a slowdown of more than {100 * limit:g} % is shown"
     elif log.log - half >= least:
-        status, sentence = "pass", "shown to be within the limit"
+        status, sentence = "pass", "within the limit, beyond measurement noise"
     else:
-        sentence = f"the interval holds the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
+        sentence = f"the interval contains the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
     return Check(
         model=model,
@@ -187,7 +187,7 @@ def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
     """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
     needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
     if needed is None:
-        return "it lies so near the limit that not even 1,000 runs on each side would decide"
+        return "it is so close to the limit that even 1,000 runs on each side would not decide"
     return f"about {needed} runs on each side would decide"
 
 
@@ -209,9 +209,9 @@ def _memory(model: str, meeting: Meeting, limit: float, assumed: Assumptions) ->
         change = low = high = max(above) / max(below) - 1
     status: Status = "fail" if low > limit else "pass" if high <= limit else "undecided"
     sentence = {
-        "fail": "shown to need more than the limit allows",
-        "pass": "shown to be within the limit",
-        "undecided": "the interval holds the limit",
+        "fail": "the candidate needs more than the limit allows",
+        "pass": "within the limit, beyond measurement noise",
+        "undecided": "the interval contains the limit",
     }[status]
     return Check(
         model=model, what=what, status=status, change=change, low=low, high=high, limit=limit, sentence=sentence

@@ -11,7 +11,7 @@ from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.records import Result
 from tensorprimat.core.units import GB, TERA
 
-PROCESSOR = "a CPU has no entry in the catalogue of GPUs"
+PROCESSOR = "no peak FLOP/s is known for this CPU"
 
 
 def gpu_of(result: Result) -> Gpu | None:
@@ -89,7 +89,7 @@ def _unknown_rate(result: Result, of_what: str) -> str:
         )
         if value is None
     ]
-    return f"no token rate {of_what} is known" + (f"; give {', '.join(missing)}" if missing else "")
+    return f"token rate {of_what} is unknown" + (f"; give {', '.join(missing)}" if missing else "")
 
 
 def shape(result: Result) -> Input:
@@ -126,7 +126,7 @@ def precision(result: Result) -> Input:
         name="precision",
         value=result.training_config.precision,
         source=_config_source(result, "precision"),
-        because="the precision that ran is not stated; give --precision",
+        because="the precision is not stated; give --precision",
     )
 
 
@@ -139,7 +139,7 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
     ran = result.training_config.precision
     name = f"dense {ran} peak" if ran else "dense peak"
     if ran is None:
-        because = "the precision that ran is not stated; give --precision"
+        because = "the precision is not stated; give --precision"
     elif gpu is None:
         because = why_no_gpu(result)
     elif ran in gpu.lacks:
@@ -166,7 +166,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
         source = f"preflight of {own.host}, {own.timestamp}"
         return Input(name=name, value=measured / TERA, unit="TFLOP/s", source=source)
     if ran is None or gpu is None:
-        because = why_no_gpu(result) if gpu is None else "the precision that ran is not stated; give --precision"
+        because = why_no_gpu(result) if gpu is None else "the precision is not stated; give --precision"
         return Input(name=name, value=None, unit="TFLOP/s", because=because)
     return cell(
         name,

@@ -57,7 +57,7 @@ def parity(
     ours, theirs = ([_curve(run) for run in group.runs] for group in sides)
     pairs = _same_seeds(ours, theirs)
     if not pairs and min(len(ours), len(theirs)) < 2:
-        reason = "no runs of equal seeds, and not two runs on each side to tell what a seed does"
+        reason = "no two runs have equal seeds, and a side has fewer than two runs to measure the effect of the seed"
         return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
     if pairs:
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -95,11 +95,11 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
     if not same_work(baseline, candidate):
         return "the sides did not do the same work"
     if ours.data is None or theirs.data is None:
-        return "not both sides say which data they read"
+        return "at least one side does not state which data it read"
     if ours.data != theirs.data:
-        return f"{ours.data} data against {theirs.data} data"
+        return f"{ours.data} data on one side, {theirs.data} data on the other"
     if ours.data in GENERATED and ours.framework != theirs.framework:
-        return f"each framework makes its own {ours.data} data"
+        return f"each framework generates its own {ours.data} data"
     return None
 
 
@@ -119,21 +119,22 @@ def _verdict(
     base, other: losses of each side, shape (runs, steps). paired: run i of one belongs to run i of the other.
     """
     windows = np.array_split(np.arange(len(common)), min(WINDOWS, len(common) // (FEWEST_STEPS // 2)))
-    gap, error, degrees, rests_on = (_paired_gap if paired else _gap_of_means)(base, other, windows)
+    gap, error, degrees, source = (_paired_gap if paired else _gap_of_means)(base, other, windows)
     margin = stats.student(1 - (1 - confidence) / len(windows), degrees) * error
     allowed = np.array([tolerance * abs(float(base[:, window].mean())) for window in windows])
     beyond = np.flatnonzero(np.abs(gap) - margin > allowed)
     largest = int(np.argmax(np.abs(gap)))
     first, at = (int(common[windows[place][0]]) for place in (beyond[0] if len(beyond) else 0, largest))
     verdict: LossVerdict = "undecided"
-    said = "No divergence of the losses is shown, nor agreement"
+    found = "No loss difference detected"
     if len(beyond):
-        verdict, said = "diverge", f"The losses diverge from step {first} on"
+        verdict, found = "diverge", f"Loss curves differ from step {first}"
     elif (np.abs(gap) + margin <= allowed).all():
-        verdict, said = "agree", f"The losses agree within {100 * tolerance:g} %"
+        verdict, found = "agree", f"The losses agree within {100 * tolerance:g} %"
+    doubt = ", but too noisy to confirm a match" if verdict == "undecided" else ""
     return LossParity(
         verdict=verdict,
-        sentence=f"{said}; largest gap {gap[largest]:+.3g} near step {at} (± {margin:.2g} by {rests_on}).",
+        sentence=f"{found} (largest gap {gap[largest]:+.3g} near step {at}, noise ±{margin:.2g} from {source}){doubt}.",
         steps=len(common),
         largest_gap=float(gap[largest]),
         largest_gap_step=at,
@@ -161,7 +162,7 @@ def _gap_of_means(base: FloatArray, other: FloatArray, windows: Sequence[np.ndar
     ours, theirs = _means(base, windows), _means(other, windows)
     (error_a, degrees_a), (error_b, degrees_b) = _scatter(ours), _scatter(theirs)
     error = math.sqrt(error_a**2 / len(base) + error_b**2 / len(other))
-    rests_on = f"what {len(base)} and {len(other)} runs scatter by"
+    rests_on = f"{len(base)} and {len(other)} runs"
     return theirs.mean(axis=1) - ours.mean(axis=1), error, min(degrees_a, degrees_b), rests_on
 
 

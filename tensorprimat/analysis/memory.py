@@ -121,7 +121,7 @@ def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
         return model_parallel, 1, 1, 1
     shared = SHARDED_BY_REPLICAS.get((config.strategy or "").lower())
     if shared is None:
-        return "what the data-parallel replicas share out is not stated (strategy)"
+        return "the sharding of the data-parallel replicas is not stated (strategy)"
     return (
         model_parallel,
         replicas if shared == "everything" else 1,

@@ -64,7 +64,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     if mfu.value is not None:
         said = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
         if mfu.value > 1:
-            said += "; above the peak: look for a wrong sequence length, batch size, GPU count or precision"
+            said += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
         if stated := _stated(result):
             said += f"; {STATED}: {stated}"
         mfu = _with_remark(mfu, said)
@@ -109,7 +109,7 @@ def flops_per_token(result: Result, convention: str) -> Metric:
         return unknown("flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, said))
     charged = flops.charged_per_token(result, convention)
     if charged is None and result.training_config.sequence_length:
-        because = "only a part of the parameters trains, and what the frozen ones cost depends on where they are"
+        because = "only some parameters train, and the cost of the frozen ones depends on their position"
         return unknown("flops_per_token", because, (inputs.shape(result), length, said))
     frozen = flops.frozen_parameters(result)
     return derive(
@@ -155,7 +155,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
         kind = "every second matrix product"
     shape, length = result.model.shape, result.training_config.sequence_length
-    because = f"recompute {said!r} is not understood" if said else "whether activations are recomputed is not stated"
+    because = f"recompute {said!r} is unknown" if said else "activation recomputation is not stated"
     recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     if shape is None and kind not in (None, "none"):
         because = "what recomputation costs is known only for a model whose layers are all alike"

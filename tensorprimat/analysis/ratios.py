@@ -161,7 +161,7 @@ def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int)
             value=math.exp(_plain_log(meeting)),
             confidence=assumed.confidence,
             rests_on=rests_on,
-            no_interval_because="each side needs at least 2 runs, or an assumption about their scatter",
+            no_interval_because="each side needs at least 2 runs, or an assumed variation (--assume-run-cv)",
             runs_for_one_percent=needed,
         )
         return Ratio(
@@ -224,7 +224,7 @@ def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
     if not single:
         return None
     if assumed.host_cv:
-        return f"assumed: machines scatter by {100 * assumed.host_cv:g} %"
+        return f"assumed: machines vary by {100 * assumed.host_cv:g} %"
     nodes = max(group.result.training_config.num_nodes or 1 for group in single)
     machine = "machine" if nodes == 1 else f"set of {nodes} nodes"
     whose = " each" if len(single) > 1 else f" of {single[0].label}"
@@ -247,14 +247,14 @@ def _sensitivity(meeting: Meeting, assumed: Assumptions, level: float) -> str | 
     low, high = log.interval(level)
     ends = f"{low:.3f}x to {high:.3f}x"
     same = "the same follows" if changed == verdict else VERDICTS_IF[changed]
-    return f"if they scatter by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
+    return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
 
 
 VERDICTS_IF = {
     "faster": "it is faster",
     "slower": "it is slower",
-    "no_difference_shown": "no difference is shown",
-    "unsettled": "nothing can be said while step time drifts",
+    "no_difference_shown": "no difference detected",
+    "unsettled": "no verdict while step time drifts",
 }
 
 
@@ -309,7 +309,7 @@ def _of_one_pairing(meetings: Sequence[Sequence[Meeting]]) -> list[Meeting]:
 
 
 def _plain_log(meeting: Meeting) -> float:
-    """Logarithm of the ratio of what both sides show, where no interval can be given."""
+    """Logarithm of the ratio of what both sides show, where no interval is possible."""
     below, above = (figure(group.result, meeting.metric or PRIMARY) or math.nan for group in meeting.groups)
     return math.log(above / below)
 
@@ -354,4 +354,4 @@ def _runs(group: Group) -> str:
 def _assumption(meetings: Sequence[Meeting], assumed: Assumptions) -> str | None:
     """Return the assumption that a verdict rests on, or None unless a side of one run takes part."""
     one_run = any(len(group.runs) == 1 for meeting in meetings for group in meeting.groups)
-    return f"assumed: single runs scatter by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None
+    return f"assumed: single runs vary by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None

@@ -77,7 +77,7 @@ class Fairness:
     sentence: str
     """The verdict in words, ready to stand above a headline."""
     conditions: tuple[str, ...] = ()
-    """What has to match although not both sides state it; every claim carries it as "if"."""
+    """What has to match although the sides do not both state it; every claim carries it as "if"."""
     metric: str | None = None
     """The rate that a ratio may be of; None where there is none."""
     remedy: str | None = None

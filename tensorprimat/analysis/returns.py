@@ -161,7 +161,7 @@ def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, fl
     """Return a warning for each price that the user gave and no side has."""
     used = {metrics["price_usd_per_gpu_hour"].remark or "" for metrics in sides}
     return [
-        f"--price {name}={usd:g}: no result ran on such a device"
+        f"--price {name}={usd:g}: no result is from this device"
         for name, usd in prices.items()
         if name and not any(remark.startswith(f"--price {name}=") for remark in used)
     ]

@@ -106,10 +106,10 @@ def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
             continue
         fresh = _without_known_runs(item.result, seen, item.side)
         if fresh is None:
-            warnings.append(f"{name}: left out, its runs are in another file already")
+            warnings.append(f"{name}: left out, another file holds its runs")
             continue
         if fresh is not item.result:
-            warnings.append(f"{name}: runs that are in another file already are counted once")
+            warnings.append(f"{name}: runs that are also in another file are counted once")
         kept.append(replace(item, result=fresh))
     return kept, warnings
 

@@ -12,7 +12,7 @@ batches, which slow wander leaves resembling each other where fast noise hides i
 process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
 of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one estimate
 of φ plugged in, or with batch means, short and correlated series cover less: docs/calibration.md, which
-perf/calibration.py writes. Such an interval speaks of that run only; another run may lie elsewhere.
+perf/calibration.py writes. Such an interval covers step noise only; another run may differ by more.
 """
 
 from __future__ import annotations

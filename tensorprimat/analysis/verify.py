@@ -93,7 +93,7 @@ def _document(path: Path, places: Mapping[str, Sequence[Path]], named: set[Path]
     elif isinstance(document, dict) and document.get("kind") == "preflight":
         yield _preflight(path)
     elif not (isinstance(document, dict) and document.get("kind") in REPORTS):
-        yield Finding(path=path, state="foreign", says="JSON that is no result, cell, preflight or report")
+        yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 
 
 def _result(path: Path, document: dict[str, Any], places: Mapping[str, Sequence[Path]]) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _result(path: Path, document: dict[str, Any], places: Mapping[str, Sequence[
     if document.get("schema_version") != SCHEMA_VERSION:
         yield Finding(path=path, state="unchecked", says="written by an older version; its figures are not comparable")
     elif not len(result.steps):
-        yield Finding(path=path, state="unchecked", says="holds no steps; its figures are as they were reported")
+        yield Finding(path=path, state="unchecked", says="holds no steps; its figures are unverified")
     else:
         yield _figures(path, document, result)
     yield from _sources(path, result, places)
@@ -171,7 +171,7 @@ def _sources(path: Path, result: Result, places: Mapping[str, Sequence[Path]]) -
         else:
             where = ", ".join(str(file) for file in files[:MOST_FIGURES])
             yield Finding(
-                path=path, state="differs", says=f"its log was changed since it was read, or is another: {where}"
+                path=path, state="differs", says=f"its log changed since it was read, or is another file: {where}"
             )
 
 
@@ -199,19 +199,19 @@ def _preflight(path: Path) -> Finding:
         preflight.load(path)
     except InputError as error:
         return Finding(path=path, state="differs", says=error.what)
-    return Finding(path=path, state="unchecked", says="a preflight keeps no single times to compute it from")
+    return Finding(path=path, state="unchecked", says="a preflight stores no single times to check it against")
 
 
 def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
     """Verify a series file, and find what a killed write left behind."""
     if path.suffix == ".npz" and path not in named:
-        yield Finding(path=path, state="foreign", says="a series file that no result names")
+        yield Finding(path=path, state="foreign", says="a series file that no result refers to")
     elif path.suffix == ".npz" and series.is_own_name(path.name):
         digest = regular.sha256(path) if path.is_file() else ""
         if series.file_name(digest) != path.name:
-            yield Finding(path=path, state="differs", says="its content is not that of its name")
+            yield Finding(path=path, state="differs", says="its content does not match its name")
     elif path.suffix == ".tmp" and processes.is_abandoned(path.name):
-        yield Finding(path=path, state="foreign", says="left behind by a write that was killed; it can be removed")
+        yield Finding(path=path, state="foreign", says="left by an interrupted write; it can be removed")
 
 
 def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:

@@ -29,25 +29,25 @@ from tensorprimat.reports.safe_text import one_line
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
     "pretrain": "train one model with NeMo, measured (pretrain_*.py)",
-    "convert": "a Hugging Face checkpoint to a NeMo checkpoint",
+    "convert": "convert a Hugging Face checkpoint to a NeMo checkpoint",
     "extract": "one log to one result file",
-    "compare": "results to a verdict, a plot and a report",
-    "enhance": "the same with cost, MFU, memory, power and time to train",
-    "metrics": "every derived figure of one result, with what it rests on",
-    "analyze": "look through folders of old logs, events, profiles and results",
-    "gate": "fail a build only when a slowdown is shown",
+    "compare": "compare results: verdict, plot and report",
+    "enhance": "compare with cost, MFU, memory, power and time to train",
+    "metrics": "every derived figure of one result, with its inputs",
+    "analyze": "survey folders of old logs, events, profiles and results",
+    "gate": "fail a build if a slowdown is detected",
     "history": "a figure over time per machine and model, with changes detected",
-    "passes": "what forward, backward and optimizer cost on one device",
-    "warmup": "how many warm-up steps are enough",
+    "passes": "time forward, backward and optimizer on one device",
+    "warmup": "find how many warm-up steps are enough",
     "sweep": "time and memory over sizes, contexts, batches and precisions",
     "aggregate": "tables and plots of a folder of cells",
-    "preflight": "what this machine can do at best",
-    "primus": "what a Primus configuration trains, beside the NVIDIA side's",
+    "preflight": "measure this machine's best performance",
+    "primus": "compare a Primus configuration with the NVIDIA side's",
     "mlperf": "read, list and compare the results of MLPerf Training",
     "project": "the rate at another number of GPUs, where that is shown to work",
     "demo": "AMD against NVIDIA from bundled results, as a page",
     "verify": "check hashes and figures of a folder of results",
-    "processes": "who uses GPU memory; end leftover training processes",
+    "processes": "list processes that use GPU memory; end leftover training",
 }
 """Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
 
@@ -177,7 +177,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print(f"{program}: interrupted; what was finished before is kept", file=sys.stderr)
+        print(f"{program}: interrupted; finished work is kept", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output went away (head, less): nothing to say, nowhere to say it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

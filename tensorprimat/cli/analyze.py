@@ -30,7 +30,7 @@ def command(
     csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
     output: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help=f"Where --save writes, or a file for what is found{TO_FILE}")
+        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for --save, or a file for the findings{TO_FILE}")
     ] = Path("output"),
 ) -> int:
     """Look through folders of old training data: text logs, TensorBoard events, Excel profiles, results.

@@ -21,7 +21,7 @@ ModelSize = Annotated[
     str | None,
     typer.Option(metavar="NAMES", help="small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"),
 ]
-Label = Annotated[str | None, typer.Option(metavar="NAME", help="What to call the shape (model_size).")]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the shape (model_size).")]
 Shape = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=D_MODEL/D_FF/LAYERS/HEADS", help="A shape of your own; may be repeated."),

@@ -1,4 +1,4 @@
-"""`tprimat compare`, `./compare_results.py`: results to a verdict, a plot and a report."""
+"""`tprimat compare`, `./compare_results.py`: compare results: verdict, plot and report."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MANY_FILES = 200  # from here on two processes read them sooner than one
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
-BY = "What tells sides apart: platform, engine, precision, preset or gpu."
+BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Name, or part of one, of the side that ratios divide by; without it the first."
-ASSUME_RUN_CV = "Assume that single runs scatter by this much, such as 2%, and let a verdict rest on it."
+ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base the verdict on it."
 
-ASSUME_HOST_CV = "Assume that machines scatter by this much, such as 1%, and widen intervals of one machine by it."
+ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen intervals of one machine by it."
 
 
 def command(
@@ -62,7 +62,7 @@ def command(
     global_batch_size: facts.GlobalBatchSize = None,
     price: prices.Prices = None,
     published: Annotated[
-        bool, typer.Option("--published", help="Set what others published beside it, marked as such.")
+        bool, typer.Option("--published", help="Show published results next to ours, marked as such.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,

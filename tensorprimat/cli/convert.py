@@ -1,4 +1,4 @@
-"""`tprimat convert`, `convert_checkpoint.py`: a Hugging Face checkpoint to a NeMo checkpoint."""
+"""`tprimat convert`, `convert_checkpoint.py`: convert a Hugging Face checkpoint to a NeMo checkpoint."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 
 
 def command(
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Which model: llama, qwen or mistral.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Model: llama, qwen or mistral.")],
     source: Annotated[str, typer.Option(metavar="SOURCE", help="hf://ORGANISATION/NAME, or a folder.")],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the NeMo checkpoint.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it needs; convert nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it needs; convert nothing.")] = False,
 ) -> int:
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 

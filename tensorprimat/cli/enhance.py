@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorprimat.analysis.returns import Economics
 
 DEFAULT_FOLDER = Path("output")
-FLOPS = "How FLOPs are counted: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
+FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 PICTURE = "enhanced_plot"
 
 

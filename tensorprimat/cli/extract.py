@@ -47,7 +47,7 @@ def command(
     formats: Annotated[bool, typer.Option("--formats", help="List the formats and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results as JSON; write no file.")] = False,
     explain: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="How a figure or setting came about, with lines; no file.")
+        str | None, typer.Option(metavar="FIELD", help="Explain a figure or setting, with log lines; write no file.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show a running summary while the log grows.")] = False,
 ) -> int:

@@ -1,4 +1,4 @@
-"""`tprimat gate`: fail a build only when a slowdown is shown."""
+"""`tprimat gate`: fail a build if a slowdown is detected."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def command(
         typer.Option(metavar="mlperf:ENTRY", help="Measure against an entry of tprimat mlperf list instead."),
     ] = None,
     max_slowdown: Annotated[
-        str, typer.Option(metavar="PERCENT", help="How much of the baseline's rate the candidate may lose.")
+        str, typer.Option(metavar="PERCENT", help="Largest tolerated loss of the baseline's rate.")
     ] = "3%",
     max_memory_increase: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="How much more peak device memory it may need.")
+        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated increase of peak device memory.")
     ] = None,
     max_loss_gap: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="How far its loss may lie from the baseline's.")
+        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated gap between its loss and the baseline's.")
     ] = None,
     assume_run_cv: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Assume that single runs scatter by this much.")
+        str | None, typer.Option(metavar="PERCENT", help="Assume that single runs vary by this much.")
     ] = None,
     accept: Annotated[
         str,
         typer.Option(metavar="LEVEL", help="Lowest level that may pass: same_work, same_work_per_token, same_task."),
     ] = "same_work",
     assume_host_cv: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Assume that machines scatter by this much.")
+        str | None, typer.Option(metavar="PERCENT", help="Assume that machines vary by this much.")
     ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
     model_name: facts.ModelName = None,

@@ -47,7 +47,7 @@ def rank_of(environment: Mapping[str, str] | None = None) -> Rank | None:
         return None
     if environment.get("SLURM_JOB_NAME") in INTERACTIVE:
         raise UsageError(
-            f"srun: Lightning takes a job named {environment['SLURM_JOB_NAME']} for an interactive one and would train "
+            f"srun: Lightning takes a job named {environment['SLURM_JOB_NAME']} for an interactive job and would train "
             f"in each task alone; give srun --job-name=benchmark, or use torchrun"
         )
     return Rank(
@@ -71,7 +71,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
     ):
         if wrong:
             raise UsageError(
-                f"{flag}: not under {place.launcher}, which starts one training; leave {place.launcher} out"
+                f"{flag}: not under {place.launcher}, which starts one training; run without {place.launcher}"
             )
     per_node, rest = divmod(place.world_size, place.nodes)
     if rest:

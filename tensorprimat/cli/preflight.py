@@ -1,4 +1,4 @@
-"""`tprimat preflight`: what this machine can do at best."""
+"""`tprimat preflight`: measure this machine's best performance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorprimat.cli import cell_options as options
 
 def command(
     device: options.Device = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: a look in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: done in seconds.")] = False,
     output: Annotated[
         Path,
         typer.Option(
@@ -27,7 +27,7 @@ def command(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="The JSON on stdout instead of tables.")] = False,
 ) -> int:
-    """Measure what this machine can do at best, in about a minute.
+    """Measure measure this machine's best performance, in about a minute.
 
     Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
     where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure

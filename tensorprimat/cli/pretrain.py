@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[
-        str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Which model: llama, qwen or mistral.")
+        str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Model: llama, qwen or mistral.")
     ] = "llama",
     steps: Annotated[int, typer.Option(metavar="N", envvar="TPRIMAT_STEPS", help="Measured optimizer steps.")] = 20,
     warmup_steps: Annotated[

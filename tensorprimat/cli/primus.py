@@ -1,4 +1,4 @@
-"""`tprimat primus`, `./check_primus_config.sh`: what a Primus configuration trains, beside the NVIDIA side's."""
+"""`tprimat primus`, `./check_primus_config.sh`: compare a Primus configuration with the NVIDIA side's."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def command(
         typer.Option(metavar="PID", help="End this process too, even if it is no leftover (repeatable)."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be ended; end nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be ended; end nothing.")] = False,
     idle: Annotated[
         float, typer.Option(metavar="S", help="Seconds without CPU, file and GPU use that make a leftover.")
     ] = 30.0,
@@ -156,5 +156,5 @@ def _chosen(found: Sequence[Holder], named: Sequence[int]) -> list[Holder]:
         if number not in by_pid:
             raise UsageError(f"--pid {number}: is not on a GPU here")
         if not by_pid[number].can_be_chosen:
-            raise UsageError(f"--pid {number}: {by_pid[number].keeps}; it is left alone")
+            raise UsageError(f"--pid {number}: {by_pid[number].keeps}; it is not ended")
     return [holder for holder in found if holder.keeps is None or holder.pid in named]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("output")
 MODEL = "Which model: llama, qwen, mistral, all, or a Hugging Face config.json to train (torch engine)."
-ENGINE = "What measures: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
+ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
 METHODOLOGY = "Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic."
 CONFIGURED = "the methodology's or the preset's"
 PARALLEL = "the methodology's, or 1"
-EXECUTOR = "Who starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
+EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
 MOUNTS = "A folder for the container (repeatable)."
 LIKE_THIS = "as this machine"
 AB = "Run two configurations in turn and compare them: give it twice, each with the flags of one."
@@ -98,7 +98,10 @@ def command(
         str | None, typer.Option(metavar="MODEL", help=f"Of a log. {facts.MODEL_NAME}", show_default="--model")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(metavar="HOW", help="How GPUs share the model: auto, ddp or fsdp (torch engine).")
+        str,
+        typer.Option(
+            metavar="HOW", help="Strategy that shares the model among GPUs: auto, ddp or fsdp (torch engine)."
+        ),
     ] = "auto",
     recompute: Annotated[
         bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
@@ -164,7 +167,7 @@ def command(
     append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Results as a JSON array on stdout, all talk on stderr.")
+        bool, typer.Option("--json", help="Results as a JSON array on stdout, everything else on stderr.")
     ] = False,
 ) -> int:
     """Benchmark this machine: train llama, qwen and mistral on it, or read the logs of earlier training.

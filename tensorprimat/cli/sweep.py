@@ -43,7 +43,7 @@ def command(
     memory_limit: options.MemoryLimit = None,
     fit: Annotated[
         bool,
-        typer.Option("--fit", help="Where memory is not enough, find the largest batch (or else context) that fits."),
+        typer.Option("--fit", help="If memory is insufficient, find the largest batch (or else context) that fits."),
     ] = False,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="All cells in this process: faster, less independent.")

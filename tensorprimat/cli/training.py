@@ -204,7 +204,7 @@ def explained(
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
     finished = f"; the runs before it are in {kept}" if kept else ""
-    begun = f"; what it measured {partial}" if partial else ""
+    begun = f"; its partial result {partial}" if partial else ""
     return type(cause)(f"{which}{cause}{finished}{begun}")
 
 

@@ -14,7 +14,7 @@ def command(
         list[Path] | None, typer.Option(metavar="DIR", help="Look for the logs of the results here too (repeatable).")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show what agrees and what could not be checked too.")
+        bool, typer.Option("--all", help="Also show figures that agree and those that could not be checked.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:

@@ -1,4 +1,4 @@
-"""`tprimat warmup`: how many warm-up steps are enough."""
+"""`tprimat warmup`: find how many warm-up steps are enough."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(
         ),
     ] = Path("output/warmup"),
 ) -> int:
-    """Find out how many warm-up steps are enough for one model on this device.
+    """Find out find how many warm-up steps are enough for one model on this device.
 
     Each number of warm-up steps is tried in a fresh process; mean, deviation and CV of the trials after it are put
     beside each other, and two or three sentences say what the first step cost and from which count on the CV is stable.

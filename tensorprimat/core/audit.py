@@ -368,7 +368,7 @@ def record(found: Sequence[Finding], result: Result) -> Audit | None:
     told: dict[str, float] = defaultdict(float)
     for run in runs:
         for what, spent in run.taken_out:
-            told[f"{what}, taken out of the clock"] += spent
+            told[f"{what}, subtracted from the clock"] += spent
         for what, spent in run.explained:
             told[what] += spent
     return Audit(

@@ -233,7 +233,7 @@ class Cell(CellSpec, RoundedRecord):
     memory_kind: Literal["allocated", "resident"] | None = None
     """allocated by torch on a GPU; resident memory of the process on a CPU."""
     fit_batch_size: Count = None
-    """Largest batch that fits where the one asked for does not (--fit)."""
+    """Largest batch that fits if the requested one does not (--fit)."""
     fit_context_length: Count = None
     """Largest context at a batch of 1 where no batch fits at the one asked for (--fit)."""
     platform: str | None = None
@@ -264,7 +264,7 @@ def with_figures(cell: Cell, parts_ms: Mapping[str, Sequence[float]] | None = No
     if not times:
         return cell
     if not all(0 < time < LARGEST_TIME_MS for time in times):
-        raise ValueError("trial_times_ms holds a number that is no time")
+        raise ValueError("trial_times_ms holds a number that is not a time")
     mean = statistics.fmean(times)
     deviation = statistics.stdev(times) if len(times) > 1 else None
     parts = _parts(parts_ms or {})
@@ -386,7 +386,7 @@ def _wrong_value(row: Row) -> str | None:
     for key, value in row.items():
         scalar = value is None or isinstance(value, str | bool | int | float)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_NUMBER:
-            return f"{key} is a number that nothing measures"
+            return f"{key} is a number that cannot be a measurement"
         if (
             key in _NUMBERS
             and value is not None

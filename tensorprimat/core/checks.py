@@ -37,9 +37,7 @@ def _unknown_figures(result: Result) -> list[str]:
     config, performance = result.training_config, result.performance_metrics
     if result.memory_metrics is None:
         if result.platform == "cpu":
-            warnings.append(
-                "memory_metrics: a CPU has no device allocator to ask; host_memory_peak_gb is the process's own memory"
-            )
+            warnings.append("memory_metrics: CPU run, so peak memory is the process's RSS (host_memory_peak_gb)")
         else:
             warnings.append("memory_metrics: no device memory was logged")
     if performance.tokens_per_second is None and performance.tokens_per_second_per_gpu is None:
@@ -196,7 +194,7 @@ def _losses(result: Result) -> list[str]:
         first = steps[int(nan_rows[0])].index
         warnings.append(
             f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, from step {first} on; "
-            "a run that does not learn says little about speed"
+            "the speed of a run that does not learn means little"
         )
     losses = steps.column("loss")
     losses = losses[np.isfinite(losses)]
@@ -232,13 +230,13 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
             )
         if selection.excluded_steps:
             warnings.append(
-                f"steps: {where}{selection.excluded_steps} left out because a validation or checkpoint lies inside"
+                f"steps: {where}{selection.excluded_steps} left out because they include a validation or checkpoint"
             )
         if not len(selection.rows):
-            warnings.append(f"steps: {where}nothing is left after warm-up, so no step is measured")
+            warnings.append(f"steps: {where}no step remains after warm-up, so none is measured")
         elif len(selection.rows) < 10:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
-            warnings.append(f"steps: {where}only {rows}; no interval can be given")
+            warnings.append(f"steps: {where}only {rows}; no interval is possible")
     return warnings
 
 
@@ -247,18 +245,16 @@ def _segments(selection: Selection) -> str:
     if len(selection.measured_segments) > 1:
         numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
         told = (
-            f"{selection.segments} stretches between restarts; numbers {numbers}, each resumed where the one before "
+            f"{selection.segments} segments between restarts; numbers {numbers}, each resumed where the previous one "
             "ended, are measured together without the start of each"
         )
     else:
         told = (
-            f"{selection.segments} stretches between restarts; the longest, number {selection.segment + 1}, is measured"
+            f"{selection.segments} segments between restarts; the longest, number {selection.segment + 1}, is measured"
         )
     if selection.off_level:
         numbers = ", ".join(str(number + 1) for number in selection.off_level)
-        told += (
-            f"; number {numbers} is not, because its step times are others; tprimat extract --segment reads it alone"
-        )
+        told += f"; number {numbers} is not, because its step times differ; tprimat extract --segment reads it alone"
     return told
 
 

@@ -3,7 +3,7 @@
 TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
 ├── InputError            (2)   a file that cannot be read as what it should be
-│   ├── NotALogError      (2)   a readable file that holds no usable step timing
+│   ├── NotALogError      (2)   a readable file that holds no step times
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
 │   ├── InternalError     (2)   a reader failed on a file that it should have read or refused
 │   └── ContradictionError(2)   a log whose own clock contradicts what was read from it

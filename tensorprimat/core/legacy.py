@@ -158,7 +158,7 @@ def _model(
     spelled = (given, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
     name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
-        warnings.append("model: neither this file nor its name says which; give --model-name")
+        warnings.append("model: neither this file nor its name states it; give --model-name")
     parameters = _section(document, "model_info", path).get("total_params")
     return {"name": name, "parameters": _clean({"parameters": parameters}, "model_info", warnings).get("parameters")}
 
@@ -178,7 +178,7 @@ def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> 
         try:
             return datetime.fromisoformat(str(said).replace("Z", "+00:00")).isoformat()
         except ValueError:
-            warnings.append(f"timestamp: {str(said)[:40]!r} is no ISO 8601 date")
+            warnings.append(f"timestamp: {str(said)[:40]!r} is not an ISO 8601 date")
     if match := _FILE_TIME.search(path.stem):
         try:
             return datetime.strptime("".join(match.groups()), "%Y%m%d%H%M%S").isoformat()
@@ -206,7 +206,7 @@ def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[st
         if _is_measured(value):
             kept[field] = value
         elif value != "":
-            warnings.append(f"{name}: {field} was {value!r} in this file, which stands for unknown")
+            warnings.append(f"{name}: {field} was {value!r} in this file, which means unknown")
     return kept
 
 
@@ -310,7 +310,5 @@ def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> 
             series.append(None)
     unmeasured = sum(old is not None and new is None for old, new in zip(values, series, strict=True))
     if unmeasured:
-        warnings.append(
-            f"{key}: {unmeasured} of {len(values)} values stand for unknown (0, negative, infinite or text)"
-        )
+        warnings.append(f"{key}: {unmeasured} of {len(values)} values mean unknown (0, negative, infinite or text)")
     return series

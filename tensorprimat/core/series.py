@@ -77,7 +77,7 @@ def read(path: Path, name: str, *, sha256: str | None) -> Steps:
     except InputError as error:
         if error.what == "no such file":
             raise InputError(
-                f"its step series {name} is missing", path=path, remedy="copy it beside the JSON"
+                f"its step series {name} is missing", path=path, remedy="copy it into the folder of the JSON file"
             ) from None
         raise InputError(f"its step series {name} {error.what}", path=path) from error
     if sha256 is not None and sha256_of(content) != sha256:

@@ -158,7 +158,7 @@ def believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -
     except ValidationError as error:
         absurd = {str(found["loc"][0]) for found in error.errors()}
         warnings += [
-            f"{name}: the log says {str(said[name])[:40]}, which cannot be; left out" for name in sorted(absurd)
+            f"{name}: the log says {str(said[name])[:40]}, which is impossible; left out" for name in sorted(absurd)
         ]
         return record(**{name: value for name, value in said.items() if name not in absurd})
 

@@ -94,7 +94,7 @@ def _count(flag: str, text: str, *, least: int) -> int:
     if count < least:
         raise UsageError(f"{flag} {count}: must be {least} or more")
     if count > LARGEST_COUNT:
-        raise UsageError(f"{flag} {count}: is more than there can be")
+        raise UsageError(f"{flag} {count}: is impossibly large")
     return count
 
 

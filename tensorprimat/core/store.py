@@ -388,7 +388,7 @@ def _check_series(result: Result, path: Path) -> None:
     wrong = np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))
     if len(wrong):
         raise InputError(
-            f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is no step time", path=path,
+            f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time", path=path,
             remedy="repair or remove the file",
         )  # fmt: skip
     covers = result.steps.column("covers")
@@ -402,7 +402,7 @@ def _check_series(result: Result, path: Path) -> None:
         wrong = np.flatnonzero(np.abs(values) > LARGEST_FIGURE)
         if len(wrong):
             raise InputError(
-                f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which nothing measures", path=path,
+                f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement", path=path,
                 remedy="repair or remove the file",
             )  # fmt: skip
 

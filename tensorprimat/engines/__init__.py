@@ -125,20 +125,20 @@ def choose(
     if requested != "auto" and requested not in ENGINES:
         raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
     if requested == "primus" and primus_models is not None:
-        return _plan(PRIMUS_TRAINING, models, primus_models, "Primus trains on this machine, as asked")
+        return _plan(PRIMUS_TRAINING, models, primus_models, "Primus trains on this machine, as requested")
     if requested != "auto":
         engine = ENGINES[requested]
-        return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as asked")
+        return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as requested")
     if platform == "nvd":
         engine = ENGINES[default_engine(platform)]
         return _plan(engine, models, models, _because_on_nvidia(engine))
     if platform == "amd":
-        because = "on ROCm the logs that Primus wrote are read; --engine torch trains here instead"
+        because = "on ROCm, Primus logs are read; --engine torch trains here instead"
         return _plan(ENGINES["primus"], models, with_log, because)
     if with_log:
-        because = "no GPU here, and logs were found: they are read; --engine torch trains on the CPU instead"
+        because = "no GPU found; reading the training logs that were found; --engine torch trains on the CPU instead"
         return _plan(ENGINES["logs"], models, with_log, because)
-    because = "no GPU and no log of any model here: a tiny shape of each is trained on the CPU"
+    because = "No GPU or training log found; training a tiny version of each model on the CPU"
     return _plan(ENGINES["torch"], models, models, because)
 
 

@@ -111,7 +111,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
     name = cluster.executor
     if not name:
         if said := [*map(flag, cluster.said), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
-            raise UsageError(f"{said[0]}: needs --executor, which says who starts the ranks: {', '.join(EXECUTORS)}")
+            raise UsageError(f"{said[0]}: needs --executor, which starts the ranks: {', '.join(EXECUTORS)}")
         return
     if name not in EXECUTORS:
         raise UsageError(f"--executor {name}: no such executor; choose {', '.join(EXECUTORS)}")
@@ -119,7 +119,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
     for field in cluster.said:
         if field not in executor.takes:
             takers = [other for other, row in EXECUTORS.items() if field in row.takes]
-            raise UsageError(f"{flag(field)}: means nothing to --executor {name}; it is for {', '.join(takers)}")
+            raise UsageError(f"{flag(field)}: does not apply to --executor {name}; it is for {', '.join(takers)}")
     for field in executor.needs:
         if field not in cluster.said:
             raise UsageError(f"--executor {name}: needs {flag(field)} as well")
@@ -213,6 +213,6 @@ def script(spec: RunSpec, cluster: Cluster, *, module: str, folder: Path) -> str
         command = [*wrapping(cluster, stand_in), "--dry-run", *engine]
         asked = processes.run(command, capture_output=True, text=True, env=launch.environment())
     if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (asked.stderr.strip().splitlines() or ["no output"])[-1]
         raise RunError(f"--executor {cluster.executor}: {last}")
     return str(asked.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()

@@ -159,4 +159,4 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
             f"(dmesg says which); its log: {log}"
         )
     how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    return RunError(f"{name} {how}: {complaint(tail) or (tail or ['it said nothing'])[-1].strip()}; its log: {log}")
+    return RunError(f"{name} {how}: {complaint(tail) or (tail or ['no output'])[-1].strip()}; its log: {log}")

@@ -175,14 +175,14 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     if tail:
         try:
             store.write_atomically(log, text)
-            kept = f"; all it said is in {log}"
+            kept = f"; its output is in {log}"
         except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
-            kept = f"; all it said could not be kept in {log}: {error.strerror}"
+            kept = f"; its output could not be stored in {log}: {error.strerror}"
     if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
         said = own["says"]
         kind = UsageError if code == 2 else OutOfMemoryError if "out of memory" in said.lower() else RunError
         return kind(said + ("" if code == 2 else kept))
-    last = tail[-1] if tail else "it said nothing"
+    last = tail[-1] if tail else "no output"
     if any(sign in line.lower() for line in tail for sign in OUT_OF_MEMORY):
         remedies = endings.memory_remedies(spec)
         return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}{kept}")

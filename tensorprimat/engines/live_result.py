@@ -53,7 +53,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     machine = platform.detect(cpu=trainer.strategy.root_device.type == "cpu")
     warnings = list(machine.warnings)
     if declared.platform != "auto" and platform.SPELLINGS[declared.platform] != machine.platform:
-        warnings.append(f"platform: {declared.platform} was asked for, but the training runs on {machine.label}")
+        warnings.append(f"platform: {declared.platform} was requested, but the training runs on {machine.label}")
     model = Model()
     if built:
         model, odd = facts.model_stated_by(module) or facts.model(module, sharded=facts.is_sharded(trainer))
@@ -80,7 +80,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     for name, value in found.items():
         said = declared.training_config.get(name)
         if said is not None and said != value:
-            warnings.append(f"training_config: {name} was given as {said}, but the trainer says {value}")
+            warnings.append(f"training_config: {name} is {said} in the callback, but {value} in the trainer")
     engine = declared.engine or ("nemo" if facts.is_nemo(trainer) else None)
     return Result(
         platform=machine.platform,
@@ -115,7 +115,7 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     if model.parameters in (None, expected):
         return declared.preset, []
     warning = (
-        f"model: preset {declared.preset} was given, but {preset.title} has {expected:,} parameters and this model "
+        f"model: preset {declared.preset} was requested, but {preset.title} has {expected:,} parameters and this model "
         f"{model.parameters:,}; the result names no preset"
     )
     return None, [warning]

@@ -119,6 +119,6 @@ def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | N
     known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {row.platform} GPU",))
     wanted = f" in {precision}" if precision else ""
     return (
-        f"--methodology {name} says nothing about {model or 'this model'}{wanted} on "
+        f"--methodology {name} has no entry for {model or 'this model'}{wanted} on "
         f"{gpu.device_name or 'an unknown device'}; it knows {', '.join(known) or 'other models'}"
     )

@@ -127,7 +127,7 @@ def _run_here(recipe: Any, spec: RunSpec) -> None:
     try:
         run.run(recipe, direct=True)
     except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
-        raise RunError("interrupted; what was measured until then is kept") from stop
+        raise RunError("interrupted; steps measured so far are kept") from stop
     except (RuntimeError, MemoryError, OSError, ValueError, AssertionError) as error:  # Megatron asserts its arguments
         if endings.is_out_of_memory(error):
             raise _out_of_memory(spec) from error

@@ -108,7 +108,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         raise UsageError(f"{flag} {first['input']}: {first['msg'].lower()}") from error
     if spec.sequence_length > preset.max_position_embeddings:
         raise UsageError(
-            f"--sequence-length {spec.sequence_length}: {preset.title} reaches {preset.max_position_embeddings} tokens"
+            f"--sequence-length {spec.sequence_length}: {preset.title} supports {preset.max_position_embeddings} tokens"
         )
     spec = spec.check()
     memory = machine.gpu_info.total_memory_gb
@@ -228,7 +228,7 @@ def _check_estimate(spec: RunSpec, memory_bytes: float) -> None:
         f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
         f"--sequence-length {spec.sequence_length} needs about {needed.total / GB:,.0f} GB on each device "
         f"({describe_memory(spec)}), and one has {memory_bytes / GB:,.0f} GB"
-        + (f"; what makes it fit: {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")
+        + (f"; to make it fit use {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")
     )
 
 

@@ -48,7 +48,7 @@ FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 UNANSWERED_SECONDS = 600.0  # a controller may restart meanwhile
 ARRIVAL_SECONDS = 10.0  # a shared file system shows a file of another machine late
 CANCEL_SECONDS = 10.0  # for ranks to write what they measured; the launcher kills this process after 15
-NO_COLLECTOR = "without its launcher nobody would take its result"
+NO_COLLECTOR = "without its launcher its result would be lost"
 
 
 @dataclass(kw_only=True)
@@ -154,7 +154,9 @@ def _run_on_slurm(submission: Submission, console: Console) -> str | None:
     if submission.stop.is_set():
         raise RunError(_cancelled(job, submission))
     if state is None:
-        return None if submission.result.exists() else f"Slurm job {job} is gone, and Slurm has forgotten how it ended"
+        return (
+            None if submission.result.exists() else f"Slurm job {job} is gone, and Slurm no longer knows how it ended"
+        )
     if state.word == "COMPLETED":
         return None
     if state.word == slurm.UNANSWERED:

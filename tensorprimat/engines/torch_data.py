@@ -35,7 +35,7 @@ class TokenStream:
         vocabulary_size: at least 2. Raises ValueError otherwise.
         """
         if vocabulary_size < 2:
-            raise ValueError(f"a vocabulary of {vocabulary_size} tokens has nothing to predict")
+            raise ValueError(f"a vocabulary of {vocabulary_size} tokens leaves nothing to predict")
         self.vocabulary_size, self._seed = vocabulary_size, seed
         weights = 1.0 / np.arange(1, vocabulary_size + 1)
         cumulative = np.cumsum(weights) / weights.sum()

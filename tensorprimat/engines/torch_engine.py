@@ -55,7 +55,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
         ("--context-parallel-size", spec.context_parallel_size),
     ):
         if size > 1:
-            raise UsageError(f"{flag} {size}: the torch engine splits data only; use 1, or --engine nemo")
+            raise UsageError(f"{flag} {size}: the torch engine supports data parallelism only; use 1, or --engine nemo")
     if spec.precision == "fp8":
         raise UsageError("--precision fp8: the torch engine has none; use bf16, or --engine nemo")
     if spec.master_weights and spec.precision != "bf16":
@@ -226,7 +226,7 @@ def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
     try:
         trainer.fit(module)
     except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
-        raise RunError("interrupted; what was measured until then is kept") from stop
+        raise RunError("interrupted; steps measured so far are kept") from stop
     except (RuntimeError, MemoryError, OSError) as error:
         if endings.is_out_of_memory(error):
             raise OutOfMemoryError(

@@ -128,9 +128,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
     if log.is_binary:
-        return InputError(
-            "is a binary file without usable step timing", path=log.name, remedy="see tprimat extract --formats"
-        )
+        return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
         return NotALogError(
             f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure "
@@ -139,16 +137,16 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             remedy="train for more steps",
         )
     cause = endings.cause_of(log)
-    ended = f" (its end: {cause})" if cause else ""
+    ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
         reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
         if reason is not None:
             said = reason.removeprefix("steps: ")
-            return NotALogError(f"no usable step timing found{ended}, read as {formats[0].name}: {said}", path=log.name)
+            return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {said}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
-        return NotALogError(f"no usable step timing found{ended}; looked for {looked_for}", path=log.name)
+        return NotALogError(f"no step times found{ended}; looked for {looked_for}", path=log.name)
     remedy = (
         f"looked for rows of {', '.join(format.name for format in formats)}; `tprimat extract --formats` shows them"
     )
     kind = NotALogError if cause else NoFormatError  # what crashed before its first step was training all the same
-    return kind(f"no usable step timing found{ended}", path=log.name, remedy=remedy)
+    return kind(f"no step times found{ended}", path=log.name, remedy=remedy)

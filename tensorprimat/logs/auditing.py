@@ -8,7 +8,7 @@ from tensorprimat.core.records import Result
 from tensorprimat.core.summary import select_measured
 
 REMEDY = (
-    "no figure of this log can be trusted; name another format (tprimat extract --format), or report the log's first "
+    "no figure of this log can be trusted; choose another format (tprimat extract --format), or report the log's first "
     "rows"
 )
 

@@ -137,7 +137,7 @@ def _read(log: Log) -> Reading:
             "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
         )
     if content.cut:
-        reading.warnings.append(f"steps: {content.cut} rows are cut off before their end and left out")
+        reading.warnings.append(f"steps: {content.cut} rows are truncated and left out")
     if content.chat:
         reading.warnings.append("steps: iterations of reinforcement learning, generation included")
     return reading

@@ -140,7 +140,7 @@ NANOTRON = Dialect(
     factors=("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size"),
     gpus_of_rates=True,
     notes=(
-        "steps: nanotron rounds every number to three digits, so a step time may be 0.5 % off, and smaller scatter is "
+        "steps: nanotron rounds every number to three digits, so a step time may be 0.5 % off, and smaller changes are "
         "not shown",
     ),
 )

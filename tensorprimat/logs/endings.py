@@ -55,7 +55,7 @@ def examine(log: Log, said: Reading) -> None:
         rows = sorted({int(line) for line in lines_with_rows[-50:]} & set(numbered))
         if is_cut(numbered[last_row], numbered[rows[-2]] if len(rows) > 1 else None):
             said.steps = said.steps.take(lines_with_rows != last_row)
-            said.warnings.append(f"steps: line {last_row}, the last, is cut off and left out")
+            said.warnings.append(f"steps: line {last_row}, the last, is truncated and left out")
             return
     if said.ended_by is None:
         said.ended_by = _cause("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))

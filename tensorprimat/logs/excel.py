@@ -149,7 +149,7 @@ def _refuse_bombs(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > MOST_UNPACKED_BYTES or unpacked > MOST_EXPANSION * max(path.stat().st_size, MIB):
-        raise InputError(f"unpacks to {unpacked / MIB:,.0f} MiB, as no report does", path=path)
+        raise InputError(f"unpacks to {unpacked / MIB:,.0f} MiB, which no report does", path=path)
 
 
 def _rows(sheet: Any) -> Iterator[Row]:
@@ -271,7 +271,7 @@ def _detect(log: Log) -> int:
 
 def _refuse(log: Log) -> Reading:
     read_profile([log.path])  # a damaged or foreign workbook says so itself
-    raise InputError("is a profile, which is no training log", path=log.name, remedy="tprimat analyze shows it")
+    raise InputError("is a profile, not a training log", path=log.name, remedy="tprimat analyze shows it")
 
 
 FORMAT = Format(

@@ -142,7 +142,7 @@ def _read(log: Log) -> Reading:
     if reported and not any(step.seconds for step in reading.steps):
         reading.warnings.append(
             "steps: the log has no step times, only means over the whole run, start, evaluations and checkpoints "
-            "included; no variance can be given"
+            "included; so no variance is known"
         )
     return reading
 

@@ -67,7 +67,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
     if not measured:
         count = len(choice.found)
         raise InputError(
-            f"holds {count} training{'s' * (count > 1)}, none with number {choice.number}",
+            f"holds {count} training{'s' * (count > 1)}, but none has number {choice.number}",
             path=log.name,
             remedy=f"--segment takes 1 to {count}, or all",
         )

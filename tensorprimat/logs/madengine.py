@@ -97,11 +97,11 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
             if value := rows.positive(row["performance"], factor):
                 reading.reported[target] = value
                 reading.warnings.append(
-                    "steps: the table has no step times, only the mean that the run computed; no variance can be given"
+                    "steps: the table has no step times, only the mean that the run computed; so no variance is known"
                 )
             return
     reading.warnings.append(
-        f"steps: the metric of the run is {row['metric'] or 'unnamed'}, which is no rate of training"
+        f"steps: the metric of the run is {row['metric'] or 'unnamed'}, which is not a training rate"
     )
 
 

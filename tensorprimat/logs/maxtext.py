@@ -96,7 +96,7 @@ def _read(log: Log) -> Reading:
     untimed = sum(1 for before, after in zip(printed, steps, strict=True) if before.seconds and not after.seconds)
     if untimed:
         reading.warnings.append(
-            f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no step in flight to wait for "
+            f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
             "(the second row, or two after an evaluation or checkpoint), so it is no step time"
         )
     if seen.ramp_up_rows:

@@ -82,7 +82,7 @@ def read_table(table: Sequence[tuple[int | None, Row]], reading: Reading) -> Rea
         names = {name for _, row in table for name in row}
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in names):
             reading.warnings.append(
-                "steps: the table names its step time without a unit; it is taken as seconds, milliseconds would make "
+                "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "
                 "every figure 1,000 times too slow"
             )
         return reading
@@ -302,7 +302,7 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
         return reading
     reading.steps, reading.timing = _with_tokens(steps, found), "timestamps"
     reading.warnings.append(
-        "steps: timed from timestamps of the logger's calls; whatever the loop did between two rows is in their time"
+        "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"
     )
     return reading
 
@@ -323,7 +323,7 @@ def _summary(row: Row, reading: Reading) -> Reading:
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
         reading.warnings.append(
             "steps: a summary has no step times, only means over the whole run, start, evaluations and checkpoints "
-            "included; no variance can be given"
+            "included; so no variance is known"
         )
         return reading
     names = {

@@ -256,7 +256,7 @@ def _report_rates(reading: Reading, runs: Sequence[Run], batch: int | None, leng
             break
     else:
         reading.warnings.append(
-            f"throughput: {median(rates):,.4g} beside steps of {median(times):.4g} s is neither samples/s nor tokens/s"
+            f"throughput: {median(rates):,.4g} with steps of {median(times):.4g} s is neither samples/s nor tokens/s"
         )
     if "samples_per_second" not in reading.reported and "reported_samples_per_second" in reading.steps.seen:
         reading.steps = reading.steps.replace(reported_samples_per_second=math.nan)

@@ -106,7 +106,7 @@ def _read(log: Log) -> Reading:
     if reading.training_config.pop("window", None) and len(steps) > 1:
         reading.warnings.append(
             "tokens_per_second_per_gpu: OLMo prints means over a sliding window of steps; "
-            "their spread is not that of single steps"
+            "they vary less than single steps"
         )
     return reading
 

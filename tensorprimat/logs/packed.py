@@ -64,7 +64,7 @@ def _bounded(path: Path, unpacked: Iterator[bytes]) -> Iterator[bytes]:
         seen += len(chunk)
         if seen > EXPANSION_ALLOWED_BYTES and seen > MAX_EXPANSION * packed_bytes:
             raise InputError(
-                f"expands to more than {MAX_EXPANSION} times its size, as no log does",
+                f"expands to more than {MAX_EXPANSION} times its size, which no log does",
                 path=path,
                 remedy="unpack it first",
             )

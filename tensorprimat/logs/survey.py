@@ -153,9 +153,9 @@ def _unreadable(path: Path) -> str | None:
             return "a pipe or a device, not a file"
         with path.open("rb") as file:
             torn = file.read(len(excel.MAGIC)) == excel.MAGIC and not zipfile.is_zipfile(file)
-        return "a damaged workbook, or another torn zip archive" if torn else None
+        return "a damaged workbook or zip archive" if torn else None
     except OSError as error:
-        return "a link that leads nowhere" if path.is_symlink() else error.strerror or str(error)
+        return "a broken link" if path.is_symlink() else error.strerror or str(error)
 
 
 def _is_other_data(path: Path) -> bool:

@@ -199,7 +199,7 @@ def _read(log: Log) -> Reading:
     _configure(reading, content)
     if dialect is None and len(steps) and not content.tags.intersection(TIME_SO_FAR):
         reading.warnings.append(
-            "steps: timed by the clock of the event writer, from one logged loss to the next, whatever lies between"
+            "steps: timed by the clock of the event writer, from one logged loss to the next, with all work in between"
         )
     return reading
 
@@ -271,7 +271,7 @@ def _collect(path: Path, content: _Content) -> None:
                     content.tags.add(value.tag)
                     content.scalars.append(_Scalar(step=event.step, time=event.wall_time, tag=value.tag, value=number))
     except (DecodeError, ValueError, MemoryError, OverflowError) as error:  # the last two: a forged length
-        raise InputError("is damaged: a record of it is no TensorBoard event", path=path) from error
+        raise InputError("is damaged: a record is not a TensorBoard event", path=path) from error
 
 
 def _hparams(message: bytes) -> Iterator[tuple[str, str]]:

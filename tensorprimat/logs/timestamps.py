@@ -73,7 +73,7 @@ def _read(log: Log) -> Reading:
     reading.timestamp = rows.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
         f"steps: timed from timestamps (known to {resolution:g} s): {len(marks)} rows are merged into {len(steps)}; "
-        "whatever the loop did between two rows is in their time"
+        "each time includes everything the loop did between rows"
     )
     return reading
 

@@ -90,7 +90,7 @@ class AmdDevice:
         grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
         self._held = counts
         held_now = not counts and metrics.get("throttle_status") not in (None, "N/A", 0)  # MI200 and before: a flag
-        return ("a limit that its driver does not name",) if held_now else grown
+        return ("a limit that the driver does not name",) if held_now else grown
 
     def _processes(self) -> tuple[Process, ...]:
         listed = self._ask("amdsmi_get_gpu_process_list").get("value", ())

@@ -230,7 +230,7 @@ def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
     if process.uids().real != os.getuid():
         return f"belongs to {process.username()}", False
     if not held:
-        return "has no GPU open here: the number may mean another process, on the host", False
+        return "has no GPU open here: the number may belong to another process on the host", False
     if not _is_python(process):
         return "is not Python", False
     return leftovers.why_kept(process), True

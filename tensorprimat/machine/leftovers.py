@@ -192,11 +192,11 @@ def _activity(before: _Use | str, after: _Use | str, seconds: float) -> str | No
 
 def _gpu_activity(busiest: Mapping[str, float | None], gpus: Sequence[str]) -> str | None:
     if not gpus:
-        return "in doubt: no program says if its GPU is in use"
+        return "unclear: no program reports whether its GPU is in use"
     for gpu in gpus:
         percent = busiest.get(gpu)
         if percent is None:
-            return f"in doubt: GPU {gpu} does not say if it is in use"
+            return f"unclear: GPU {gpu} does not report whether it is in use"
         if percent > 0:
             return f"its GPU {gpu} is in use ({percent:g} %)"
     return None

@@ -128,7 +128,9 @@ def moved(before: Look, after: Look, when: str) -> list[str]:
     said = []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
         caps = f"{(before.cpu_cap_hertz or 0) / 1e9:.2f} to {(after.cpu_cap_hertz or 0) / 1e9:.2f} GHz"
-        said.append(f"noise: {when} the CPU's frequency cap moved from {caps}; runs before and after are not alike")
+        said.append(
+            f"noise: {when} the CPU's frequency cap moved from {caps}; runs before and after are not comparable"
+        )
     known = {gpu.id: gpu for gpu in before.gpus}
     for number, gpu in enumerate(after.gpus):
         earlier = known.get(gpu.id)

@@ -62,7 +62,7 @@ def _scatter(cell: Cell) -> list[str]:
     if trials > cell.num_trials:
         reached = max(WANTED_PERCENT, cell.cv_percent / math.sqrt(trials))
         return [f"{said}; --trials {trials} would bring the mean to about ±{reached:.2g} %"]
-    return [f"{said}; longer trials even it out: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
+    return [f"{said}; longer trials reduce it: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
 
 
 def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> bool:
@@ -87,7 +87,7 @@ def _memory(cell: Cell) -> list[str]:
     if cell.memory_kind != "allocated" or not peak or not total or peak > HALF_EMPTY * total or cell.status != "ok":
         return []
     return [
-        f"memory: {100 * (1 - peak / total):.0f} % of the device's {total:.0f} GB stay empty; a larger batch uses it, "
+        f"memory: {100 * (1 - peak / total):.0f} % of the device's {total:.0f} GB are unused; a larger batch uses it, "
         f"such as --batch-size {2 * cell.batch_size}"
     ]
 
@@ -116,6 +116,6 @@ def spilling(cells: Sequence[Cell]) -> dict[int, str]:
         if rate and peak and total and max(alike) > SPILLING * rate and peak > FULL * total:
             found[place] = (
                 f"memory: {max(alike) / rate:.1f} times slower than its FLOPs explain, with {100 * peak / total:.0f} % "
-                f"of the memory in use: it is spilling; --batch-size {max(1, cell.batch_size // 2)}, or --fit"
+                f"of the memory in use: memory is spilling; --batch-size {max(1, cell.batch_size // 2)}, or --fit"
             )
     return found

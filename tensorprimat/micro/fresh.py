@@ -37,7 +37,7 @@ def measure(spec: CellSpec) -> Cell:
         code, said = _run(command, scratch)
         if code == 0:
             return cells.load(result_file)
-    last = said[-1] if said else "it said nothing"
+    last = said[-1] if said else "no output"
     if code == UsageError.exit_code:
         raise UsageError(last.removeprefix("cell: "))
     values = {name: getattr(spec, name) for name in CellSpec.model_fields}

@@ -138,7 +138,7 @@ def sizes(asked: Asked) -> list[Size]:
         name, value = next(iter(numbers.items()))
         other = f"--model-size {asked.model_size}" if asked.model_size else f"--shape {asked.shapes[0]}"
         raise UsageError(
-            f"{other} and --{name.replace('_', '-')} {value} contradict: a size has its shape; leave one out"
+            f"{other} and --{name.replace('_', '-')} {value} contradict: a size already sets its shape; use one of them"
         )
     for name, value in numbers.items():
         if value < 1:
@@ -160,7 +160,7 @@ def sizes(asked: Asked) -> list[Size]:
         found = [replace(found[0], label=asked.label)]
     labels = [size.label for size in found]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise UsageError(f"two sizes are called {twice}; give one of them another name")
+        raise UsageError(f"two sizes have the name {twice}; rename one")
     return found
 
 

@@ -210,10 +210,10 @@ def warnings_about(found: Preflight) -> list[str]:
             reasons.append(f"power limit {check.power_limit_watts:.0f} W")
         if check.other_processes:
             reasons.append(f"{check.other_processes} other processes on it")
-        why = "; ".join(reasons) or "its driver gives no reason: look at the card"
+        why = "; ".join(reasons) or "the driver gives no reason; check the card"
         if check.flops_per_second < BELOW_SIBLINGS * best:
             share = 100 * check.flops_per_second / best
-            said.append(f"gpu {check.index}: reaches {share:.0f} % of its fastest sibling ({why})")
+            said.append(f"gpu {check.index}: reaches {share:.0f} % of the fastest GPU here ({why})")
     for precision in dict.fromkeys(row.precision for row in found.matmul):
         row = max(
             (one for one in found.matmul if one.precision == precision), key=lambda one: one.best_flops_per_second

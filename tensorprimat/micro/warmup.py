@@ -78,6 +78,6 @@ def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
         else:
             said.append(
                 f"No count is stable: {after} still {scatter}, above {LOW_CV_PERCENT:g} %, so the mean depends on "
-                "which steps are timed. Raise --steps-per-trial, or stop what else uses this device."
+                "which steps are timed. Raise --steps-per-trial, or stop other programs on this device."
             )
     return tuple(said)

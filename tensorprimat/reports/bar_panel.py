@@ -30,7 +30,7 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)
     if all(bar.value is None for bar in bars):
-        say(axes, "No side has this figure")
+        say(axes, "No side has this value")
         return
     groups = list(dict.fromkeys(bar.group for bar in bars))
     ordered = sorted(bars, key=lambda bar: groups.index(bar.group))

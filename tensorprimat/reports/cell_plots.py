@@ -99,7 +99,7 @@ def warmup(cells: Sequence[Cell], *, stable: int | None) -> Draw:
         mean.legend(fontsize=8, frameon=False)
         scatter.bar(places, [cell.cv_percent or 0.0 for cell in measured], color=COLOURS[0], width=0.6)
         scatter.set_ylabel("CV, %")
-        scatter.set_title("Scatter of the trials")
+        scatter.set_title("Variation of the trials")
         for axes in (mean, scatter):
             axes.set_xticks(list(places), counts)
             axes.set_xlabel("warm-up steps")

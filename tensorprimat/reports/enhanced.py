@@ -285,7 +285,7 @@ def explanation(side: Enhanced) -> tuple[Table, Table]:
         ),
         Table(
             key="inputs",
-            title=f"{side.side.label}: what they rest on",
+            title=f"{side.side.label}: inputs of the metrics",
             columns=(Column(title="input"), value, Column(title="source")),
             rows=inputs,
         ),

@@ -43,7 +43,7 @@ def basis_of(side: Side) -> str:
     """Return a phrase that says from which rows the rates of a side were computed."""
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
-        return f"as the file reports it: it holds no steps to check it against; {source_of(side)}"
+        return f"as reported by the file, which holds no steps to check it; {source_of(side)}"
     measured = f"{words.count(figures.measured_steps)} measured steps of {words.count(figures.total_steps)}"
     left_out = [
         f"{number} {what}"

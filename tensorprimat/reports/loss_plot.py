@@ -58,7 +58,9 @@ def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[
             axes.axvline(pair.losses.first_divergence_step, color=canvas.INK, linestyle=":", linewidth=1.2)
     title = words.model_title(sides[0].result.model)
     axes.set_title("\n".join([canvas.drawable(title), *_sentences(sides, pairs)]), fontsize=9.5, fontweight="normal")
-    axes.set_xlabel("optimizer step (dotted line: the losses diverge)" if _diverged(pairs) else "optimizer step")
+    axes.set_xlabel(
+        "optimizer step (dotted line: the losses differ from here)" if _diverged(pairs) else "optimizer step"
+    )
     axes.set_ylabel("loss")
     axes.margins(x=0.01)
     axes.grid(axis="y", color=canvas.GRID, linewidth=0.7)

@@ -101,7 +101,7 @@ def _said(drawn: Drawn, metrics: Metrics) -> str:
     """The figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
-        return f"{figure} (rests on stated facts)"
+        return f"{figure} (from user-stated facts)"
     if drawn.beside is None:
         return figure
     beside = metrics[drawn.beside]
@@ -126,7 +126,7 @@ def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[
     headings = [
         canvas.drawable(f"Efficiency and cost of training {' · '.join(titles_of(sides))}"),
         *textwrap.wrap(canvas.drawable(f"{convention_sentence(content)}."), LINE_CHARACTERS),
-        *([] if comparable else ["The sides did not do the same work: only what speaks of each on its own is drawn."]),
+        *([] if comparable else ["The sides did different work: only figures of each side by itself are drawn."]),
     ]
 
     def fill(figure: Any) -> None:

@@ -75,7 +75,7 @@ def _estimate(estimate: Estimate, form: words.Form, side: Side) -> Cell:
     return Cell(
         text=words.with_interval(estimate, form),
         value=estimate.value,
-        source=None if estimate.value is None else f"{basis_of(side)}. Rests on {estimate.rests_on}; {spread}",
+        source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
     )
 
 
@@ -264,7 +264,7 @@ def efficiency(sides: Sequence[Side]) -> Table:
 
 
 _RESTS_ON = {
-    "mfu": "MFU by the convention and of the peak named",
+    "mfu": "MFU convention and peak",
     "power_watts_per_gpu": "Power",
     "price_usd_per_gpu_hour": "Price",
 }
@@ -292,7 +292,7 @@ def alone(pair: Pair) -> str | None:
         if rate.value is not None:
             share = f", {words.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
             said.append(f"{side.label} {words.rate(rate.value)} model TFLOP/s per GPU{share}")
-    return f"Each on its own: {'; '.join(said)}" if said else None
+    return f"Each side by itself: {'; '.join(said)}" if said else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
@@ -354,7 +354,7 @@ def analysis(sides: Sequence[Side]) -> Table:
         )
     return Table(
         key="analysis",
-        title="What the estimates rest on",
+        title="Data behind the estimates",
         columns=(
             Column(title="Side"),
             Column(title="Rests on"),

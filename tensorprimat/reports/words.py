@@ -31,8 +31,8 @@ METRIC_TITLES = {
 VERDICT_TITLES = {
     "faster": "faster",
     "slower": "slower",
-    "no_difference_shown": "~ no difference shown",
-    "too_few_runs": "too few runs to say",
+    "no_difference_shown": "~ no difference detected",
+    "too_few_runs": "too few runs for a verdict",
     "unsettled": "no verdict: step time drifts",
     "not_comparable": "not comparable",
 }
@@ -284,7 +284,7 @@ def _headline(pair: Pair) -> str:
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
     if pair.ratio.verdict == "unsettled":
         return f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
-    return f"~ No difference shown between {candidate} and {baseline}{condition}: {amount}"
+    return f"~ No difference detected between {candidate} and {baseline}{condition}: {amount}"
 
 
 def _time_to_train(pair: Pair, ratio: Ratio) -> str:
@@ -297,7 +297,7 @@ def _time_to_train(pair: Pair, ratio: Ratio) -> str:
         said += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
     if estimate.low and estimate.high:
         said += f" ({confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)})"
-        return f"~ No difference shown: {said}" if ratio.verdict == "no_difference_shown" else said
+        return f"~ No difference detected: {said}" if ratio.verdict == "no_difference_shown" else said
     return f"{said}; one run each cannot confirm it" if _single_runs(pair) else said
 
 
@@ -341,7 +341,7 @@ def mean_in_words(comparison: Comparison) -> str | None:
         ends = f"{level} {shares[0]:.1f} to {shares[1]:.1f} %"
         said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
     else:
-        said = f"~ No difference shown between {candidate} and {baseline} {over}{condition}"
+        said = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
     return f"{said} ({ends}{open_points})"
 
 
@@ -377,7 +377,7 @@ def advice(pair: Pair) -> str | None:
         return None
     needed = pair.ratio.estimate.runs_for_one_percent
     amount = f"about {needed} runs of each side would give ±1 %" if needed else "several runs of each side are needed"
-    return f"To decide: {amount} (benchmark.py --runs N), or state what runs vary by, such as --assume-run-cv 2%"
+    return f"To decide: {amount} (benchmark.py --runs N), or assume a run-to-run variation, such as --assume-run-cv 2%"
 
 
 def fairness_title(pair: Pair) -> str:

@@ -84,7 +84,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
     for extracted in read:
         if twin := _twin(extracted, benchmarks):
             notes.append(
-                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, another rank's log of it; not counted again"
+                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, logged by another rank; not counted again"
             )
             continue
         paces = identity.paces(extracted.result)
@@ -143,7 +143,7 @@ def _continued(members: Sequence[Extracted]) -> list[str]:
     if len(spans) < 2 or not all(before[1] < after[0] for before, after in pairwise(spans)):
         return []
     names = " ".join(shlex.quote(name) for _, _, name in spans)
-    return [f"{names}: no step stands in two of them; if they are pieces of one log: cat {names} | … -"]
+    return [f"{names}: they have no step in common; if they are parts of one log: cat {names} | … -"]
 
 
 def _pooled(members: Sequence[Extracted]) -> Extracted:

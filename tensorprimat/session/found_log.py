@@ -58,8 +58,8 @@ def with_local_device(result: Result, machine: Machine) -> Result:
     if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
         said = "no device memory" if there is None else f"{there:,.0f} GB of device memory"
         warning = (
-            f"gpu_info: the log names no GPU and prints {said}, so it need not be of this machine's "
-            f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" says that it is'
+            f"gpu_info: the log names no GPU and prints {said}, so it may not be from this machine's "
+            f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" confirms it'
         )
         return result.model_copy(update={"warnings": (*result.warnings, warning)})
     assumed = {**result.provenance.assumed, "device_name": ORIGIN}

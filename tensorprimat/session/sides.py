@@ -150,5 +150,5 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
 
     extracted, odd = joined(read_each(paths, (), format=None, refuse=refuse), one_side=one_side)
     if not extracted and paths:
-        raise InputError("neither a result nor a log of training", path=Path(paths[0]).parent)
+        raise InputError("neither a result nor a training log", path=Path(paths[0]).parent)
     return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]

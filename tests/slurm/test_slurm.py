@@ -132,7 +132,7 @@ def test_a_lost_rank_is_named(launch, tmp_path):
     code, lines = launcher.ended()
     assert code == 1
     assert re.search(r"Slurm job \d+ failed: rank 1 on \S+ was lost \(it died of SIGKILL\)", complaint(lines))
-    kept = re.search(r"all it said is in (\S+\.txt)", complaint(lines))[1]
+    kept = re.search(r"its output is in (\S+\.txt)", complaint(lines))[1]
     assert "SIGKILL" in (tmp_path / kept).read_text()
 
 
