@@ -1,4 +1,4 @@
-"""perf/mfu_ladder.py: the same parts as on a GPU, run on a CPU, and one line each whatever fails."""
+"""Runs of perf/mfu_ladder.py on a CPU: the same parts as on a GPU, and one line for each whatever fails."""
 
 import importlib.util
 from pathlib import Path

@@ -35,6 +35,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/memory.py": RESULTS,
     "analysis/metrics.py": ("enhance", "metrics"),
     "analysis/mlperf_choice.py": ("mlperf",),
+    "analysis/projection.py": ("project",),
     "analysis/ratios.py": ("compare",),
     "analysis/returns.py": ("enhance", "metrics"),
     "cli/alternating.py": ("run",),
@@ -51,6 +52,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/surveying.py": ("analyze",),
     "core/cells.py": ("passes",),
     "core/checks.py": (*LOGS, *RESULTS),
+    "core/errors.py": LOGS,
     "core/legacy.py": (*RESULTS, "analyze", "extract"),
     "core/shapes.py": (*LOGS, *RESULTS, "sweep", "gate"),
     "core/spec.py": TRAINING,
@@ -68,6 +70,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "micro/tokens.py": ("passes", "sweep"),
     "micro/warmup.py": ("warmup",),
     "reports/aggregate.py": ("aggregate",),
+    "reports/money.py": ("compare", "enhance"),
     "reports/words.py": ("compare",),
     "session/budget.py": ("run",),
     "session/extract.py": ("extract", "run"),
@@ -85,6 +88,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "cli/launched.py": {"--job-name"},  # of srun
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag can be given it
+    "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/container.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
