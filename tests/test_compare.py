@@ -398,6 +398,9 @@ def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
     assert only_pair(*many).ratio.scope is None
     one_side = only_pair(many[0], theirs).ratio.scope
     assert one_side == "one machine of MI300X: says nothing about other machines"
+    config = theirs.training_config.model_copy(update={"num_nodes": 2})
+    unlike = only_pair(ours, theirs.model_copy(update={"training_config": config})).ratio.scope
+    assert unlike == "one machine or set of nodes each: says nothing about other machines"
 
 
 def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():

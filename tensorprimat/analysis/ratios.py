@@ -225,8 +225,10 @@ def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
         return None
     if assumed.host_cv:
         return f"assumed: machines vary by {100 * assumed.host_cv:g} %"
-    nodes = max(group.result.training_config.num_nodes or 1 for group in single)
-    machine = "machine" if nodes == 1 else f"set of {nodes} nodes"
+    nodes = {group.result.training_config.num_nodes or 1 for group in single}
+    machine = (
+        "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or set of nodes"
+    )
     whose = " each" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*meeting.groups) is not None:
         whose = ""
