@@ -65,7 +65,7 @@ def test_the_same_file_twice_is_no_second_run():
     once, copy = result("h100", runs=3), result("h100", runs=3)
     comparison = compare(files(once, copy))
     assert len(comparison.sides[0].result.runs) == 3
-    assert "in another file already" in comparison.warnings[0]
+    assert "another file holds its runs" in comparison.warnings[0]
 
 
 def test_runs_that_two_files_share_are_counted_once():

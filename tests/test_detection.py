@@ -98,7 +98,7 @@ def test_a_log_that_died_before_its_first_step_says_of_what(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no usable")]
+    ("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no step times found")]
 )
 def test_files_that_are_no_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.log"

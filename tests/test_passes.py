@@ -445,7 +445,7 @@ def test_fp32_on_a_gpu_with_tf32_names_the_flag():
 
 def test_half_empty_memory_names_a_larger_batch():
     (said,) = advised(trial_times_ms=(10.0,), peak_memory_gb=30.0, precision="bf16", **H200)
-    assert "80 % of the device's 150 GB stay empty" in said
+    assert "80 % of the device's 150 GB are unused" in said
     assert "--batch-size 4" in said
 
 

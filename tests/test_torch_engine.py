@@ -177,7 +177,7 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
         (
             {"tensor_model_parallel_size": 2, "num_gpus": 2},
             CPU,
-            "--tensor-parallel-size 2: the torch engine splits data",
+            "--tensor-parallel-size 2: the torch engine supports data parallelism only",
         ),
         ({"precision": "fp8"}, CPU, "--precision fp8: the torch engine has none"),
         ({"precision": "fp16"}, CPU, "--precision fp16: not on a CPU"),

@@ -48,7 +48,8 @@ def chunks(path: Path, file: IO[bytes], kind: str, size: int) -> Iterator[bytes]
     try:
         yield from _bounded(path, _UNPACKERS[kind](path, file, size))
     except (
-        EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError
+        EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError,
+        UnicodeDecodeError,  # of a member's damaged name
     ) as error:  # fmt: skip
         raise InputError(f"broken {kind} data: {error}", path=path, remedy="copy the file again") from error
     except OSError as error:

@@ -35,7 +35,7 @@ NO_LOSS = -1.0  # printed by ranks that hold none
 _ROW = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
 _FIELD = re.compile(
     rf"\b(loss|grad_norm|memory|tflops|mfu):\s{{0,9}}({NUMBER})(?:GiB|%)?(?![\w.])"
-    rf"|\b(?P<rate>tps|wps):\s{{0,9}}(?P<value>{NUMBER})(?=\s)"
+    rf"|\b(?P<rate>tps|wps):\s{{0,9}}(?P<value>{NUMBER})(?=\s|$)"
 )
 """A rate is never the last of a row: at the end it lacks digits."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
