@@ -37,7 +37,7 @@ def lives(pid):
     return processes.started(pid) is not None
 
 
-def wait_until(happens, patience=10):
+def wait_until(happens, patience=30):
     until = time.monotonic() + patience
     while not happens():
         assert time.monotonic() < until, "it did not happen"
