@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "perf")]
 
+from tensorprimat.core import processes  # noqa: E402
+
 HISTORY = "history"
 PATIENCE_SECONDS = 10.0
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -86,21 +88,6 @@ def prepare(place: Path) -> None:
             file.write(lines)
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes that descend from a command, by its mark in their environment."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                f"{MARK}={mark}".encode() in (entry / "environ").read_bytes()
-                and b") Z" not in (entry / "stat").read_bytes()
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
-
-
 def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance: random.Random) -> str | None:
     """Kill a command once; return what was left, or None."""
     before = {path: digest(path) for path in (place / "out").rglob("*.json")}
@@ -122,13 +109,13 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
         while time.monotonic() < until and child.poll() is None:
             time.sleep(0.05)
         until = time.monotonic() + PATIENCE_SECONDS
-        while (left := marked(mark)) and time.monotonic() < until:
+        while any(looked := processes.marked(f"{MARK}={mark}")) and time.monotonic() < until:
             time.sleep(0.1)
+    left = looked[0]
     problems = [f"{len(left)} processes"] if left else []
     if child.poll() == 2:
         problems.append("refused: " + (place / "said").read_text(errors="replace")[-200:])
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    processes.kill_marked(f"{MARK}={mark}")
     child.wait()
     files = [path for path in scratch.iterdir() if not path.name.startswith(("torchinductor_", "torch_"))]
     files += list(place.rglob("*.tmp"))

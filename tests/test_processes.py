@@ -84,6 +84,32 @@ def test_ranks_end_even_if_their_guard_is_killed():
     wait_until(lambda: not any(map(lives, family)))
 
 
+def test_a_process_that_is_about_to_start_its_program_is_found_by_its_mark(tmp_path, monkeypatch):
+    """While it does (exec), the kernel shows an empty environment: one process in five, looked at at once."""
+    marked = {**os.environ, processes.TREE: "/about-to-start/"}
+    monkeypatch.setattr(processes, "PROC", tmp_path)  # with one process in it, so that the look is early
+    for _ in range(100):
+        child = subprocess.Popen(["sleep", "60"], env=marked, start_new_session=True)
+        (tmp_path / str(child.pid)).symlink_to(f"/proc/{child.pid}")
+        processes.kill_marked("/about-to-start/")
+        assert child.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_a_process_without_any_environment_is_not_waited_for():
+    with subprocess.Popen(["sleep", "60"], env={}) as child:
+        wait_until(lambda: not processes.marked("/nobody/")[1])
+        assert child.poll() is None
+        child.kill()
+
+
+def test_a_command_that_is_told_to_end_while_it_starts_does_end():
+    for wait in range(0, 60, 3):  # milliseconds: before, while and after the guard starts the command
+        child = processes.popen(["sleep", "60"])
+        time.sleep(wait / 1000)
+        processes.terminate(child)
+        assert child.wait(timeout=10) in (-signal.SIGTERM, -signal.SIGUSR1)
+
+
 @pytest.mark.parametrize(("does", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("kill -11 $$", -11), ("true", 0)])
 def test_a_guarded_command_ends_as_it_would_alone(does, code):
     assert processes.run(["sh", "-c", does]).returncode == code

@@ -22,6 +22,7 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 IS_LINUX = sys.platform == "linux"
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 POLL_SECONDS = 0.5  # between two looks at the parent where the kernel does not tell
 
 
@@ -56,16 +57,21 @@ def kill_all(leader: int) -> None:
     if not IS_LINUX and leader:
         _send(leader, signal.SIGKILL)
         return
-    while left := descendants():
-        for pid in left:
-            _send(pid, signal.SIGKILL)
+    others: set[int] = set()
+    while left := [pid for pid in descendants() if pid not in others]:
+        others |= {pid for pid in left if not _send(pid, signal.SIGKILL)}
         _reap()
         time.sleep(0.005)
 
 
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def _send(pid: int, number: int) -> bool:
+    """Send a signal; return False for a process of another user (started by sudo), which this one must not wait for."""
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    except PermissionError:
+        return False
+    return True
 
 
 def _reap() -> None:
@@ -92,6 +98,7 @@ def main(argv: list[str]) -> int:
     def end_everything(*_: object) -> None:
         kill_all(leader)
 
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the command has a number to send them to
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -103,7 +110,8 @@ def main(argv: list[str]) -> int:
     mine = os.getpid()
     leader = os.fork()
     if not leader:
-        _become(command, mine)
+        _become(command, mine, mask)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # the command alone holds the pipes, so that their readers see when it ends
         os.dup2(nothing, stream)
@@ -111,7 +119,8 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGALRM, parent_may_be_gone)
         signal.setitimer(signal.ITIMER_REAL, POLL_SECONDS, POLL_SECONDS)
     code = _code_of(leader)
-    kill_all(0)
+    leader = 0  # its number may be given to another process
+    kill_all(leader)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
@@ -120,11 +129,13 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _become(command: list[str], guard: int) -> None:
+def _become(command: list[str], guard: int, mask: set[int | signal.Signals]) -> None:
     """Turn this copy into the command, which dies with the guard."""
     try:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_DFL)
+        for number in HANDLED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == guard:
             os.execvp(command[0], command)

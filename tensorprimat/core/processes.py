@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -33,8 +34,11 @@ SCRATCH = "TPRIMAT_SCRATCH"
 TREE = "TPRIMAT_TREE"
 """Variable that marks every descendant of a guarded command, in case its guard is killed."""
 END_SECONDS = 5.0  # patience with a guard that was told to kill everything: a driver may hold a process
+POLL_SECONDS = 0.005
+PROC = Path("/proc")
 
 _NAME = re.compile(rf"{PREFIX}(?P<system>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<started>\d+)-\w+")
+_NEVER_A_PROGRAM = 0x00200000 | 0x00000004  # linux/sched.h: PF_KTHREAD, PF_EXITING
 _numbers = itertools.count()
 
 
@@ -111,21 +115,46 @@ def end(child: subprocess.Popen[Any]) -> None:
         child.wait(timeout=END_SECONDS)
     if child.poll() is None:
         child.kill()
-    for pid in _marked(child.tree_mark):  # type: ignore[attr-defined]
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    kill_marked(f"/{child.tree_mark}/")  # type: ignore[attr-defined]
     child.wait()
 
 
-def _marked(mark: str) -> list[int]:
-    """Return the user's processes that carry a mark in their environment, this one left out."""
-    found = []
-    wanted = f"/{mark}/".encode()
-    for entry in Path("/proc").glob("[0-9]*/environ") if guard.IS_LINUX else ():
+def kill_marked(mark: str) -> None:
+    """Kill the user's processes that carry a mark in their environment, until a look at all processes finds none."""
+    until = time.monotonic() + END_SECONDS
+    while True:
+        found, unsettled = marked(mark)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not (found or unsettled) or time.monotonic() > until:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def marked(mark: str) -> tuple[list[int], bool]:
+    """Return the user's living processes that carry a mark in their environment, this one left out.
+
+    The second value is True if another look is needed: while a process starts a program (exec), the kernel shows an
+    empty environment for a moment.
+    """
+    found, unsettled = [], False
+    wanted = mark.encode()
+    for folder in PROC.glob("[0-9]*") if guard.IS_LINUX else ():
         with contextlib.suppress(OSError):  # another user's, or ended meanwhile
-            if wanted in entry.read_bytes() and int(entry.parent.name) != os.getpid():
-                found.append(int(entry.parent.name))
-    return found
+            environment = (folder / "environ").read_bytes()
+            if wanted in environment and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+            elif not environment and _starts_a_program(folder):
+                unsettled = True
+    return found, unsettled
+
+
+def _starts_a_program(folder: Path) -> bool:
+    """Return True if a process is inside exec. One that was started with an empty environment has a place for it."""
+    fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    state, flags, place = fields[0], int(fields[6]), int(fields[47])  # proc(5): fields 3, 9 and 50, counted from 1
+    return state not in ("Z", "X") and not flags & _NEVER_A_PROGRAM and place == 0
 
 
 def started(pid: int) -> int | None:
