@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from tensorprimat.analysis import mlperf_result
+from tensorprimat.analysis import mlperf_result, published
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.summary import summarise
@@ -20,7 +20,7 @@ AMD = "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"
 
 def own(tmp_path, slower: float = 1.0):
     """A user's result: the entry's runs, each step longer by a factor."""
-    result = mlperf_result.baseline(AMD)
+    result = published.result_of(published.find(f"mlperf:{AMD}"))
     steps = result.steps.replace(seconds=np.asarray(result.steps.column("seconds")) * slower)
     result = summarise(result.model_copy(update={"steps": steps, "runs": ()}))
     return store.write(result, tmp_path / "own.json")
@@ -54,9 +54,9 @@ def test_the_gate_takes_one_baseline_and_one_only(tmp_path, capsys):
 
 def test_a_name_of_several_entries_is_no_baseline():
     with pytest.raises(InputError, match="entries of the library"):
-        mlperf_result.baseline("v5.1/AMD")
+        published.find("mlperf:v5.1/AMD")
     with pytest.raises(InputError, match="0 entries"):
-        mlperf_result.baseline("v9.9/nobody")
+        published.find("mlperf:v9.9/nobody")
 
 
 def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, capsys):
@@ -77,7 +77,8 @@ def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, cap
     assert library[0]["date"] == "2025-11-12"
     assert library[0]["measured_here"][0]["ratio"] == pytest.approx(1.0, rel=0.01)
     assert {row["gpu"] for row in library[:4]} == {"MI355X"}
-    assert rows == library  # the table's own rows of these rounds give way to the library's
+    assert rows == library
+    assert (library[0]["precision"], library[0]["peft"]) == ("fp8", "none")
 
 
 def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
@@ -87,3 +88,64 @@ def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
     assert "not verified by MLCommons" in printed
     assert str(tmp_path / "comparison_report.html") in printed
     assert "MI355X" in (tmp_path / "comparison_report.html").read_text()
+
+
+def test_no_result_of_mlperf_stands_in_the_published_tables():
+    assert not [row for row in catalogue.published_tables() if "MLPerf" in f"{row.source} {row.framework}"]
+
+
+def test_every_baseline_has_a_name_of_its_own_by_which_it_is_found():
+    every = published.baselines()
+    assert len({one.name for one in every}) == len(every)
+    assert sum(one.entry is not None for one in every) == len(bundled().entries)
+    for one in every:
+        assert published.find(one.name) == one
+
+
+def test_list_published_holds_entries_and_rows_with_the_same_keys(capsys):
+    assert main(["mlperf", "list", "--published", "--gpu", "MI355X", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in rows} == {"mlperf", "published"}
+    assert {row["gpu"] for row in rows} == {"MI355X"}
+    wanted = {"round", "benchmark", "submitter", "system", "gpu", "num_gpus", "runs", "successes", "minutes",
+              "tokens_per_second_per_gpu", "global_batch_size", "precision", "mfu", "date"}  # fmt: skip
+    assert all(wanted <= row.keys() for row in rows)
+    assert all(row["url"] or row["source"] for row in rows if row["kind"] == "published")
+    assert main(["mlperf", "list", "--published", "--submitter", "AMD", "--json"]) == 0
+    assert {row["submitter"] for row in json.loads(capsys.readouterr().out)} == {"AMD"}
+
+
+def test_published_belongs_to_list(capsys):
+    assert main(["mlperf", "show", "v5.1/AMD", "--published"]) == 2
+    assert "--published belongs to list" in capsys.readouterr().err
+
+
+def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_path, capsys):
+    name = "published:Megatron-Bridge_25.11/llama/8xB200/fp8/128x8192/current_scaling"
+    candidate = str(own(tmp_path))
+    arguments = ["gate", "--against", name, "--candidate", candidate, "--accept", "same_work_per_token"]
+    assert main(arguments) == 3
+    assert "llama" in capsys.readouterr().out
+    assert main(["gate", "--against", "published:nobody", "--candidate", candidate]) == 2
+    assert "0 published rows" in capsys.readouterr().err
+
+
+def test_mfu_needs_shape_precision_and_peak_and_says_what_lacks():
+    scored = {entry.name: Scored(entry) for entry in bundled().entries}
+    assert scored["v5.1/NVIDIA/theia_ngpu8_ngc25.09_nemo/llama31_8b"].mfu.value == pytest.approx(
+        46724 * 51470401536 / 15e15, rel=1e-3
+    )
+    assert scored[AMD].precision == "fp8"
+    assert scored[AMD].mfu.value > 0.2
+    assert "precision" in scored["v5.1/Nebius/nebius_b200_n1/llama31_8b"].mfu.because
+    assert "tokens" in scored[AMD.replace("llama31_8b", "llama2_70b_lora")].mfu.because
+    for one in scored.values():
+        assert (one.mfu.value is None) == bool(one.mfu.because)
+        assert one.mfu.value is None or 0.05 < one.mfu.value < 0.8
+
+
+def test_every_stated_precision_is_of_an_entry_of_the_library():
+    entries = {entry.name for entry in bundled().entries}
+    for (round, submitter, system, benchmark), row in catalogue._mlperf_precisions().items():
+        assert f"{round}/{submitter}/{system}/{benchmark}" in entries
+        assert row.source.startswith(f"mlcommons/training_results_{round}, {submitter}/benchmarks/{benchmark}/")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tensorprimat.analysis import mlperf_result, projection
+from tensorprimat.analysis import projection, published
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
@@ -45,10 +45,12 @@ def test_a_number_of_gpus_beyond_the_left_out_points_is_refused():
 
 
 def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
-    file = store.write(mlperf_result.baseline(MI300X), tmp_path / "own.json")
+    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
     assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "MI300X", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    measured = mlperf_result.baseline(MI300X.replace("1node", "2node")).performance_metrics.tokens_per_second_per_gpu
+    measured = published.result_of(
+        published.find("mlperf:" + MI300X.replace("1node", "2node"))
+    ).performance_metrics.tokens_per_second_per_gpu
     assert row["low"] < measured < row["high"]
     assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "B200"]) == 2
     assert main(["project", "--from", str(file)]) == 2

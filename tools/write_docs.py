@@ -75,32 +75,30 @@ def files_page() -> str:
 
 def mfu_page() -> str:
     """Return the page of published training throughput and MFU, one table per model."""
-    from tensorprimat.core import catalogue, flops, models
+    from tensorprimat.analysis import published
+    from tensorprimat.core import models
 
     parts = [MFU_HEAD]
-    for model in dict.fromkeys(row.model for row in catalogue.published()):
-        rows = [row for row in catalogue.published() if row.model == model and row.tokens_per_second_per_gpu]
-        if not rows:
-            continue
+    every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu)]
+    for model in dict.fromkeys(one.row.model for one in every if one.row):
         known = any(preset.model == model for preset in models.PRESETS)
         title = models.find(model).title if known else model
-        parts.append(f"## {title}\n\n| {' | '.join(MFU_TITLES)} |\n|---|---|---|---|---|---:|---:|---|")
-        for row in rows:
-            mfu = None
-            if known and row.sequence_length:
-                gpu = catalogue.find_gpu(row.gpu) if row.gpu else None
-                peak = gpu.peak(row.precision) if gpu and row.precision else None
-                if peak and peak.value:
-                    work = flops.per_token(models.find(model).shape, row.sequence_length)
-                    mfu = row.tokens_per_second_per_gpu * work / (peak.value * 1e12)
+        rows = []
+        for one in every:
+            row = one.row
+            if row is None or row.model != model or not row.tokens_per_second_per_gpu:
+                continue
             cells = (
                 row.gpu or "–", str(row.num_gpus), (row.precision or "–").upper(),
-                f"{row.global_batch_size or '–'} × {row.sequence_length or '–'}", row.framework or "–",
-                f"{row.tokens_per_second_per_gpu:,.0f}", "–" if mfu is None else f"{mfu:.1%}",
+                f"{row.global_batch_size or '–'} × {row.sequence_length or '–'}",
+                (row.framework or "–") + (", LoRA" if row.peft == "lora" else ""),
+                f"{row.tokens_per_second_per_gpu:,.0f}", "–" if one.mfu is None else f"{one.mfu:.1%}",
                 "; ".join(filter(None, (row.source, row.date, "derived" if row.derived else None, row.note))),
             )  # fmt: skip
-            parts[-1] += "\n| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
-        parts[-1] += "\n"
+            rows.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+        if rows:
+            head = f"## {title}\n\n| {' | '.join(MFU_TITLES)} |\n|---|---|---|---|---|---:|---:|---|\n"
+            parts.append(head + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
@@ -109,8 +107,9 @@ MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention (causal attention counted once)
 against the GPU's dense peak at the precision used. A dash means that the source does not state a value that MFU needs.
-TensorPrimat measured none of these numbers. Written by `tools/write_docs.py` from
-`tensorprimat/data/published.toml`; the peaks are those of `tensorprimat/data/gpus.toml`.
+Figures of MLPerf Training are derived from its logs and not verified by MLCommons; those whose MFU can be derived are
+here, `tprimat mlperf list` prints all. TensorPrimat measured none of these numbers. Written by `tools/write_docs.py`
+from `published.toml` and `mlperf_library.jsonl` of `tensorprimat/data/`; the peaks are those of `gpus.toml` there.
 """
 
 FOLDERS = (

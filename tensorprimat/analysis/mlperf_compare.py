@@ -11,6 +11,7 @@ factor is averaged over submitters with the weights of the minutes, so that the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -181,9 +182,25 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
         found.append(f"{name} holds runs that the other side holds too: their difference is of scoring, not of speed")
-    if not all(one.entry.precision for each in (first, second) for one in each.scored):
-        found.append("the submissions do not state their precision; sides may differ in it")
+    if told := _precisions(first, second):
+        found.append(told)
     return found
+
+
+def _precisions(first: TaskSide, second: TaskSide) -> str | None:
+    """Return what is known of the sides' precision, or None where all entries state the same one."""
+    said = [{one.precision for one in each.scored} for each in (first, second)]
+    if said[0] == said[1] and len(said[0]) == 1 and None not in said[0]:
+        return None
+    if said == [{None}, {None}]:
+        return "the submissions do not state their precision; sides may differ in it"
+    parts = []
+    for each in (first, second):
+        counts = Counter(one.precision for one in each.scored if one.precision)
+        stated = [f"{name.upper()} in {number} of {len(each.scored)} entries" for name, number in counts.items()]
+        silent = ["not stated"] if not stated else ["else not stated"] * (counts.total() < len(each.scored))
+        parts.append(f"{each.gpu} {', '.join([*stated, *silent])}")
+    return f"precision: {'; '.join(parts)}; the ratio holds the difference"
 
 
 def _hashes(one: TaskSide) -> dict[str, str]:

@@ -10,7 +10,7 @@ from tensorprimat.core import catalogue, models, names
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.mlperf_library import DERIVED, Entry, bundled
+from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.records import Run as RunRecord
 from tensorprimat.core.steps import Step, Steps
@@ -32,39 +32,24 @@ def published_row(entry: Entry) -> Published | None:
         model=names.key(entry.benchmark),
         gpu=entry.gpu,
         num_gpus=entry.num_gpus,
-        precision=entry.precision,
+        precision=scored.precision,
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
         tensor_model_parallel_size=entry.parallelism.get("tp"),
         pipeline_model_parallel_size=entry.parallelism.get("pp"),
         context_parallel_size=entry.parallelism.get("cp"),
+        peft=rules.peft if (rules := catalogue.mlperf_benchmark(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,
         samples_per_second=scored.samples_per_second,
+        mfu=scored.mfu.value,
+        mfu_because=scored.mfu.because,
         derived=True,
         source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
         date=round.published.isoformat() if round else None,
         note=f"{minutes:.3f} min; {DERIVED.format(round=entry.round)}",
+        url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )
-
-
-def published_rows() -> tuple[tuple[Entry, Published], ...]:
-    """Return the package's library as published results, each with its entry."""
-    rows = ((entry, published_row(entry)) for entry in bundled().entries)
-    return tuple((entry, row) for entry, row in rows if row is not None)
-
-
-def baseline(name: str) -> Result:
-    """Return one entry of the package's library as a result. Raises InputError unless the name is of exactly one."""
-    found = [entry for entry in bundled().entries if entry.name.casefold() == name.casefold()]
-    found = found or [entry for entry in bundled().entries if name.casefold() in entry.name.casefold()]
-    if len(found) != 1:
-        told = ", ".join(entry.name for entry in found[:4]) + (" …" if len(found) > 4 else "")
-        raise InputError(
-            f"mlperf:{name}: {len(found)} entries of the library have this in their name{': ' if told else ''}{told}",
-            remedy="name one, as tprimat mlperf show prints it",
-        )
-    return result_of(found[0])
 
 
 def result_of(entry: Entry) -> Result:
@@ -101,7 +86,7 @@ def result_of(entry: Entry) -> Result:
                 sequence_length=Scored(entry).sequence_length,
                 num_gpus=entry.num_gpus,
                 num_nodes=entry.num_nodes,
-                precision=entry.precision,
+                precision=Scored(entry).precision,
                 peft=rules.peft if rules else None,
                 tensor_model_parallel_size=entry.parallelism.get("tp"),
                 pipeline_model_parallel_size=entry.parallelism.get("pp"),

@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core import catalogue
+from tensorprimat.core import catalogue, flops, shapes
 from tensorprimat.core.mlperf_library import Entry, Run
 
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
 LOSS_BY_TRIMMING = 1.05  # variance of the mean of 8 of 10 normal values over that of all 10
 FEWEST_RUNS = 2  # fewer have no scatter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """MFU of an entry by the default convention, derived from its logs, or why there is none."""
+
+    value: float | None = None
+    because: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,44 @@ class Scored:
         """Return tokens/s of training on each GPU; None where length, count, samples or time are not known."""
         rate, length, gpus = self.samples_per_second, self.sequence_length, self.entry.num_gpus
         return rate * length / gpus if rate and length and gpus else None
+
+    @property
+    def precision(self) -> str | None:
+        """Return the precision of the matrix products, as logged, or as the submission's configuration sets it."""
+        return self.entry.precision or (self._configured.precision if self._configured else None)
+
+    @property
+    def precision_source(self) -> str | None:
+        """Return where the precision is stated, or None where it is not."""
+        if self.entry.precision:
+            return "the logs"
+        return self._configured.source if self._configured else None
+
+    @property
+    def _configured(self) -> catalogue.MlperfPrecision | None:
+        entry = self.entry
+        return catalogue.mlperf_precision(entry.round, entry.submitter, entry.system, entry.benchmark)
+
+    @cached_property
+    def mfu(self) -> Mfu:
+        """Model FLOPs of the training seconds over the GPU's dense peak at the precision that the submission states."""
+        rules, rate, precision = (
+            catalogue.mlperf_benchmark(self.entry.benchmark),
+            self.tokens_per_second_per_gpu,
+            self.precision,
+        )
+        length, gpu = self.sequence_length, catalogue.find_gpu(self.entry.gpu)
+        if rate is None or length is None:
+            return Mfu(because="the logs do not tell tokens/s/GPU")
+        if rules is None or rules.shape is None:
+            return Mfu(because="the FLOPs of this task's tokens are not known (adapters, packed sequences, or experts)")
+        if precision is None:
+            return Mfu(because="the submission does not state its precision")
+        peak = gpu.peak(precision) if gpu else None
+        if peak is None or not peak.value:
+            return Mfu(because=f"no dense {precision.upper()} peak is known for {self.entry.gpu or 'this GPU'}")
+        work = flops.per_token(shapes.parse(rules.shape).shape, length)
+        return Mfu(value=rate * work / (peak.value * 1e12))
 
     @property
     def spread(self) -> float | None:

@@ -1,24 +1,129 @@
-"""Published results next to our own measurements: never pooled, never a verdict, always with their fairness."""
+"""Results of others as baselines: the published tables and the MLPerf library in one list.
+
+`compare --published`, `gate --against` and `tprimat mlperf list` take their rows from here. They are never pooled with
+measurements and never decide a verdict; each stands beside ours with its fairness.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 
-from tensorprimat.analysis import mlperf_result
+from tensorprimat.analysis import mlperf_choice, mlperf_result
 from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.mlperf_choice import Choice
 from tensorprimat.analysis.records import Against, Beside, Side
-from tensorprimat.core import models
-from tensorprimat.core.catalogue import Published, find_gpu, published
-from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core import catalogue, flops, models, names, shapes
+from tensorprimat.core.catalogue import Published, find_gpu
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.mlperf_library import Entry, Library, bundled
+from tensorprimat.core.records import (
+    GpuInfo,
+    Model,
+    ModelShape,
+    PerformanceMetrics,
+    Provenance,
+    Result,
+    TrainingConfig,
+)
 
 PRIMARY = "tokens_per_second_per_gpu"
 ENGINE = "published"
+MLPERF, TABLE = "mlperf", "published"
+"""What a baseline's name begins with: an entry of the MLPerf library, or a row of a published table."""
 MOST_OF_LIBRARY = 8  # rows of a table that a person reads
 
 
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """A result of others that ours can stand beside."""
+
+    name: str
+    """`mlperf:ROUND/SUBMITTER/SYSTEM/BENCHMARK` or `published:FRAMEWORK/MODEL/GPUS/…`."""
+    row: Published | None
+    """None for an entry without a score or a rate."""
+    entry: Entry | None = None
+    """Where the baseline is an MLPerf entry, which holds every run."""
+
+    @property
+    def mfu(self) -> float | None:
+        """Return MFU by the default convention against the dense peak at the row's precision, or None."""
+        if self.row is None or self.entry is not None:
+            return self.row.mfu if self.row else None
+        gpu = find_gpu(self.row.gpu) if self.row.gpu else None
+        peak = gpu.peak(self.row.precision) if gpu and self.row.precision else None
+        work, rate = flops.charged_per_token(as_result(self.row)), self.row.tokens_per_second_per_gpu
+        return rate * work / (peak.value * 1e12) if rate and work and peak and peak.value else None
+
+
+def baselines(library: Library | None = None) -> tuple[Baseline, ...]:
+    """Return every result of others: published tables first, then the MLPerf library (default: the package's)."""
+    if library is None:
+        return (*_tables(), *_of_package())
+    return (*_tables(), *_of_library(library))
+
+
+def choose(library: Library, wanted: Choice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
+    """Return the baselines that meet every condition and whose name holds one of the parts, if any are given.
+
+    A published table has no round and no submitter, so a condition on these leaves only MLPerf entries. Raises
+    UsageError where nothing is left.
+    """
+    tables = list(_tables()) if wanted.round is None and wanted.submitter is None else []
+    gpu = find_gpu(wanted.gpu) if wanted.gpu else None
+    tables = [one for one in tables if one.row is not None and _meets(one.row, wanted, gpu)]
+    try:
+        entries = mlperf_choice.choose(library, wanted)
+    except UsageError:
+        if not tables:
+            raise
+        entries = ()
+    found = (*tables, *_of_library(Library(entries=entries)))
+    if parts:
+        found = tuple(one for one in found if any(part.casefold() in one.name.casefold() for part in parts))
+    if not found:
+        raise UsageError(f"{' '.join(parts)}: no baseline has this in its name; without it, all are listed")
+    return found
+
+
+def _meets(row: Published, wanted: Choice, gpu: catalogue.Gpu | None) -> bool:
+    return (
+        (wanted.benchmark is None or row.model == names.key(wanted.benchmark))
+        and (wanted.num_gpus is None or row.num_gpus == wanted.num_gpus)
+        and (wanted.gpu is None or (row.gpu or "").casefold() == (gpu.name if gpu else wanted.gpu).casefold())
+    )
+
+
+def find(name: str) -> Baseline:
+    """Return the baseline of a name or of a part of it. Raises InputError unless it means exactly one."""
+    kind, _, rest = name.partition(":")
+    wanted = rest.casefold()
+    several = [one for one in baselines() if one.name.partition(":")[0] == kind]
+    found = [one for one in several if one.name.casefold() == name.casefold()]
+    found = found or [one for one in several if wanted in one.name.partition(":")[2].casefold()]
+    if len(found) != 1:
+        told = ", ".join(one.name for one in found[:4]) + (" …" if len(found) > 4 else "")
+        what = "entries of the library" if kind == MLPERF else "published rows"
+        raise InputError(
+            f"{name}: {len(found)} {what} have this in their name{': ' if told else ''}{told}",
+            remedy="name one, as `tprimat mlperf list --published` prints it",
+        )
+    return found[0]
+
+
+def result_of(baseline: Baseline) -> Result:
+    """Return a baseline as a result. Raises InputError for an entry whose logs do not tell a rate."""
+    if baseline.entry is not None:
+        return mlperf_result.result_of(baseline.entry)
+    if baseline.row is None or baseline.row.tokens_per_second_per_gpu is None:
+        raise InputError(f"{baseline.name}: its source states no token rate")
+    return as_result(baseline.row)
+
+
 def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
-    """Every published result of a model that a side trained, with each of its sides against it.
+    """Return every published result of a model that a side trained, with each of its sides against it.
 
     Of the MLPerf library only the MOST_OF_LIBRARY rows that resemble the sides most.
 
@@ -34,10 +139,10 @@ def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
 
 
 def _candidates(sides: Sequence[Side]) -> Iterator[Published]:
-    """Return the published table without what the library holds run by run, then the library's nearest rows."""
-    library = mlperf_result.published_rows()
-    held = {f"MLPerf Training {entry.round}, {entry.benchmark}" for entry, _ in library}
-    yield from (row for row in published() if not any(name in row.source for name in held))
+    """Return the rows of the published tables, then the library's nearest rows."""
+    every = baselines()
+    yield from (one.row for one in every if one.row is not None and one.entry is None)
+    library = [(one.entry, one.row) for one in every if one.entry is not None and one.row is not None]
     for model in dict.fromkeys(side.model for side in sides):
         own = [side.result for side in sides if side.model == model]
         devices = [find_gpu(result.gpu_info.device_name) if result.gpu_info.device_name else None for result in own]
@@ -61,10 +166,7 @@ def _against(side: Side, row: Published) -> Against:
 
 def as_result(row: Published) -> Result:
     """A published result in the shape of one of ours, so that the same fairness table reads both."""
-    try:
-        shape = models.find(row.model).shape
-    except UsageError:  # a model that this project does not train
-        shape = None
+    shape = _shape(row.model)
     config = {field: getattr(row, field) for field in TrainingConfig.model_fields if hasattr(row, field)}
     return Result(
         platform=None,
@@ -74,3 +176,42 @@ def as_result(row: Published) -> Result:
         performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=row.tokens_per_second_per_gpu),
         provenance=Provenance(engine=ENGINE, timing="reported"),
     )
+
+
+def _shape(model: str) -> ModelShape | None:
+    try:
+        return models.find(model).shape
+    except UsageError:  # a model that this project does not train
+        rules = (one for one in catalogue.mlperf_benchmarks() if names.key(one.name) == model and one.shape)
+        return next((shapes.parse(one.shape).shape for one in rules if one.shape), None)
+
+
+@cache
+def _of_package() -> tuple[Baseline, ...]:
+    return _of_library(bundled())
+
+
+def _of_library(library: Library) -> tuple[Baseline, ...]:
+    return tuple(
+        Baseline(name=f"{MLPERF}:{entry.name}", row=mlperf_result.published_row(entry), entry=entry)
+        for entry in library.entries
+    )
+
+
+@cache
+def _tables() -> tuple[Baseline, ...]:
+    return tuple(Baseline(name=f"{TABLE}:{_name_of(row)}", row=row) for row in catalogue.published_tables())
+
+
+def _name_of(row: Published) -> str:
+    """Return a name for a row, from what tells it from others."""
+    parts = (
+        row.framework,
+        row.model,
+        f"{row.num_gpus}x{row.gpu or 'unknown'}",
+        row.precision,
+        f"{row.global_batch_size or '?'}x{row.sequence_length or '?'}",
+        row.peft if row.peft != "none" else None,
+        (row.note or "").partition(";")[0] or None,
+    )
+    return "/".join(re.sub(r"[\s,/:]+", "_", part) for part in parts if part)

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.reports.safe_text import one_line
+
 ENTRIES = {
-    "AMD MI355X": "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
-    "NVIDIA GB200": "v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b",
+    "AMD MI355X": "mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
+    "NVIDIA GB200": "mlperf:v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b",
 }
 """Each vendor's own entry on eight GPUs."""
 GPUS = ("MI355X", "B200")
@@ -42,7 +44,7 @@ def command(
     """
     from tensorprimat.analysis import mlperf_compare
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.analysis.mlperf_result import baseline
+    from tensorprimat.analysis.published import find, result_of
     from tensorprimat.cli.aside import second_process
     from tensorprimat.cli.compare import write
     from tensorprimat.cli.options import writable_folder
@@ -51,7 +53,7 @@ def command(
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
 
-    loaded = [Loaded(path=Path(f"mlperf:{name}"), result=baseline(name), side=label) for label, name in ENTRIES.items()]
+    loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]
     comparison = compare(loaded)
     folder = writable_folder("--output-dir", output_dir)
     with second_process() as aside:
@@ -61,7 +63,8 @@ def command(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )
     print(f"Over all submitters, time to the same quality: {sentence(whole, 0.95)}")
-    print(f"Both sides are {DERIVED.format(round='v5.1')}; sides differ in batch size and, unstated, in precision.")
+    print(*(f"warning: {one_line(warning)}" for warning in whole.warnings), sep="\n")
+    print(f"Both sides are {DERIVED.format(round='v5.1')}.")
     page = (folder / "comparison_report.html").resolve()
     print(f"Page: {page}")
     if not no_open:

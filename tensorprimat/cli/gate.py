@@ -33,7 +33,9 @@ def command(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="mlperf:ENTRY", help="Measure against an entry of tprimat mlperf list instead."),
+        typer.Option(
+            metavar="mlperf:ENTRY", help="Measure against a row of tprimat mlperf list instead (or published:ROW)."
+        ),
     ] = None,
     max_slowdown: Annotated[
         str, typer.Option(metavar="PERCENT", help="Largest tolerated loss of the baseline's rate.")
@@ -133,12 +135,15 @@ def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded],
         raise UsageError("name a baseline with either --baseline or --against")
     if against is None:
         return load_all(baseline)
-    from tensorprimat.analysis import mlperf_result
+    from tensorprimat.analysis import published
 
     kind, _, name = against.partition(":")
-    if kind != "mlperf" or not name:
-        raise UsageError(f"--against {against}: must be mlperf:ENTRY, such as mlperf:v5.1/AMD/MI355X_…/llama31_8b")
-    return [Loaded(path=Path(against), result=mlperf_result.baseline(name))], []
+    if kind not in (published.MLPERF, published.TABLE) or not name:
+        raise UsageError(
+            f"--against {against}: must be mlperf:ENTRY, such as mlperf:v5.1/AMD/MI355X_…/llama31_8b, or published:ROW"
+        )
+    found = published.find(against)
+    return [Loaded(path=Path(found.name), result=published.result_of(found))], []
 
 
 def _level(text: str) -> LevelName:

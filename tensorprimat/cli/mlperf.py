@@ -13,6 +13,7 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
+    from tensorprimat.analysis.mlperf_choice import Choice
     from tensorprimat.core.mlperf_library import Entry, Library
 
 ACTIONS = ("import", "list", "show", "compare")
@@ -40,6 +41,9 @@ def command(
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, such as MI355X.")] = None,
     gpus: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only entries with this number of GPUs.")] = None,
     submitter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this submitter.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="list: the rows of vendors' published tables too.")
+    ] = False,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every interval.")] = "95%",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
@@ -48,6 +52,8 @@ def command(
     The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
     to train are scored by the rules of MLPerf: the fastest and the slowest run dropped, the rest averaged, one failed
     run at most, the factor of scaling.json applied. Rates are derived from the logs and not verified by MLCommons.
+
+    list --published adds the rows of the vendors' published tables; gate --against takes the names of both.
 
     \b
     import   read a checkout of mlcommons/training_results_vX.Y into a library
@@ -76,6 +82,8 @@ def command(
         return _import(names or [], round, output)
     if output is not None:
         raise UsageError(f"--output belongs to import; {action} prints, so redirect its output with >")
+    if published and action != "list":
+        raise UsageError(f"--published belongs to list, not to {action}")
     from tensorprimat.analysis.mlperf_choice import Choice, choose
     from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
@@ -83,7 +91,18 @@ def command(
     level = fraction("--confidence", confidence)
     found = mlperf_library.load(library)
     wanted = Choice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
+    if published:
+        _list_all(found, wanted, names or [], as_json)
+        return 0
     return _ask(action, names or [], choose(found, wanted), level, as_json)
+
+
+def _list_all(library: Library, wanted: Choice, names: list[str], as_json: bool) -> None:
+    from tensorprimat.analysis.published import choose
+    from tensorprimat.reports import mlperf as report
+
+    found = choose(library, wanted, names)
+    print((report.baselines_json if as_json else report.baselines)(found), end="")
 
 
 def _ask(action: str, names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool) -> int:

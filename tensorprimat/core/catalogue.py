@@ -135,16 +135,22 @@ class Published:
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
     context_parallel_size: int | None = None
+    peft: str | None = None
+    """`none` where all parameters train, `lora` where adapters do."""
     framework: str | None = None
     tokens_per_second_per_gpu: float | None = None
     samples_per_second: float | None = None
     step_seconds: float | None = None
     mfu: float | None = None
+    mfu_because: str | None = None
+    """Why there is no MFU of a row whose MFU is derived here."""
     tflops_per_gpu: float | None = None
     flops_convention: str | None = None
     derived: bool = False
     """Computed from what the source gives, not stated by it."""
     date: str | None = None
+    url: str | None = None
+    """The page at the commit that was read."""
     note: str | None = None
 
 
@@ -356,8 +362,8 @@ def find_configuration(
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """Training throughput that others published."""
+def published_tables() -> tuple[Published, ...]:
+    """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
     known = {column.name for column in fields(Published)}
     return tuple(Published(**{key: row[key] for key in known & row.keys()}) for row in _read("published")["result"])
 
@@ -377,6 +383,9 @@ class MlperfBenchmark:
     date: date
     sequence_length: int | None = None
     """Where the task fixes it and logs do not state it."""
+    shape: str | None = None
+    """Of the model, as --shape takes it, where all of it trains on sequences that are not packed."""
+    shape_source: str | None = None
 
 
 @cache
@@ -403,6 +412,31 @@ def mlperf_round(name: str) -> MlperfRound | None:
     """Return a round by its name, such as v5.1, or None for one that is not in the table."""
     rows = (MlperfRound(**row) for row in _mlperf()["round"])
     return next((row for row in rows if row.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfPrecision:
+    """Precision of the matrix products of some submissions, as the configuration that their README names sets it."""
+
+    round: str
+    submitter: str
+    benchmark: str
+    systems: tuple[str, ...]
+    precision: str
+    recipe: str | None = None
+    source: str
+    date: date
+
+
+def mlperf_precision(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
+    """Return the precision of a submission by its own configuration, or None where nobody looked it up."""
+    return _mlperf_precisions().get((round, submitter, system, benchmark))
+
+
+@cache
+def _mlperf_precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
+    rows = [MlperfPrecision(**{**row, "systems": tuple(row["systems"])}) for row in _mlperf()["precision"]]
+    return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
 
 
 @cache

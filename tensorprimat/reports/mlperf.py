@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.reports.safe_text import one_line
 
@@ -49,7 +50,9 @@ def row(entry: Entry) -> dict[str, Any]:
         "samples_to_target": _rounded(scored.samples),
         "global_batch_size": entry.global_batch_size,
         "sequence_length": scored.sequence_length,
-        "precision": entry.precision,
+        "precision": scored.precision,
+        "mfu": _rounded(scored.mfu.value),
+        "no_mfu_because": scored.mfu.because,
         "derived": DERIVED.format(round=entry.round),
         "notes": list(entry.notes),
     }
@@ -63,6 +66,57 @@ def rows_json(entries: Sequence[Entry]) -> str:
 def entries_json(entries: Sequence[Entry]) -> str:
     """Return the rows of `show --json`: those of `list` with parallelism, software and every run."""
     return _json([{**row(entry), **_details(entry)} for entry in entries])
+
+
+def baselines_json(found: Sequence[Baseline]) -> str:
+    """Return the rows of `list --published --json`: MLPerf entries and published rows with the same keys."""
+    return _json([_baseline_row(one) for one in found])
+
+
+def baselines(found: Sequence[Baseline]) -> str:
+    """Return a table of baselines, fastest first within a model and number of GPUs."""
+    rows = [one for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
+    rows.sort(key=lambda one: (one.row.model, one.row.num_gpus, -(one.row.tokens_per_second_per_gpu or 0.0)))  # type: ignore[union-attr]
+    lines = [
+        (
+            _number(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
+            (row.precision or "–").upper(), _number(row.global_batch_size), row.date or "–", one_line(one.name),
+        )
+        for one in rows
+        if (row := one.row) is not None
+    ]  # fmt: skip
+    titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
+    entries = [one.entry for one in found if one.entry is not None]
+    return table(titles, lines) + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
+
+
+def _baseline_row(one: Baseline) -> dict[str, Any]:
+    if one.entry is not None:
+        return {**row(one.entry), "name": one.name, "kind": "mlperf", "framework": one.entry.framework,
+                "date": one.row.date if one.row else None}  # fmt: skip
+    stated = one.row
+    if stated is None:
+        return {"name": one.name}
+    absent = dict.fromkeys(("round", "submitter", "system", "runs", "successes", "minutes"))
+    return {
+        "name": one.name,
+        "kind": "published",
+        **absent,
+        "benchmark": stated.model,
+        "gpu": stated.gpu,
+        "num_gpus": stated.num_gpus,
+        "tokens_per_second_per_gpu": stated.tokens_per_second_per_gpu,
+        "samples_per_second": stated.samples_per_second,
+        "global_batch_size": stated.global_batch_size,
+        "sequence_length": stated.sequence_length,
+        "precision": stated.precision,
+        "mfu": _rounded(one.mfu),
+        "framework": stated.framework,
+        "date": stated.date,
+        "source": stated.source,
+        "url": stated.url,
+        "note": stated.note,
+    }
 
 
 def listing(entries: Sequence[Entry]) -> str:
@@ -101,9 +155,10 @@ def _detail(scored: Scored) -> str:
         "framework": entry.framework or "not stated",
         "software": ", ".join(f"{name} {value}" for name, value in entry.software.items()) or "not stated",
         "batch × sequence": f"{_number(entry.global_batch_size)} × {_number(scored.sequence_length)}",
-        "precision": entry.precision or "not stated",
+        "precision": f"{scored.precision}, by {scored.precision_source}" if scored.precision else "not stated",
         "parallelism": ", ".join(f"{name} {size}" for name, size in entry.parallelism.items()) or "not stated",
         "rate": _rate(scored),
+        "MFU": f"{scored.mfu.value:.1%}, derived" if scored.mfu.value else f"none: {scored.mfu.because}",
     }
     width = max(map(len, facts))
     lines = [one_line(entry.name), *(f"  {name:<{width}}  {one_line(value)}" for name, value in facts.items())]
