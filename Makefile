@@ -4,10 +4,11 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 NEMO   := .venv-nemo
+DOCS   := .venv-docs
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-gpu test-package test-nemo test-slurm test-browser env nemo-env lint help clean test-faults
+.PHONY: benchmark test test-gpu test-package test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -22,7 +23,7 @@ test: $(READY)        ## run the whole test suite
 test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
 	$(PY) perf/mfu_ladder.py
 
-test-faults: $(READY)  ## damaged inputs and kills: a sample in three minutes, FULL=1 for all (docs/reliability.md)
+test-faults: $(READY)  ## damaged inputs and kills: a sample in three minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
@@ -36,6 +37,9 @@ lint: $(READY)        ## ruff, mypy and shellcheck
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/shellcheck .ci/run $$(git ls-files '*.sh')
+
+docs: $(DOCS)/.ready   ## build the documentation into build/docs; every warning is an error
+	$(DOCS)/bin/python -m mkdocs build --quiet --strict
 
 env: $(READY)         ## only build .venv
 
@@ -55,5 +59,10 @@ $(READY): requirements.txt requirements-dev.txt constraints.txt tools/make_env.p
 	$(PYTHON) tools/make_env.py --venv $(VENV)
 	@touch $@
 
-clean:          ## remove both environments and caches; output/ stays
-	rm -rf $(VENV) $(NEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+$(DOCS)/.ready: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
+clean:          ## remove the environments and caches; output/ stays
+	rm -rf $(VENV) $(NEMO) $(DOCS) build/docs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """Are the intervals right? Simulates thousands of benchmarks whose truth is known and counts how often the tool is.
 
-    python perf/calibration.py                      writes docs/calibration.md (some minutes on one core)
+    python perf/calibration.py                      writes docs/project/calibration.md (some minutes on one core)
     python perf/calibration.py --comparisons 200    a quick look, printed only
 
 Every simulated step time goes through the code that real ones go through: find_warmup, the run means, stats.of_runs,
@@ -475,7 +475,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     missed = misses(compared, single, steady, alarms=alarms, slack=slack)
     print(f"{time.monotonic() - began:.0f} s; targets missed: {'; '.join(missed) or 'none'}", file=sys.stderr)
     if count >= 2000:
-        path = ROOT / "docs" / "calibration.md"
+        path = ROOT / "docs" / "project" / "calibration.md"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
@@ -527,7 +527,7 @@ def document(
     count: int,
     seed: int,
 ) -> str:
-    """Return the text of docs/calibration.md."""
+    """Return the text of docs/project/calibration.md."""
     error = 100 * sampling_error(count)
     return f"""# Are the intervals right?
 

@@ -62,7 +62,7 @@ def test_warm_up_ends_are_found(calibration, random):
 
 
 def test_a_quick_look_prints_the_document_and_writes_nothing(calibration, capsys):
-    document = SCRIPT.parents[1] / "docs" / "calibration.md"
+    document = SCRIPT.parents[1] / "docs" / "project" / "calibration.md"
     before = document.read_bytes() if document.exists() else None
     assert calibration.main(["--comparisons", "20"]) in (0, 1)
     printed = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_a_quick_look_prints_the_document_and_writes_nothing(calibration, capsys
 
 
 def test_the_committed_document_is_what_the_script_writes(calibration):
-    document = SCRIPT.parents[1] / "docs" / "calibration.md"
+    document = SCRIPT.parents[1] / "docs" / "project" / "calibration.md"
     text = document.read_text(encoding="utf-8")
     assert "perf/calibration.py" in text
     assert all(name in text for name in calibration.ALTERNATIVES)

@@ -281,7 +281,7 @@ def test_a_folder_that_is_called_like_a_file_is_refused(results, folder, command
 
 # The page for people
 
-PAGE = (Path(__file__).parents[1] / "docs" / "coming_from_earlier_scripts.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "earlier-scripts.md").read_text()
 COMMAND_LINES = sorted(
     line
     for pair in set(re.findall(r"^(tprimat .+)$|`(tprimat [a-z]+(?: [^`]*)?)`", PAGE, re.M))

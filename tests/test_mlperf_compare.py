@@ -151,7 +151,7 @@ def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys)
 
 
 def test_the_page_shows_what_the_commands_print(capsys):
-    page = (Path(__file__).parents[1] / "docs" / "mlperf.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "mlperf.md").read_text()
     shown = re.findall(r"```bash\ntprimat (mlperf compare [^\n]*)\n```\n\n```text\n(.*?)```", page, re.S)
     assert len(shown) == 2
     for line, text in shown:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that say what code and data say: commands.md, files.md, expected_mfu.md, result.schema.json.
+"""Write the pages of docs/ that repeat what code and data say: commands, files, expected MFU, the result's schema.
 
 python3 tools/write_docs.py          write them
 python3 tools/write_docs.py --check  exit 1 and name the page if one is out of date (a test does this)
@@ -8,12 +8,15 @@ python3 tools/write_docs.py --check  exit 1 and name the page if one is out of d
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -31,7 +34,7 @@ DOORS = {
 
 
 def commands_page() -> str:
-    """The manual of every command, as --help prints it at 100 columns."""
+    """Return the manual of every command, as --help prints it at 100 columns."""
     from tensorprimat.cli import COMMANDS
 
     parts = ["# Commands\n\nEvery command with its manual, as `--help` prints it. Written by `tools/write_docs.py`.\n"]
@@ -45,8 +48,93 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def result_page() -> str:
+    """Return the page of the result file: an example, then one table of keys per record."""
+    from tensorprimat import Result
+
+    parts, waiting, done = [RESULT_HEAD], [Result], set()
+    while waiting:
+        record = waiting.pop(0)
+        if record in done:
+            continue
+        done.add(record)
+        notes = _field_notes(record)
+        rows = []
+        for name, field in record.model_fields.items():
+            if not field.exclude:
+                waiting += _records_in(field.annotation)
+                rows.append(f"| `{name}` | {_type_name(field.annotation)} | {notes.get(name, '')} |")
+        for name, computed in record.model_computed_fields.items():
+            rows.append(f"| `{name}` | {_type_name(computed.return_type)} | {notes.get(name, '')} |")
+        says = " ".join((record.__doc__ or "").split("\n\n")[0].split())
+        table = "| key | type | meaning |\n|---|---|---|\n" + "\n".join(rows)
+        parts.append(f"## {record.__name__}\n\n{says}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def _records_in(annotation: Any) -> list[Any]:
+    """Return the record classes inside a type annotation, in order."""
+    from pydantic import BaseModel
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [record for part in get_args(annotation) for record in _records_in(part)]
+
+
+def _type_name(annotation: Any) -> str:
+    """Return a type as the page shows it: `number`, `text`, a link to a record, or a list of those."""
+    if records := _records_in(annotation):
+        link = f"[{records[0].__name__}](#{records[0].__name__.lower()})"
+        return f"list of {link}" if get_origin(annotation) is tuple else link
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    if get_origin(annotation) in (list, tuple, dict):
+        inner = [part for part in get_args(annotation) if part is not Ellipsis]
+        names = [_type_name(part) for part in inner]
+        return f"list of {names[0]}" if get_origin(annotation) is not dict else f"{names[0]} → {names[-1]}"
+    if args := [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]:
+        return _type_name(next((part for part in args if part is not type(None)), args[0]))
+    return {float: "number", int: "integer", str: "text", bool: "true or false"}.get(annotation, "any")
+
+
+def _field_notes(record: type) -> dict[str, str]:
+    """Return key → the docstring under the field, or of the property."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(record))).body[0].body  # type: ignore[attr-defined]
+    notes = {}
+    for node, after in itertools.pairwise([*body, ast.Pass()]):
+        if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            notes[node.target.id] = " ".join(str(after.value.value).split()).replace("|", "/")  # type: ignore[union-attr]
+        elif isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
+            notes[node.name] = " ".join(text.split()).replace("|", "/")
+    return notes
+
+
+RESULT_HEAD = """# Result file
+
+A result is one JSON file per benchmark, `benchmark_{cuda,rocm,cpu}_{model}.json`. It holds every step, so that all
+figures can be computed again. null means that nothing was measured; `warnings` gives the reason. A key that ends in
+`_gb` counts 10⁹ bytes, one that ends in `_seconds` counts seconds. The formal definition is
+[result.schema.json](../result.schema.json). Written by `tools/write_docs.py` from the records.
+
+```json
+{
+  "schema_version": 3,
+  "platform": "cpu",
+  "gpu_info": {"device_name": "…", "device_count": 1, "software_stack": "cpu"},
+  "model": {"name": "llama", "preset": "tiny", "parameters": 1901696},
+  "training_config": {"global_batch_size": 8, "sequence_length": 128, "precision": "fp32"},
+  "performance_metrics": {"measured_steps": 60, "avg_step_time_seconds": 0.1, "tokens_per_second_per_gpu": 10000.0},
+  "memory_metrics": null,
+  "warnings": ["memory_metrics: CPU run, so peak memory is the process's RSS …"],
+  "raw_step_times": [0.31, 0.1, 0.1],
+  "step_metrics": {"loss": [8.3, 8.2, 8.1]}
+}
+```
+"""
+
+
 def schema() -> str:
-    """JSON Schema of the result file, from the records themselves."""
+    """Return the JSON Schema of the result file, from the records themselves."""
     from pydantic.json_schema import GenerateJsonSchema
 
     from tensorprimat.core.records import Result
@@ -135,9 +223,10 @@ def _first_sentence(path: Path) -> str:
 
 
 PAGES = {
-    "docs/files.md": files_page,
-    "docs/commands.md": commands_page,
-    "docs/expected_mfu.md": mfu_page,
+    "docs/project/files.md": files_page,
+    "docs/reference/commands.md": commands_page,
+    "docs/reference/expected-mfu.md": mfu_page,
+    "docs/reference/result-file.md": result_page,
     "docs/result.schema.json": schema,
 }
 
@@ -149,7 +238,7 @@ def main() -> int:
         if not page.is_file() or page.read_text() != text:
             stale.append(name)
             if "--check" not in sys.argv:
-                page.parent.mkdir(exist_ok=True)
+                page.parent.mkdir(parents=True, exist_ok=True)
                 page.write_text(text)
     if stale and "--check" in sys.argv:
         print(f"out of date: {', '.join(stale)}; run python3 tools/write_docs.py", file=sys.stderr)

@@ -11,7 +11,7 @@ One run: consecutive steps resemble each other, so n steps are worth fewer. `of_
 batches, which slow wander leaves resembling each other where fast noise hides it in the rows, takes these as an AR(1)
 process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
 of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one estimate
-of φ plugged in, or with batch means, short and correlated series cover less: docs/calibration.md, which
+of φ plugged in, or with batch means, short and correlated series cover less: docs/project/calibration.md, which
 perf/calibration.py writes. Such an interval covers step noise only; another run may differ by more.
 """
 

@@ -1,6 +1,6 @@
 """Command lines of the earlier toolkits: old names of commands and options, parsed but not shown by --help.
 
-docs/coming_from_earlier_scripts.md is the same for people. Underscores in long options are read as hyphens everywhere.
+docs/how-to/earlier-scripts.md is the same for people. Underscores in long options are read as hyphens everywhere.
 """
 
 from __future__ import annotations

@@ -1,0 +1,96 @@
+"""Every command of docs/ runs: the unmarked bash blocks of a page are one script in a folder of small results and logs.
+
+A block that needs a GPU, a cluster or the network is marked by a comment before it: <!-- needs a GPU -->.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import plausible
+import pytest
+
+from tensorprimat.core import store
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"(<!-- needs [^>]*-->\n)?```(?:bash|console)\n(.*?)```", re.S)
+
+
+def script_of(page: str) -> str:
+    """Return the unmarked bash blocks of a page as one script."""
+    return "\n".join(block for mark, block in BLOCK.findall(page) if not mark)
+
+
+SCRIPTS = {
+    str(path.relative_to(DOCS)): script
+    for path in sorted([*DOCS.rglob("*.md")])
+    if (script := script_of(path.read_text()))
+}
+
+
+def megatron_log(*, seconds: float) -> str:
+    """Return a log of 60 iterations in Megatron's format."""
+    return "".join(
+        f" [2026-01-16 07:{10 + i // 60:02d}:{i % 60:02d}] iteration {i:8d}/{60:8d} | consumed samples: {128 * i:9d} | "
+        f"elapsed time per iteration (ms): {1000 * seconds + i % 7:.1f} | learning rate: 1.0E-05 | "
+        f"global batch size:   128 | lm loss: {10 - i / 60:.6E} | loss scale: 1.0 | number of nan iterations:   0 |\n"
+        for i in range(1, 61)
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of results and logs under the names that the pages use, with `tprimat` and `python3` on the path."""
+    folder = tmp_path_factory.mktemp("docs")
+    for place, machine, seconds in (
+        ("output", "h100", 12.8), ("output", "mi300x", 13.9), ("base", "h100", 12.8), ("new", "h100", 12.83),
+    ):  # fmt: skip
+        result = plausible.result(machine, seconds=seconds, runs=5, steps=20, seed=int(100 * seconds))
+        store.save(result, folder / place, stamp=store.new_stamp())
+    (folder / "training_llama.log").write_text(megatron_log(seconds=9.8))
+    (folder / "run1.log").write_text(megatron_log(seconds=9.8))
+    (folder / "run2.log.gz").write_bytes(gzip.compress(megatron_log(seconds=9.9).encode()))
+    for name in ("amd-logs", "nvi-logs"):
+        (folder / name).mkdir()
+        shutil.copy(folder / "run1.log", folder / name / "training_llama.log")
+    for path in (*ROOT.glob("*.py"), *ROOT.glob("*.sh")):
+        (folder / path.name).symlink_to(path)
+    (folder / "bin").mkdir()
+    for name, arguments in (("python3", ""), ("tprimat", " -m tensorprimat")):
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("page", SCRIPTS)
+def test_every_unmarked_command_of_a_page_runs(page, prepared, tmp_path):
+    folder = tmp_path / "here"
+    shutil.copytree(prepared, folder, symlinks=True)
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", SCRIPTS[page]],
+        cwd=folder,
+        env={
+            **os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{page}:\n{done.stderr[-3000:]}"
+
+
+def test_marked_blocks_are_left_out_and_others_are_kept():
+    page = "<!-- needs a GPU -->\n```bash\nfirst\n```\n\n```bash\nsecond\n```\n```text\nthird\n```\n"
+    assert script_of(page) == "second\n"
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    shown = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"example/comparison_report.md"}
+    assert shown == pages
