@@ -88,6 +88,8 @@ def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
     assert "not verified by MLCommons" in printed
     assert str(tmp_path / "comparison_report.html") in printed
     assert "MI355X" in (tmp_path / "comparison_report.html").read_text()
+    assert (tmp_path / "mlperf_llama31_8b.png").read_bytes().startswith(b"\x89PNG")
+    assert "warning: precision: MI355X FP8 in 1 of 4 entries" in printed
 
 
 def test_no_result_of_mlperf_stands_in_the_published_tables():

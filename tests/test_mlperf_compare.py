@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib import image
 
-from tensorprimat.analysis import mlperf_compare, mlperf_scaling
+from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
@@ -122,6 +123,27 @@ def test_a_rate_far_below_the_law_of_smaller_numbers_is_where_it_stops():
     assert one.stops_at == 128
 
 
+def test_the_law_that_fits_better_is_taken_with_an_interval_that_holds_the_truth():
+    counts = (8, 16, 32, 64, 128)
+    noise = (1.01, 0.99, 1.0, 1.012, 0.991)
+    for kind, truth, rate in (("power", 0.8, lambda n: n**0.8), ("amdahl", 0.01, lambda n: n / (1 + 0.01 * (n - 1)))):
+        law = scaling_laws.best([(n, 3 * rate(n) * e) for n, e in zip(counts, noise, strict=True)], 0.95)
+        assert law.kind == kind
+        assert law.low < truth < law.high
+        assert law.high - law.low < truth
+        assert law.at(32) == pytest.approx(3 * rate(32), rel=0.03)
+    assert scaling_laws.best([(8, 1.0), (16, 2.0)], 0.95) is None
+
+
+def test_amdahls_share_of_exact_points_is_found_and_linear_scaling_has_none():
+    exact = [(n, 5 * n / (1 + 0.02 * (n - 1))) for n in (4, 8, 16, 64)]
+    law = scaling_laws.amdahl(exact, 0.95)
+    assert (law.parameter, law.scale) == (pytest.approx(0.02, rel=1e-6), pytest.approx(5, rel=1e-6))
+    linear = scaling_laws.amdahl([(n, 5.0 * n) for n in (4, 8, 16)], 0.95)
+    assert linear.parameter < 1e-6
+    assert linear.low == 0
+
+
 def test_two_rounds_of_one_gpu_give_the_gain_of_software():
     entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0")]
     [one] = mlperf_scaling.over_rounds(entries)
@@ -165,3 +187,50 @@ def test_one_gpu_shows_its_scaling(gpu, capsys):
     assert "strong scaling" in capsys.readouterr().out
     assert main(["mlperf", "compare", gpu, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scaling"]
+
+
+def test_the_scaling_of_one_benchmark_is_drawn_with_its_law_and_batches(tmp_path, capsys):
+    plot = tmp_path / "scaling.svg"
+    assert main(["mlperf", "compare", "H200", "--benchmark", "llama2_70b_lora", "--plot", str(plot)]) == 0
+    assert "Plot:" in capsys.readouterr().err
+    drawn = re.findall(r"<!-- (.*?) -->", plot.read_text())
+    assert "Strong scaling of H200 SXM on llama2_70b_lora" in drawn
+    assert any("scaling stops at 512 GPUs" in text for text in drawn)
+    assert "8/16" in drawn
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["H200"], "name it by --benchmark (llama2_70b_lora, llama31_405b)"),
+        (["MI355X", "B200"], "name it by --benchmark and --gpus"),
+        (["H200", "--benchmark", "llama31_405b", "--plot", "x.gif"], "must end in .png or .svg"),
+    ],
+)
+def test_a_plot_of_several_tasks_is_refused_with_the_flag_that_names_one(tmp_path, capsys, arguments, named):
+    plot = [] if "--plot" in arguments else ["--plot", str(tmp_path / "x.png")]
+    assert main(["mlperf", "compare", *arguments, *plot]) == 2
+    assert named in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_picture_of_the_readme_is_what_the_command_below_it_draws(tmp_path):
+    root = Path(__file__).parents[1]
+    page = (root / "README.md").read_text()
+    [(picture, line)] = re.findall(r"!\[[^\]]*\]\((docs/images/\S+)\)\n\n```bash\ntprimat ([^\n]*)\n```", page)
+    command, _, place = line.partition(" --plot ")
+    assert place == picture
+    assert [path.name for path in (root / "docs" / "images").iterdir()] == [Path(picture).name]
+    assert main([*command.split(), "--plot", str(tmp_path / "drawn.png")]) == 0
+    shown, drawn = (image.imread(path) for path in (root / picture, tmp_path / "drawn.png"))
+    assert shown.shape == drawn.shape
+    assert float(abs(shown - drawn).mean()) < 0.02  # fonts differ by a pixel from version to version
+
+
+def test_the_sentence_below_the_readmes_picture_is_the_one_that_the_command_prints(capsys):
+    page = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
+    assert main(["mlperf", "compare", "MI355X", "B200", "--benchmark", "llama31_8b", "--gpus", "8"]) == 0
+    sentence = capsys.readouterr().out.splitlines()[1]
+    assert sentence.partition(";")[0] in page
+    for figure in re.findall(r"its rate is ([\d.]+x), it needs ([\d.]+x)", sentence)[0]:
+        assert figure in page

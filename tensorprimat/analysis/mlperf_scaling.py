@@ -1,7 +1,8 @@
 """Scaling of one GPU over its number, and its results over rounds, by MLPerf Training entries.
 
-The law is samples/s = a × GPUs^b, fitted to the logarithms by least squares; b = 1 is linear scaling. Submitters choose
-another batch at another count, so samples to the target change too: time to train has an exponent of its own.
+The law of samples/s is a power of the number of GPUs or Amdahl's, whichever fits better (analysis/scaling_laws).
+Submitters choose another batch at another count, so samples to the target change too: time to train has an exponent of
+its own.
 """
 
 from __future__ import annotations
@@ -11,27 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import CLOSED, Task, TaskComparison, TaskSide, of_sides, side, version
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.analysis.stats import student
+from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.mlperf_library import Entry
-
-FEWEST_COUNTS = 3  # a line through two counts has no interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """A power of the number of GPUs."""
-
-    scale: float
-    exponent: float
-    half_width: float
-    """Of the exponent's interval."""
-    points: int
-
-    def at(self, gpus: float) -> float:
-        """Return the law's value."""
-        return float(self.scale * gpus**self.exponent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +39,7 @@ class Scaling:
     rate: Law | None
     minutes: Law | None
     stops_at: int | None
-    """The first number of GPUs whose rates all lie below what the law of the smaller numbers predicts."""
+    """The first number of GPUs whose rates all lie below what the power law of the smaller numbers predicts."""
 
 
 def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:
@@ -89,45 +74,6 @@ def over_rounds(entries: Sequence[Entry]) -> tuple[TaskComparison, ...]:
     return tuple(found)
 
 
-def fit(points: Sequence[tuple[float, float]], confidence: float) -> Law | None:
-    """Return the power law through (GPUs, value), or None for fewer than three numbers of GPUs."""
-    if len({count for count, _ in points}) < FEWEST_COUNTS:
-        return None
-    line = _line(points)
-    half = student(confidence, len(points) - 2) * line.error / math.sqrt(line.spread)
-    return Law(scale=math.exp(line.level - line.slope * line.centre), exponent=line.slope, half_width=half,
-               points=len(points))  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Line:
-    """Least squares on logarithms."""
-
-    centre: float
-    level: float
-    slope: float
-    spread: float
-    """Sum of squares of the abscissa."""
-    error: float
-    """Standard deviation of a point around the line."""
-
-    def low(self, count: float, confidence: float, points: int) -> float:
-        """Return the low end of the interval in which the next point is expected, as a logarithm."""
-        distance = math.log(count) - self.centre
-        wide = self.error * math.sqrt(1 + 1 / points + distance**2 / self.spread)
-        return self.level + self.slope * distance - student(confidence, points - 2) * wide
-
-
-def _line(points: Sequence[tuple[float, float]]) -> _Line:
-    logs = [(math.log(count), math.log(value)) for count, value in points]
-    centre = math.fsum(x for x, _ in logs) / len(logs)
-    level = math.fsum(y for _, y in logs) / len(logs)
-    spread = math.fsum((x - centre) ** 2 for x, _ in logs)
-    slope = math.fsum((x - centre) * (y - level) for x, y in logs) / spread
-    squares = math.fsum((y - level - slope * (x - centre)) ** 2 for x, y in logs)
-    return _Line(centre=centre, level=level, slope=slope, spread=spread, error=math.sqrt(squares / (len(logs) - 2)))
-
-
 def _scaling(gpu: str, benchmark: str, round: str, group: Sequence[Scored], confidence: float) -> Scaling:
     ordered = sorted(group, key=lambda one: (_gpus(one), one.minutes or 0.0))
     least = [_per_gpu(one) for one in ordered if _gpus(one) == _gpus(ordered[0])]
@@ -138,17 +84,17 @@ def _scaling(gpu: str, benchmark: str, round: str, group: Sequence[Scored], conf
         benchmark=benchmark,
         round=round,
         points=tuple(Point(scored=one, efficiency=_per_gpu(one) / base) for one in ordered),
-        rate=fit(rates, confidence),
-        minutes=fit([(float(_gpus(one)), one.minutes or math.nan) for one in ordered], confidence),
+        rate=scaling_laws.best(rates, confidence),
+        minutes=scaling_laws.power([(float(_gpus(one)), one.minutes or math.nan) for one in ordered], confidence),
         stops_at=_stop(rates, confidence),
     )
 
 
 def _stop(rates: Sequence[tuple[float, float]], confidence: float) -> int | None:
     counts = sorted({count for count, _ in rates})
-    for count in counts[FEWEST_COUNTS:]:
+    for count in counts[scaling_laws.FEWEST_COUNTS :]:
         smaller = [point for point in rates if point[0] < count]
-        low = _line(smaller).low(count, confidence, len(smaller))
+        low = scaling_laws.Line(smaller).low(count, confidence)
         if all(math.log(rate) < low for at, rate in rates if at == count):
             return int(count)
     return None

@@ -17,7 +17,8 @@ ENTRIES = {
 }
 """Each vendor's own entry on eight GPUs."""
 GPUS = ("MI355X", "B200")
-"""GPUs that several submitters entered, for the sentence over submitters."""
+"""GPUs that several submitters entered, for the sentence and the plot over submitters."""
+PICTURE = "mlperf_llama31_8b.png"
 
 
 def command(
@@ -28,8 +29,8 @@ def command(
 ) -> int:
     """Compare AMD and NVIDIA on Llama 3.1 8B by results of MLPerf Training v5.1 that the package holds.
 
-    Writes the same page and reports as compare, from ten runs on each side, and opens the page where there is a
-    browser. Nothing is trained and nothing is downloaded.
+    Writes the same page and reports as compare, from ten runs on each side, and a plot of all submitters; opens the
+    page where there is a browser. Nothing is trained and nothing is downloaded.
 
     \b
     Examples:
@@ -50,8 +51,10 @@ def command(
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core.mlperf_library import DERIVED, bundled
     from tensorprimat.core.store import Loaded
+    from tensorprimat.reports.canvas import can_draw
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
+    from tensorprimat.reports.mlperf_plot import task
 
     loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]
     comparison = compare(loaded)
@@ -62,6 +65,8 @@ def command(
     [whole] = mlperf_compare.compare(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )
+    if can_draw():
+        (folder / PICTURE).write_bytes(task(whole, 0.95)["png"])
     print(f"Over all submitters, time to the same quality: {sentence(whole, 0.95)}")
     print(*(f"warning: {one_line(warning)}" for warning in whole.warnings), sep="\n")
     print(f"Both sides are {DERIVED.format(round='v5.1')}.")

@@ -44,6 +44,10 @@ def command(
     published: Annotated[
         bool, typer.Option("--published", help="list: the rows of vendors' published tables too.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="compare: draw one task, or one benchmark's scaling (.png, .svg)."),
+    ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every interval.")] = "95%",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
@@ -67,6 +71,7 @@ def command(
       tprimat mlperf list --benchmark llama31_8b --gpus 8
       tprimat mlperf show v5.1/AMD/MI355X
       tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8
+      tprimat mlperf compare B200 --benchmark llama31_8b --plot scaling.png
       tprimat mlperf compare MI300X@v5.0 MI300X@v5.1 --benchmark llama2_70b_lora
       tprimat mlperf import training_results_v5.1 --round v5.1 --output mlperf_v5.1.jsonl
       tprimat mlperf list --library mlperf_v5.1.jsonl --json
@@ -84,6 +89,8 @@ def command(
         raise UsageError(f"--output belongs to import; {action} prints, so redirect its output with >")
     if published and action != "list":
         raise UsageError(f"--published belongs to list, not to {action}")
+    if plot is not None and action != "compare":
+        raise UsageError(f"--plot belongs to compare, not to {action}")
     from tensorprimat.analysis.mlperf_choice import Choice, choose
     from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
@@ -94,7 +101,12 @@ def command(
     if published:
         _list_all(found, wanted, names or [], as_json)
         return 0
-    return _ask(action, names or [], choose(found, wanted), level, as_json)
+    chosen = choose(found, wanted)
+    if action == "compare":
+        _compare(names or [], chosen, level, as_json, plot)
+    else:
+        _print(action, names or [], chosen, as_json)
+    return 0
 
 
 def _list_all(library: Library, wanted: Choice, names: list[str], as_json: bool) -> None:
@@ -105,30 +117,33 @@ def _list_all(library: Library, wanted: Choice, names: list[str], as_json: bool)
     print((report.baselines_json if as_json else report.baselines)(found), end="")
 
 
-def _ask(action: str, names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool) -> int:
+def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> None:
     from tensorprimat.analysis import mlperf_choice
     from tensorprimat.reports import mlperf as report
 
+    if action == "show" and not names:
+        raise UsageError("show: name an entry or a part of its name, as list prints it")
+    entries = mlperf_choice.named(chosen, names) if names else chosen
     if action == "list":
-        entries = mlperf_choice.named(chosen, names) if names else chosen
         print(report.rows_json(entries) if as_json else report.listing(entries), end="")
-    elif action == "show":
-        if not names:
-            raise UsageError("show: name an entry or a part of its name, as list prints it")
-        entries = mlperf_choice.named(chosen, names)
-        print(report.entries_json(entries) if as_json else report.details(entries), end="")
     else:
-        _compare(names, chosen, confidence, as_json)
-    return 0
+        print(report.entries_json(entries) if as_json else report.details(entries), end="")
 
 
-def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool) -> None:
+def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
     from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
     from tensorprimat.reports import mlperf_comparison as report
 
+    form = _form(plot) if plot is not None else "png"
     if len(names) == 2:
         found = mlperf_compare.compare(chosen, *names)
+        if plot is not None and len(found) > 1:
+            raise UsageError(f"--plot draws one task, and {len(found)} are shared; name it by --benchmark and --gpus")
         print((report.as_json if as_json else report.text)(found, confidence), end="")
+        if plot is not None:
+            from tensorprimat.reports import mlperf_plot
+
+            _write(plot, mlperf_plot.task(found[0], confidence, (form,))[form])
         return
     if len(names) != 1:
         raise UsageError(f"compare: name one GPU or two, not {len(names)}")
@@ -137,7 +152,28 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         there = sorted({entry.gpu for entry in chosen if entry.gpu})
         raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
     scalings, rounds = mlperf_scaling.scalings(ours, confidence), mlperf_scaling.over_rounds(ours)
+    if plot is not None and len({one.benchmark for one in scalings}) != 1:
+        told = ", ".join(dict.fromkeys(one.benchmark for one in scalings)) or "none with several numbers of GPUs"
+        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({told})")
     print((report.gpu_json if as_json else report.gpu_text)(scalings, rounds, confidence), end="")
+    if plot is not None:
+        from tensorprimat.reports import mlperf_plot
+
+        _write(plot, mlperf_plot.scaling(scalings, confidence, (form,))[form])
+
+
+def _form(plot: Path) -> str:
+    form = plot.suffix.lower().removeprefix(".")
+    if form not in ("png", "svg"):
+        raise UsageError(f"--plot {plot}: must end in .png or .svg")
+    return form
+
+
+def _write(plot: Path, picture: bytes) -> None:
+    from tensorprimat.core.store import write_atomically
+
+    write_atomically(plot, picture)
+    print(f"Plot: {plot}", file=sys.stderr)
 
 
 def _import(names: list[str], round: str | None, output: Path | None) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
-from tensorprimat.analysis.mlperf_scaling import Law, Scaling
+from tensorprimat.analysis.mlperf_scaling import Scaling
+from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.reports.mlperf import table
@@ -178,13 +179,23 @@ def _said_law(one: Scaling) -> str:
         return "No law: fewer than three numbers of GPUs.\n"
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     ends = (
-        f"it stops at {one.stops_at} GPUs, whose rate lies below what the smaller numbers predict"
+        f"scaling stops at {one.stops_at} GPUs: its rate lies below what the power law of the smaller numbers predicts"
         if one.stops_at
-        else f"no number of GPUs up to {max(counts)} lies below it"
+        else f"no number of GPUs up to {max(counts)} lies below what the power law of the smaller numbers predicts"
     )
     return (
-        f"samples/s = {one.rate.scale:.3g} × GPUs^{one.rate.exponent:.3f} (±{one.rate.half_width:.3f}); minutes × "
-        f"GPUs^{-one.minutes.exponent:.3f} (±{one.minutes.half_width:.3f}) constant; {ends}.\n"
+        f"{law_text(one.rate)}, points scatter by {one.rate.scatter:.1%} around it; minutes × GPUs^"
+        f"{-one.minutes.exponent:.3f} (±{one.minutes.half_width:.3f}) constant; {ends}.\n"
+    )
+
+
+def law_text(law: Law) -> str:
+    """Return a law of samples/s as a formula, with the interval of its parameter."""
+    if law.kind == "power":
+        return f"samples/s = {law.scale:.3g} × GPUs^{law.exponent:.3f} (±{law.half_width:.3f})"
+    return (
+        f"samples/s = {law.scale:.3g} × GPUs / (1 + {law.parameter:.3g} × (GPUs − 1)), "
+        f"Amdahl's law (share {law.low:.3g} to {law.high:.3g})"
     )
 
 
@@ -248,11 +259,14 @@ def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit
     return f" ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def _law(law: Law | None) -> dict[str, float | int | None] | None:
+def _law(law: Law | None) -> dict[str, float | int | str | None] | None:
     if law is None:
         return None
-    return {"scale": _figure(law.scale), "exponent": _figure(law.exponent), "half_width": _figure(law.half_width),
-            "points": law.points}  # fmt: skip
+    parameter = {"exponent": _figure(law.parameter), "half_width": _figure(law.half_width)}
+    if law.kind == "amdahl":
+        parameter = {"serial_share": _figure(law.parameter)}
+    return {"kind": law.kind, "scale": _figure(law.scale), **parameter, "low": _figure(law.low),
+            "high": _figure(law.high), "scatter": _figure(law.scatter), "points": law.points}  # fmt: skip
 
 
 def _minutes(value: float) -> str:

@@ -1,0 +1,214 @@
+"""Plots of MLPerf Training: two GPUs on one task, and one GPU's strong scaling over the number of GPUs."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
+from tensorprimat.analysis.mlperf_scaling import Scaling
+from tensorprimat.analysis.stats import student
+from tensorprimat.core.mlperf_library import DERIVED
+from tensorprimat.reports.bars import COLOURS
+from tensorprimat.reports.canvas import FAINT, GRID, INK, WIDTH_INCHES, drawable, drawn, plain_log_ticks, shortened
+from tensorprimat.reports.mlperf_comparison import law_text, sentence
+
+LINE_INCHES = 0.235  # of one entry
+CHARACTERS = 150  # of a line below the title
+MARKS = ("o", "s", "^", "D", "v", "P")
+PARTS = {
+    "rate": "rate\n(tokens/s)",
+    "samples": "samples\nto the target",
+    "evaluation_and_set_up": "evaluation\nand set-up",
+    "scaling": "scaling factor\nof the rules",
+}
+
+
+def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] = ("png",)) -> dict[str, bytes]:
+    """Return files of the plot of two GPUs on one task: every entry, the means, and the parts of the ratio.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+    rows = sum(len(side.scored) for side in comparison.sides)
+    body = max(2.6, LINE_INCHES * (rows + 3))
+    said = [
+        sentence(comparison, confidence),
+        *(f"Warning: {warning}." for warning in comparison.warnings),
+        f"Rates and samples: {DERIVED.format(round=_rounds(comparison.sides))}.",
+    ]
+    lines = [line for one in said for line in textwrap.wrap(drawable(one), CHARACTERS)]
+    head = 0.5 + 0.19 * len(lines)
+
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(WIDTH_INCHES, head + body)
+        top, below = figure.subfigures(2, 1, height_ratios=(head, body))
+        goal = f"{comparison.task.benchmark} on {comparison.task.num_gpus} GPUs"
+        top.text(0.012, 1 - 0.26 / head, f"MLPerf Training, {goal}: time to one quality target", fontsize=13.5,
+                 fontweight="bold", va="center")  # fmt: skip
+        top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
+        entries, parts = below.subplots(1, 2, width_ratios=(1.9, 1))
+        _entries(entries, comparison, confidence)
+        _parts(parts, comparison)
+
+    return drawn(fill, formats)
+
+
+def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] = ("png",)) -> dict[str, bytes]:
+    """Return files of the plot of one benchmark's strong scaling: rates with their law, and efficiency with batches.
+
+    found: scalings of one benchmark, of one or several GPUs and rounds. Raises MissingPackageError where matplotlib is
+    not installed.
+    """
+    rounds = ", ".join(sorted({one.round for one in found}))
+    gpus = ", ".join(dict.fromkeys(one.gpu for one in found))
+    lines = [line for one in found for line in textwrap.wrap(drawable(_law(one)), CHARACTERS)]
+    lines += [f"Rates: {DERIVED.format(round=rounds)}."]
+    head = 0.5 + 0.19 * len(lines)
+
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(WIDTH_INCHES, head + 4.6)
+        top, below = figure.subfigures(2, 1, height_ratios=(head, 4.6))
+        top.text(0.012, 1 - 0.26 / head, drawable(f"Strong scaling of {gpus} on {found[0].benchmark}"), fontsize=13.5,
+                 fontweight="bold", va="center")  # fmt: skip
+        top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
+        rates, efficiency = below.subplots(1, 2)
+        for number, one in enumerate(found):
+            _rates(rates, one, number, confidence)
+            _efficiency(efficiency, one, number)
+        for axes in (rates, efficiency):
+            axes.set_xscale("log", base=2)
+            counts = sorted({point.scored.entry.num_gpus or 0 for one in found for point in one.points})
+            axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > 8 else 0)
+            axes.minorticks_off()
+            axes.set_xlabel("GPUs")
+            axes.grid(color=GRID, linewidth=0.7)
+        rates.legend(frameon=False, fontsize=8.5, loc="upper left")
+        rates.set_yscale("log")
+        plain_log_ticks(rates.yaxis)
+        rates.set_title(f"Samples/s with law and {confidence:.0%} band of a further entry; dotted: linear")
+        efficiency.set_title("Efficiency of a GPU; at the bottom: global batch")
+        efficiency.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        efficiency.set_ylim(bottom=0)
+
+    return drawn(fill, formats)
+
+
+def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
+    """Draw the minutes of every entry, grouped by side, with each side's mean and interval as a band."""
+    place, places, names = 0.0, [], []
+    for number, side in enumerate(comparison.sides):
+        colour, start = COLOURS[number], place
+        for one in side.scored:
+            estimate = one.estimate
+            minutes = one.minutes or math.nan
+            if estimate is not None:
+                low, high = estimate.interval(confidence)
+                axes.plot((low, high), (place, place), color=colour, linewidth=1.4, alpha=0.7)
+            axes.plot(minutes, place, marker=MARKS[number % len(MARKS)], color=colour, ms=6)
+            batch = one.entry.global_batch_size
+            stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
+            names.append(shortened(f"{side.gpu}, {one.entry.submitter}", 34) + f" ({', '.join(filter(None, stated))})")
+            places.append(place)
+            place += 1
+        axes.plot((side.minutes,) * 2, (start - 0.45, place - 0.55), color=colour, linewidth=1.6)
+        if math.isfinite(side.estimate.variance):
+            low, high = side.estimate.interval(confidence)
+            axes.fill_betweenx((start - 0.45, place - 0.55), low, high, color=colour, alpha=0.15, linewidth=0)
+        place += 0.6
+    axes.set_yticks(places, names, fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_axisbelow(True)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.06)
+    axes.set_xlabel("minutes (lower is better)")
+    axes.set_title(f"Every entry; line and band: mean over submitters, {confidence:.0%} interval")
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+
+
+def _parts(axes: Any, comparison: TaskComparison) -> None:
+    """Draw by how much each part lengthens or shortens the first side's time, and their product."""
+    first, second = comparison.sides
+    if not comparison.parts:
+        from tensorprimat.reports.canvas import say
+
+        say(axes, "The logs of a side do not mark samples and training time, so the ratio is not taken apart.")
+        return
+    factors = {PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
+    factors["time to train"] = math.exp(comparison.ratio.log)
+    places = np.arange(len(factors))
+    values = np.array(list(factors.values()))
+    colours = [COLOURS[0] if value > 1 else COLOURS[1] for value in values]
+    colours[-1] = INK
+    axes.barh(places, values - 1, left=1, color=colours, height=0.55)
+    for place, value in zip(places, values, strict=True):
+        beyond = value >= 1
+        axes.annotate(
+            f"{value:.2f}x" if abs(value - 1) >= 0.005 else f"{value:.3f}x", (value, place), (4 if beyond else -4, 0),
+            textcoords="offset points", ha="left" if beyond else "right", va="center", fontsize=9,
+        )  # fmt: skip
+    axes.axvline(1, color=INK, linewidth=1)
+    axes.set_yticks(places, list(factors), fontsize=8.5)
+    axes.invert_yaxis()
+    axes.margins(x=0.25)
+    axes.set_axisbelow(True)
+    axes.set_title(drawable(f"{_named(first)} over {_named(second)}, in time"))
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
+
+
+def _named(side: TaskSide) -> str:
+    return f"{side.gpu} {side.round}"
+
+
+def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:
+    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    counts = np.array([point.scored.entry.num_gpus or math.nan for point in one.points])
+    rates = np.array([point.scored.samples_per_second or math.nan for point in one.points])
+    axes.plot(
+        counts, rates, marker=mark, linestyle="none", color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}")
+    )
+    smallest = rates[counts == counts.min()].mean() / counts.min()
+    ends = np.geomspace(counts.min(), counts.max(), 60)
+    axes.plot(ends, smallest * ends, color=colour, linestyle=":", linewidth=1.0)
+    if one.rate is not None:
+        law = np.array([one.rate.at(count) for count in ends])
+        reach = math.exp(student(confidence, one.rate.points - 2) * one.rate.scatter)
+        axes.plot(ends, law, color=colour, linewidth=1.2)
+        axes.fill_between(ends, law / reach, law * reach, color=colour, alpha=0.12, linewidth=0)
+    if one.stops_at:
+        axes.axvline(one.stops_at, color=colour, linestyle="--", linewidth=1.0)
+
+
+def _efficiency(axes: Any, one: Scaling, number: int) -> None:
+    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    counts = [point.scored.entry.num_gpus or 0 for point in one.points]
+    shares = [point.efficiency if point.efficiency is not None else math.nan for point in one.points]
+    axes.plot(
+        counts, shares, marker=mark, linestyle="none", color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}")
+    )
+    for count in sorted(set(counts)):
+        batches = {point.scored.entry.global_batch_size for point in one.points if point.scored.entry.num_gpus == count}
+        axes.text(
+            count, 0.02 + 0.045 * number, "/".join(map(str, sorted(filter(None, batches)))), ha="center", fontsize=7.5,
+            color=colour, transform=axes.get_xaxis_transform(),
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+        )  # fmt: skip
+    if one.stops_at:
+        axes.axvline(one.stops_at, color=colour, linestyle="--", linewidth=1.0)
+        axes.text(one.stops_at, 0.3, "scaling stops ", color=FAINT, fontsize=8, rotation=90, ha="right",
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+def _law(one: Scaling) -> str:
+    name = f"{one.gpu} {one.round}"
+    if one.rate is None:
+        return f"{name}: fewer than three numbers of GPUs, so no law."
+    stops = f"; scaling stops at {one.stops_at} GPUs (dashed)" if one.stops_at else ""
+    return f"{name}: {law_text(one.rate)}, scatter {one.rate.scatter:.1%}{stops}."
+
+
+def _rounds(sides: Sequence[TaskSide]) -> str:
+    return ", ".join(sorted({one.round for one in sides}))
