@@ -49,11 +49,11 @@ class World:
     outliers: float = 0.0
     """Share of steps that take half as long again."""
     drift: float = 0.0
-    """How much slower the last step of a run is than the first."""
+    """Relative slowdown of the last step of a run compared with the first."""
     hosts: int = 1
     host_cv: float = 0.0
     decay: float = 0.0
-    """How much slower the first step is, of a warm-up that goes down exponentially within `steps`."""
+    """Relative slowdown of the first step of a warm-up that decays exponentially within `steps`."""
     decay_steps: float = 10.0
     """Its time constant."""
     wander: float = 0.0
@@ -371,7 +371,7 @@ class SteadyCount:
 
     name: str
     truth: int | None
-    """Where warm-up really ends; None where it never does."""
+    """True end of the warm-up; None if there is none."""
     within_two: float
     too_early: float
     settled: float

@@ -237,7 +237,7 @@ class Target:
     seeds: Callable[[], list[bytes]]
     """Made when asked for: some need packages that are slow to import."""
     dress: Callable[[bytes], bytes] = _same
-    """What makes a file of fuzzed bytes."""
+    """Function that makes a file of fuzzed bytes."""
 
 
 def _rows_and_documents(name: str) -> list[bytes]:

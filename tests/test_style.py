@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,17 @@ def docstrings(text: str) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, docstring
 
 
+def notes(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every string below a field or a constant, which documents it."""
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for target, note in itertools.pairwise(body if isinstance(body, list) else ()):
+            if not isinstance(target, (ast.Assign, ast.AnnAssign)) or not isinstance(note, ast.Expr):
+                continue
+            if isinstance(note.value, ast.Constant) and isinstance(note.value.value, str):
+                yield note.lineno, note.value.value
+
+
 def begins_badly(docstring: str) -> bool:
     """Return True if a docstring begins with a question word or a lower-case letter."""
     return bool(QUESTION.match(docstring)) or docstring[0].islower()
@@ -47,6 +59,21 @@ def test_no_docstring_begins_with_a_question_word_or_a_lower_case_letter():
         if begins_badly(docstring)
     ]
     assert not bad, "begin with a verb (functions) or a noun (classes, modules):\n" + "\n".join(bad)
+
+
+@pytest.mark.parametrize("note", ["Whether it fits.", "How many there are.", "Where it comes from."])
+def test_a_note_that_begins_like_a_question_is_recognised(note):
+    assert [text for _, text in notes(f'class Fit:\n    fits: bool\n    """{note}"""') if QUESTION.match(text)]
+
+
+def test_no_note_of_a_field_or_constant_begins_with_a_question_word():
+    bad = [
+        f"{path.relative_to(ROOT)}:{line}: {note.splitlines()[0]}"
+        for path in SOURCES
+        for line, note in notes(path.read_text())
+        if QUESTION.match(note)
+    ]
+    assert not bad, "begin with a noun, or with True if for a flag:\n" + "\n".join(bad)
 
 
 def test_no_file_grows_beyond_its_limit():

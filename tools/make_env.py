@@ -29,7 +29,7 @@ STACK = (
     "torch", "triton", "pytorch-triton", "numpy", "lightning", "pytorch-lightning", "nemo", "megatron", "transformer",
     "apex", "flash", "nvidia", "cuda", "aiter", "primus",
 )  # fmt: skip
-"""How the names of packages begin that a vendor's image was built around."""
+"""Prefixes of the packages around which a vendor's image was built."""
 REQUIREMENTS = {False: ("requirements.txt", "requirements-dev.txt"), True: ("requirements-nemo.txt",)}
 CONSTRAINTS = {False: "constraints.txt", True: "constraints-nemo.txt"}
 """By --nemo."""

@@ -205,7 +205,7 @@ FOLDERS = (
     "tests/slurm",
 )  # fmt: skip
 COMMENTS = {".py": "", ".sh": "#", ".toml": "#", ".css": "/*", ".js": "//"}
-"""What begins a comment, by ending; a Python file has its docstring."""
+"""Suffix → beginning of a comment; a Python file has its docstring."""
 
 
 def _first_sentence(path: Path) -> str:

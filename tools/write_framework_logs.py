@@ -46,7 +46,7 @@ class Truth:
     version: str
     log: str = LOG
     ends: list[float] = field(default_factory=list)
-    """When each step ended; the first entry is when the first one began."""
+    """End time of each step; the first entry is the start of the first step."""
     losses: list[float] = field(default_factory=list)
     tokens_per_step: int | None = None
     gpus: int | None = None

@@ -21,7 +21,7 @@ CONFIGURATION = (
     "model_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab", "context_length", "batch_size", "precision",
     "autocast", "compile", "attention", "data", "device", "device_name",
 )  # fmt: skip
-"""What two cells must share to differ in their pass alone."""
+"""Columns that two measurements must share if they differ in the pass only."""
 SHAPE = ("d_model", "num_layers", "num_heads")
 LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the law is
 
@@ -218,7 +218,7 @@ class PassPair:
     backward_std_ms: float | None
     """Sample standard deviation over the trials; None where the trials are not known one by one."""
     method: str
-    """How backward and its deviation were found."""
+    """Method by which the backward time and its deviation were found."""
 
     @property
     def backward_cv_percent(self) -> float | None:

@@ -15,11 +15,11 @@ class Input:
     value: float | str | None
     unit: str = ""
     source: str | None = None
-    """Where it comes from: "measured over 20 steps", a data sheet, a flag."""
+    """Origin of the value: "measured over 20 steps", a data sheet, a flag."""
     because: str | None = None
-    """Why it is None."""
+    """Reason for None."""
     root_reasons: tuple[str, ...] = ()
-    """Where it is itself derived: what was missing, thing by thing."""
+    """Missing inputs, one by one, if the value is itself derived."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -101,9 +101,9 @@ class Metric:
     value: float | None
     inputs: tuple[Input, ...]
     reasons: tuple[str, ...] = ()
-    """Why value is None, thing by thing."""
+    """Reasons for a value of None, one per missing input."""
     remark: str | None = None
-    """What has to be said beside the value: nameplate, estimate, advice."""
+    """Remark shown with the value: nameplate, estimate, advice."""
 
     @property
     def because(self) -> str | None:

@@ -78,9 +78,9 @@ class _Work:
     """The comparison of two results' work, as far as both state it."""
 
     refusals: tuple[str, ...]
-    """What makes it another problem."""
+    """Differences that make the two sides different problems."""
     conditions: tuple[str, ...]
-    """What has to match and is not stated by both."""
+    """Fields that have to match and that one side or both do not state."""
     level: LevelName
     remedy: str | None = None
     """The one thing that would make them comparable."""

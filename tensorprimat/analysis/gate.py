@@ -56,7 +56,7 @@ class Check:
     high: float | None
     limit: float
     sentence: str
-    """What decided it, or what would."""
+    """Reason for the decision, or what would decide it."""
 
 
 @dataclass(frozen=True, kw_only=True)

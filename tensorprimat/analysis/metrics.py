@@ -33,7 +33,7 @@ class Assumptions:
     budget_tokens: float = float(TERA)
     """For cost, time and energy of a training run of the user's own size."""
     preflights: Sequence[Preflight] = ()
-    """What machines can do at best, newest first: a result stands against that of its own machine."""
+    """Best performance of machines, newest first; a result is compared with that of its own machine."""
 
 
 def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str, Metric]:
@@ -86,7 +86,7 @@ def _stated(result: Result) -> str:
 
 
 STATED = "stated, not read"
-"""How the remark of an MFU introduces facts that the user stated."""
+"""Introduction of facts that the user stated, in the remark of an MFU."""
 UNDER_MFU = {
     "model.shape": "model shape",
     "device_name": "GPU",
@@ -141,7 +141,7 @@ RECOMPUTE_NAMES = {
     "true": "full",
     "yes": "full",
 }
-"""How frameworks write it → what it means here."""
+"""Spelling of a framework → value of this project."""
 
 
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:

@@ -32,7 +32,7 @@ from tensorprimat.core.records import (
 PRIMARY = "tokens_per_second_per_gpu"
 ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
-"""What a baseline's name begins with: an entry of the MLPerf library, or a row of a published table."""
+"""Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""
 MOST_OF_LIBRARY = 8  # rows of a table that a person reads
 
 
@@ -45,7 +45,7 @@ class Baseline:
     row: Published | None
     """None for an entry without a score or a rate."""
     entry: Entry | None = None
-    """Where the baseline is an MLPerf entry, which holds every run."""
+    """The MLPerf entry with all its runs, if the baseline is one."""
 
     @property
     def mfu(self) -> float | None:

@@ -24,10 +24,10 @@ class Estimate:
     high: float | None = None
     confidence: float = 0.95
     rests_on: str
-    """What the interval speaks of: "5 runs", "one run of 87 steps (21 effective)" …"""
+    """Data behind the interval: "5 runs", "one run of 87 steps (21 effective)" …"""
     no_interval_because: str | None = None
     runs_for_one_percent: int | None = None
-    """How many runs would give an interval of about ± 1 %."""
+    """Number of runs that would give an interval of about ± 1 %."""
     joint: float | None = None
     """Confidence with which this interval holds together with the others of the report; None for one on its own."""
     within_run: bool = False
@@ -39,7 +39,7 @@ class Side:
     """One group of runs: everything that was measured for one label and one model."""
 
     label: str
-    """What tells it apart on screen: "AMD Instinct MI300X" or, with --by, the engine, precision …"""
+    """Label on screen: "AMD Instinct MI300X" or, with --by, the engine, precision …"""
     model: str
     """The name under which sides are paired, one of `Comparison.models`."""
     result: Result
@@ -77,7 +77,7 @@ class Fairness:
     sentence: str
     """The verdict in words, ready to stand above a headline."""
     conditions: tuple[str, ...] = ()
-    """What has to match although the sides do not both state it; every claim carries it as "if"."""
+    """Settings that must match but are not stated by both sides; every claim names them with "if"."""
     metric: str | None = None
     """The rate that a ratio may be of; None where there is none."""
     remedy: str | None = None
@@ -119,9 +119,9 @@ class Ratio:
     assumption: str | None = None
     """Printed beside a verdict that rests on one, such as --assume-run-cv 2%."""
     sensitivity: str | None = None
-    """What follows if the assumption is wrong by a factor of two."""
+    """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
-    """What the interval does not speak of, such as other machines where each side was measured on one."""
+    """Limit of the interval, such as other machines if each side was measured on one machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,8 @@ class Comparison:
     """Everything that reports show."""
 
     by: str
-    """What tells sides apart: platform, engine, precision, preset or gpu; argument where the user named the sides."""
+    """Property that separates the sides: platform, engine, precision, preset or gpu; argument if the user named the
+    sides."""
     models: tuple[str, ...]
     sides: tuple[Side, ...]
     """Every side of every model, in reading order; one alone is reported alone."""
@@ -192,4 +193,4 @@ class Comparison:
     errors: tuple[str, ...] = ()
     """Figures that cannot be true, each with its side; they stand above every headline."""
     published: tuple[Beside, ...] = ()
-    """What others published for the same models, where that was asked for."""
+    """Published results for the same models, if the user requested them."""

@@ -37,7 +37,7 @@ class Return:
     break_even_price: Metric
     """At which price of the candidate its tokens cost as much as the baseline's."""
     saving: Metric
-    """What the user's token budget costs less on the candidate; negative where it costs more."""
+    """Money that the candidate saves on the user's token budget; negative if it costs more."""
 
 
 @dataclass(frozen=True, kw_only=True)

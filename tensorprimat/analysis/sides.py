@@ -42,7 +42,7 @@ BY: dict[str, Callable[[Result], str]] = {
     "preset": lambda result: result.model.preset or "unknown preset",
     "gpu": lambda result: short_device(result.gpu_info.device_name or "unknown GPU"),
 }
-"""What can tell sides apart, and how a side is then called."""
+"""Property that separates sides → function that returns the label of a side."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

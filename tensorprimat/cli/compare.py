@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("output")
 DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
-"""Where results are looked for: this tool's own folder, and that of earlier ones."""
+"""Folders searched for results: the one of this tool, and the one of earlier tools."""
 MANY_FILES = 200  # from here on two processes read them sooner than one
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."

@@ -49,7 +49,7 @@ class Request:
     profile: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
     file: Path | None = None
-    """Where the results go besides, in the form of its ending."""
+    """Additional file for the results; its suffix selects the format."""
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     facts: Given = field(default_factory=Given)
     """Facts about logs that mean nothing to training."""

@@ -47,7 +47,7 @@ def writable_folder(flag: str, folder: Path) -> Path:
 
 
 FILE_ENDINGS = (".json", ".csv", ".md")
-"""What a name given to --output must end in to be that of a file; anything else is a folder."""
+"""Suffixes that make a value of --output a file; any other value is a folder."""
 TO_FILE = "; a name that ends in .json, .csv or .md is a file."
 
 

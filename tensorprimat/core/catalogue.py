@@ -26,7 +26,7 @@ from tensorprimat.core.units import GB, GIB
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
 METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
 PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
-"""Which peak a precision runs against, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
+"""Peaks that apply to a precision, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Gpu:
     name: str
     vendor: str
     names: tuple[str, ...]
-    """What drivers print, whole."""
+    """Complete names that drivers print."""
     lacks: tuple[str, ...]
     """Precisions that its matrix units do not have."""
     note: str | None = None
@@ -143,7 +143,7 @@ class Published:
     step_seconds: float | None = None
     mfu: float | None = None
     mfu_because: str | None = None
-    """Why there is no MFU of a row whose MFU is derived here."""
+    """Reason why a row has no MFU, if its MFU is derived here."""
     tflops_per_gpu: float | None = None
     flops_convention: str | None = None
     derived: bool = False
@@ -374,15 +374,15 @@ class MlperfBenchmark:
 
     name: str
     runs: int
-    """How many a submission needs."""
+    """Number of runs that a submission needs."""
     target: float
     of: str
-    """What the target is a value of: log perplexity, evaluation loss."""
+    """Quantity of the target: log perplexity, evaluation loss."""
     peft: str
     source: str
     date: date
     sequence_length: int | None = None
-    """Where the task fixes it and logs do not state it."""
+    """Sequence length, if the task fixes it and logs do not state it."""
     shape: str | None = None
     """Of the model, as --shape takes it, where all of it trains on sequences that are not packed."""
     shape_source: str | None = None

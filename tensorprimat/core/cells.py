@@ -245,9 +245,9 @@ class Cell(CellSpec, RoundedRecord):
     tool_version: str | None = None
     timestamp: str | None = None
     loss: str | None = None
-    """How the loss is computed, where it could matter for the split of times."""
+    """Computation of the loss, if it could matter for the split of times."""
     warnings: tuple[str, ...] = ()
-    """What the data advise, one sentence each, led by what it is about."""
+    """Advice that follows from the data, one sentence each, beginning with its subject."""
 
     @property
     def spec(self) -> CellSpec:

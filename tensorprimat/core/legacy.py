@@ -24,7 +24,7 @@ from tensorprimat.core.units import GB, GIB
 PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
 STACKS = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu"}
 ENGINES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
-"""How file names and software stacks of version 2 spell an engine of ours; other trainers have none."""
+"""Spelling in file names and software stacks of version 2 → engine of this project; other trainers have none."""
 
 ALIASES = {
     "sequence_length": ("seq_length",),

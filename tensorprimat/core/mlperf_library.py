@@ -23,7 +23,7 @@ FORMAT = "tensorprimat-mlperf-library"
 VERSION = 1
 LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
 DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLCommons"
-"""What the usage rules of MLPerf ask of figures that it does not score: rate, tokens/s/GPU, MFU."""
+"""Notice that the usage rules of MLPerf require for figures that it does not score: rate, tokens/s/GPU, MFU."""
 SUCCESS = "success"
 
 

@@ -27,7 +27,7 @@ class Preset:
     """llama, qwen, mistral, or course for the ladder of sizes."""
     name: str
     title: str
-    """What a person reads; a tiny model never has the name of the real one."""
+    """Name on screen; a tiny model never has the name of the real one."""
     shape: ModelShape
     rope_theta: float
     rms_norm_eps: float

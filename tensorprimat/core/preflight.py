@@ -83,7 +83,7 @@ class Preflight(Record):
     tool_version: str | None = None
     timestamp: str
     seconds: Figure = None
-    """How long it took."""
+    """Duration of the measurement."""
     matmul: tuple[MatrixRate, ...] = ()
     bandwidth: tuple[Bandwidth, ...] = ()
     collectives: tuple[Collective, ...] = ()

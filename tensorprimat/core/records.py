@@ -103,7 +103,7 @@ class TrainingConfig(ConfigurationRecord):
     expert_model_parallel_size: Count = None
     data_parallel_size: Count = None
     strategy: str | None = None
-    """How replicas share weights: ddp, fsdp, zero-1, megatron …"""
+    """Sharding of weights among replicas: ddp, fsdp, zero-1, megatron …"""
     precision: str | None = None
     """fp32, tf32, bf16, fp16, fp8, fp4."""
     compute_dtype: str | None = None
@@ -161,7 +161,7 @@ class Model(Record):
     shape: ModelShape | None = None
     parameters: Count = None
     trainable_parameters: Count = None
-    """How many of them the optimizer changes; fewer with LoRA or frozen layers."""
+    """Parameters that the optimizer changes; fewer than all with LoRA or frozen layers."""
     training_flops_per_token: Count = None
     """By the convention megatron at this sequence length, where no `shape` expresses the model: experts count as far
     as one token meets them, windows and chunks by the pairs that are left."""
@@ -186,7 +186,7 @@ class Reported(RoundedRecord):
     benchmark: str | None = None
     """The task of a public benchmark (MLPerf: llama31_8b)."""
     quality_target: Figure = None
-    """What its evaluation has to reach."""
+    """Value that the evaluation has to reach."""
 
 
 class PerformanceMetrics(RoundedRecord):
@@ -214,7 +214,7 @@ class PerformanceMetrics(RoundedRecord):
     samples_per_second_per_gpu: Figure = None
     tokens_per_step: Figure = None
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
-    """What the rates rest on: measured times, the framework's own rates, or means without any step."""
+    """Basis of the rates: measured times, the framework's own rates, or means without any step."""
     reported: Reported = Field(default_factory=Reported)
 
 
@@ -255,7 +255,7 @@ class Run(RoundedRecord):
     measured_time_seconds: Figure = None
     warmup_steps_dropped: Count = None
     segment: int | None = None
-    """Which stretch between restarts was measured."""
+    """Number of the measured segment (stretch between restarts)."""
     segments: int = 1
     avg_step_time_seconds: Figure = None
     tokens_per_second: Figure = None
@@ -273,14 +273,14 @@ class Run(RoundedRecord):
     pair: str | None = None
     """Name of the pair of neighbouring runs of two configurations (benchmark.py --ab) that this run is one of."""
     ended_by: str | None = None
-    """Why an incomplete run ended: interrupted, out of memory, crashed …"""
+    """Reason why an incomplete run ended: interrupted, out of memory, crashed …"""
 
 
 class Audit(RoundedRecord):
     """The work that was read, held against the log's own clock: see core.audit."""
 
     clock: str | None = None
-    """Which clock of the log: run_start to run_stop, train_runtime, the dates of the rows …"""
+    """Clock of the log that was used: run_start to run_stop, train_runtime, the dates of the rows …"""
     work: Figure = None
     """Work between the two readings of the clock, in `work_unit`."""
     work_unit: Literal["tokens", "samples", "steps"] = "steps"
@@ -289,7 +289,7 @@ class Audit(RoundedRecord):
     ratio: Figure = None
     """The headline's rate over work / clock_seconds; 1 where they agree."""
     explained_by: tuple[str, ...] = ()
-    """What makes the difference, with its seconds: "start-up 212 s"."""
+    """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
     """Seconds that nothing explains, rounding aside; negative where the clock counts less than the rows."""
 
@@ -312,7 +312,7 @@ class SegmentFacts(Record):
     first_line: int
     last_line: int
     began_by: str | None = None
-    """Why a training begins there: the line of a launcher or framework, a step number that goes back …"""
+    """Evidence that a training begins there: the line of a launcher or framework, a step number that goes back …"""
     steps: Count = None
     """Optimizer steps of its rows."""
     same_benchmark: bool
@@ -331,8 +331,8 @@ class Provenance(Record):
     timing: Literal["measured", "reported", "timestamps"] | None = None
     """measured by our callback, reported by the framework in its log, or from the timestamps of a log's rows."""
     timer: str | None = None
-    """How a live run was timed: device events, synchronised wall clock …; of a log whose rows print rates but no times
-    the column that their times were made of."""
+    """Timer of a live run: device events, synchronised wall clock …; for a log with rates but no times, the column from
+    which the times were computed."""
     sources: tuple[Source, ...] = ()
     segments: tuple[SegmentFacts, ...] = ()
     """The trainings in the log, where it holds several."""
@@ -343,7 +343,7 @@ class Provenance(Record):
     command: str | None = None
     tool_version: str | None = None
     looks: int = 1
-    """How many times a verdict could have been read while runs were appended, the last one included."""
+    """Number of times that a verdict could have been read while runs were appended, including the last."""
     profiled: bool = False
     """A profiler slowed this run down: it never enters a comparison."""
     citations: dict[str, str] = Field(default_factory=dict)
@@ -412,9 +412,9 @@ class Result(Record):
     platform: Platform | None
     """nvd, amd or cpu; None for a device that the log does not tell."""
     source: str | None = None
-    """Where the result came from, in words: "torch engine", "primus log" …"""
+    """Origin of the result in words: "torch engine", "primus log" …"""
     timestamp: str | None = None
-    """When the training ran (ISO 8601); for a log, the log's own date."""
+    """Time of the training (ISO 8601); for a log, the log's own date."""
     methodology: str | None = None
     complete: bool = True
     gpu_info: GpuInfo
@@ -437,7 +437,7 @@ class Result(Record):
     """SHA-256 of that file; None in results of older versions."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
     evidence: Evidence = Field(exclude=True, default_factory=Evidence)
-    """What the log's own clock says, from reading a log to its audit."""
+    """Readings of the log's own clock, kept from reading the log until its audit."""
 
     _from_json = model_validator(mode="before")(_read_steps)
 

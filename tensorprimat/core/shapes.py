@@ -36,14 +36,14 @@ class NamedShape:
     """A shape that the user stated."""
 
     text: str
-    """What the user wrote."""
+    """Text that the user typed."""
     name: str
-    """What to call it."""
+    """Name in messages and results."""
     shape: ModelShape
     preset: Preset | None = None
-    """Where it is a model that this project knows."""
+    """The preset, if this project knows the model."""
     assumption: str | None = None
-    """What the numbers leave open and what is taken for it."""
+    """Assumption about what the numbers leave open."""
 
 
 def parse(text: str) -> NamedShape:

@@ -54,7 +54,7 @@ class RunSpec(Record):
     config: dict[str, Any] | None = None
     """Complete Hugging Face configuration of a model given by a file (torch engine); None for a built-in model."""
     options: dict[str, str] = Field(default_factory=dict)
-    """What only one engine understands."""
+    """Options that only one engine understands."""
 
     @property
     def data_parallel_size(self) -> int:

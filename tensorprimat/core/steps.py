@@ -28,9 +28,10 @@ class Step:
     seconds: float | None
     """Mean wall time of one optimizer step of the row, from one step end to the next; data wait is inside."""
     covers: int = 1
-    """How many optimizer steps the row averages (a log interval); 0 where it only restates what other rows measured."""
+    """Number of optimizer steps that the row averages (a log interval); 0 if the row only repeats the measurement of
+    other rows."""
     ended_at: float | None = None
-    """When the row was printed: seconds since the epoch, the log's clock read as UTC where it names no zone."""
+    """Time at which the row was printed, in seconds since the epoch; a clock without a time zone is read as UTC."""
     data_wait_seconds: float | None = None
     tokens: float | None = None
     """Tokens of one optimizer step over all devices."""
@@ -64,13 +65,13 @@ class Step:
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was held down."""
     interrupted_by: str = ""
-    """What else the interval holds ("validation", "checkpoint"): such a row is shown but never measured."""
+    """Other work inside the interval ("validation", "checkpoint"): such a row is shown but never measured."""
     skipped: bool = False
     """The optimizer skipped its update (overflow); the work was done, so the time counts."""
     run: int = 0
-    """Which repetition of the benchmark."""
+    """Index of the repetition of the benchmark."""
     segment: int = 0
-    """Which stretch between restarts of one log."""
+    """Index of the segment (stretch between restarts) of one log."""
     source: int = 0
     """Position of the file in the result's provenance."""
     line: int | None = None

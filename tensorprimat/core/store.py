@@ -408,7 +408,7 @@ def _check_series(result: Result, path: Path) -> None:
 
 
 Outcome = Result | InputError | None
-"""What became of a file: its result, what is wrong with it, or None where it is JSON of another kind."""
+"""Outcome of reading a file: its result, an error, or None for JSON of another kind."""
 
 Read = Callable[[Sequence[Path], str | None], Sequence[Outcome]]
 

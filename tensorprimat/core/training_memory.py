@@ -30,7 +30,7 @@ class MemoryEstimate:
     gradients: float
     optimizer: float
     activations: float
-    """What autograd keeps of one micro-batch when backward begins."""
+    """Bytes that autograd keeps of one micro-batch when backward begins."""
     workspace: float
     """The loss in pieces, one layer's gradients, unsharded parameters, the driver's own."""
 

@@ -243,7 +243,7 @@ def _shapes(rows: int) -> Floats:
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     best: int
-    """Which shape leaves the smallest sum of squares."""
+    """Index of the shape with the smallest sum of squares."""
     amplitude: float
     left: float
 

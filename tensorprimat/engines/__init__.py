@@ -15,10 +15,10 @@ class Engine:
     """One row of ENGINES."""
 
     name: str
-    """What --engine takes and provenance.engine holds."""
+    """Value of --engine and of provenance.engine."""
     title: str
     module: str | None = None
-    """What a fresh process runs (see engines/launch); None for an engine that reads logs."""
+    """Module that a fresh process runs (see engines/launch); None for an engine that reads logs."""
     packages: tuple[str, ...] = ()
     """Import names without which it cannot start."""
     install: str = ""
@@ -66,7 +66,7 @@ ENGINES = {
 
 
 PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.engines.primus", packages=("yaml",))
-"""What --engine primus means where there is a Primus checkout; elsewhere it reads logs."""
+"""Engine behind --engine primus if there is a Primus checkout; without one it reads logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,10 +35,10 @@ RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
 """Our model → how the name of its recipe begins. For mistral there is none: qwen's is taken, with mistral's model."""
 
 MODEL_INSTEAD = {"mistral": "mistralai/Mistral-7B-v0.1"}
-"""Whose configuration replaces the recipe's model."""
+"""Hugging Face name of the configuration that replaces the recipe's model."""
 
 PERFORMANCE_RECIPES = "megatron.bridge.perf_recipes.llama"
-"""Where NVIDIA's performance recipes are, from version 0.6 on; each carries its environment variables."""
+"""Module of NVIDIA's performance recipes from version 0.6 on; each carries its environment variables."""
 PERFORMANCE_STEMS = {"llama": "llama3_8b"}
 """Our model → how the names of its performance recipes begin; qwen and mistral have none."""
 PERFORMANCE_GPUS = ("GB300", "GB200", "B300", "B200", "H200", "H100")
@@ -77,7 +77,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
     (("rng.seed",), lambda spec: spec.seed),
     (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
 )
-"""What is set in a recipe: where (the first place that this version has), and to what."""
+"""Settings of a recipe: the places (the first that this version has is used) and the value."""
 
 TUNED = {
     "ddp.check_for_nan_in_grad": False,
@@ -89,16 +89,14 @@ TUNED = {
     "train.manual_gc": True,
     "train.manual_gc_interval": 100,
 }
-"""What every performance recipe sets, for recipes that are none, where this version has the place.
-
-Source: NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py.
-"""
+"""Settings that every performance recipe has; they are applied to other recipes if this version has the place. Source:
+NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py."""
 
 STATED = (
     "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
 )  # fmt: skip
-"""What the spec says of a training whose log leaves it out."""
+"""Settings taken from the spec if the training's log does not state them."""
 
 
 def check(spec: RunSpec, machine: Machine) -> None:

@@ -86,7 +86,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             training_config=dict(training_config or {}),
         )
         self.result: Result | None = None
-        """What was measured, once the training has ended (rank 0)."""
+        """The result, once the training has ended (rank 0)."""
         self.result_path: Path | None = None
         """The file that holds it."""
         self._start_over()

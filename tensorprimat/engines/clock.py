@@ -17,7 +17,7 @@ class Clock(Protocol):
     """Marks moments and measures between them."""
 
     name: str
-    """What provenance.timer says."""
+    """Value of provenance.timer."""
 
     def mark(self) -> Mark:
         """The moment at which the device finishes what was queued so far (or now, on a host clock)."""

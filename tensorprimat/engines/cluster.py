@@ -41,7 +41,7 @@ class Cluster(Record):
     container_mounts: tuple[str, ...] = ()
     """SRC:DST, as the executor's own tool reads them."""
     gpu: str | None = None
-    """What each node's GPUs are; None where the nodes are like this machine."""
+    """Name of each node's GPUs; None if the nodes are like this machine."""
     infra: str | None = None
     namespace: str | None = None
     volume_claim: str | None = None
@@ -57,7 +57,7 @@ class Executor:
     """One row of EXECUTORS."""
 
     title: str
-    """What its jobs are called."""
+    """Name of its jobs."""
     takes: tuple[str, ...] = ()
     """Fields of Cluster that mean something to it."""
     needs: tuple[str, ...] = ()

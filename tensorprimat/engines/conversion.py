@@ -23,7 +23,7 @@ IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one 
 OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers beside any model; measured 0.9
 LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers, and know the names of no other
 ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
-"""What importers end with where a checkpoint is not as they expect it."""
+"""Exceptions that importers raise if a checkpoint is not as they expect."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 

@@ -18,11 +18,11 @@ _REFUSALS = (
     "could not create a memory",
     "unable to allocate",  # numpy
 )
-"""How libraries say in a bare RuntimeError that memory was refused."""
+"""Texts of a bare RuntimeError by which libraries report that memory was refused."""
 
 
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
-"""How gloo, its sockets and NCCL say that the rank at the other end ended without a word."""
+"""Texts by which gloo, its sockets and NCCL report that the remote rank has ended without a message."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,16 +14,17 @@ from tensorprimat.engines import slurm
 from tensorprimat.engines.cluster import Cluster
 
 PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
-"""Where ranks find the job's folder; elsewhere it has the path that it has here, on a file system they share."""
+"""Path of the job's folder as ranks see it; with other executors it is the path on this machine, on a shared file
+system."""
 
 VOLUME = "/tensorprimat"
-"""Where pods mount their volume: not NeMo-Run's default /nemo_run, which its own script wants to make a link there."""
+"""Mount point of the pods' volume: not NeMo-Run's default /nemo_run, because its own script creates a link there."""
 IDLE_MINUTES = 10  # after which SkyPilot takes down what it started, so that nobody pays for a forgotten machine
 AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
 """Without it torchrun hands on its ranks' lines only when it has 8 KiB of them, mostly at the end of the run."""
 JOB_NAME_PREFIX = "tensorprimat."
 PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
-"""What the torch engine imports, on a bare cloud machine. An image is expected to have its own."""
+"""Installation of the torch engine's imports on a bare cloud machine. An image is expected to have its own."""
 
 
 def place_of(cluster: Cluster, folder: Path) -> str:

@@ -19,7 +19,7 @@ PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
 """By the first part of Lightning's word for it ("bf16-mixed", "32-true")."""
 
 MODEL_NAMES = {"llama": "llama", "qwen": "qwen", "mistral": "mistral"}
-"""What a model's type or class contains, and what results call it."""
+"""Part of a model's type or class → model name in results."""
 
 SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatron and NeMo
     "num_layers": ("num_hidden_layers", "num_layers"),
@@ -37,7 +37,7 @@ PARALLEL_SIZES = (
 )  # fmt: skip
 
 TOKENS = ("input_ids", "tokens", "text")
-"""Where a batch that is a dictionary keeps its token ids: transformers, Megatron, older Megatron."""
+"""Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""
 
 
 NVIDIA_RECIPE = (

@@ -34,7 +34,7 @@ _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found
 _EPILOGUE = re.compile(
     r"exited with code|exit ?code|ChildFailedError|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
 )
-"""How launchers comment on a failure: true, but not the cause."""
+"""Comments of launchers on a failure: true, but not the cause."""
 
 
 def follow(

@@ -13,14 +13,14 @@ from typing import TextIO
 from tensorprimat.machine.platform import LABELS
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
-"""What an engine prints for people, wherever in a line torchrun, srun or kubectl put it."""
+"""Progress line of an engine, at any position at which torchrun, srun or kubectl put it."""
 OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: .+")
 ROOT_CAUSE = re.compile(
     r"Root Cause.*?host\s+: (?P<host>\S+).*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+) ", re.DOTALL
 )
 """The rank that failed first, in the summary that torchrun writes on every node."""
 CANNOT_START = re.compile(r"\S+: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
-"""How an image or a node says that it lacks what ranks are started with, or what they import."""
+"""Messages of an image or a node that lacks the ranks' launcher or one of their imports."""
 SIGNALS = {number.value: number.name for number in signal.Signals}
 KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
 

@@ -34,13 +34,13 @@ POLL_SECONDS = 0.1
 TAIL_LINES = 40  # of stderr, in which the cause is looked for
 
 ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
-"""How an engine says on stderr what went wrong: "torch engine: out of memory …"."""
+"""Error line of an engine on stderr: "torch engine: out of memory …"."""
 
 ELSEWHERE = "cluster engine: "
-"""How engines/submitted begins the line that says what became of a job on other machines."""
+"""Prefix of the line in which engines/submitted reports the outcome of a job on other machines."""
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "outofmemoryerror")
-"""How CUDA, ROCm, the CPU allocator and Linux say it, in lower case."""
+"""Out-of-memory texts of CUDA, ROCm, the CPU allocator and Linux, in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)

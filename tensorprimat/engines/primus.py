@@ -48,7 +48,7 @@ NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
 """Stands in for pip in a dry run, whose hooks would install Primus's requirements. PIP_DRY_RUN is no help: pip obeys it
 where it builds a package, too, and fails for want of what that build needs."""
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
-"""What the configuration says where the log leaves it out."""
+"""Settings taken from the configuration if the log does not state them."""
 ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
 
 

@@ -20,7 +20,7 @@ LAUNCHERS = (Path("primus-cli"), Path("runner", "primus-cli"))
 """Newest place first: at the top since v26.2, under runner/ since v0.4; before that only examples/run_pretrain.sh."""
 
 STEMS = {"llama": "llama3.1_8B", "qwen": "qwen2.5_7B"}
-"""How configuration files begin; Primus has none of Mistral 7B."""
+"""Prefixes of configuration files; Primus has none for Mistral 7B."""
 NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
 
 GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")

@@ -24,7 +24,7 @@ PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 PRESETS = Path("primus", "configs")
 PARENTS = ("extends", "bases", "includes")
-"""How a file names those that it builds on, by Primus version."""
+"""Keys under which a file names its parents, by Primus version."""
 TRAINERS = ("pre_trainer", "post_trainer")
 
 Settings = Mapping[str, Any]

@@ -16,7 +16,7 @@ STEM = "profile"
 """Option of a RunSpec: where PyTorch's own profile goes, as a path without ending."""
 
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
-"""What --profile takes, and the program that it needs; None for PyTorch's own, inside the engine."""
+"""Value of --profile → the program that it needs; None for PyTorch's own profiler, inside the engine."""
 INSIDE = ("torch", "nemo")
 """Engines that PyTorch's own profiler can be put into."""
 _WHERE = {

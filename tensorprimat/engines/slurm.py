@@ -23,7 +23,7 @@ ENDINGS = {
     "DEADLINE": "missed its deadline",
     "FAILED": "failed",
 }
-"""What became of a job that did not complete, by Slurm's word."""
+"""Slurm's state of a job that did not complete → text of the message."""
 
 PATIENCE_SECONDS = 60  # for one answer: a busy controller takes many seconds
 
@@ -35,7 +35,7 @@ class State:
     word: str
     """Slurm's: PENDING, RUNNING, COMPLETED, TIMEOUT …"""
     reason: str | None = None
-    """Why it waits or failed, in Slurm's words."""
+    """Reason of waiting or failure, in Slurm's words."""
     nodes: str | None = None
 
     @property

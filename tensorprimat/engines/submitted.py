@@ -59,7 +59,7 @@ class Submission:
     spec: RunSpec
     module: str
     named: Path
-    """Where everything of this job goes, as the user calls it."""
+    """Folder of all files of this job, as the user typed it."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the user wants no more of it."""
     lost: threading.Event = field(default_factory=threading.Event)

@@ -50,7 +50,7 @@ class Mark:
     loss: float | None = None
     learning_rate: float | None = None
     interrupted_by: str = ""
-    """What was announced since the row before."""
+    """Work announced since the previous row."""
 
 
 def moment_in(text: str) -> Moment | None:

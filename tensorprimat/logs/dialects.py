@@ -33,14 +33,14 @@ class Dialect:
 
     name: str
     source: str
-    """What wrote the log, in words."""
+    """Program that wrote the log, in words."""
     reads: str
     looks_for: str
     row: str
     """Expression that a row (or the first line of a block) matches; it names `step`, and may name `last`, the number of
     the last planned step, and `epoch`, whose steps are counted from 1 again."""
     marks: tuple[str, ...]
-    """What a row (of a block, some line) holds; a text without any of them holds no row."""
+    """Texts of which a row (of a block: one of its lines) contains one; a text without any of them contains no row."""
     numbers: tuple[Number, ...]
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False

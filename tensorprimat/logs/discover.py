@@ -30,7 +30,7 @@ class Search:
     path: Path | None
     """The log, or None where there is none."""
     because: str
-    """Why this one."""
+    """Reason for the choice of this log."""
     others: tuple[str, ...] = ()
     """Files that might have been taken, each with the reason why not."""
     searched: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ CAUSES = (
         r"(?m:^[^\n]{0,200}Traceback \(most recent call last\)|ChildFailedError|exitcode\s*: -?[1-9]|^Aborted)",
     ),
 )
-"""What ended a run: the first of these that the text after the last row holds."""
+"""Causes of a run's end: the first of these that the text after the last row contains."""
 _CAUSES = tuple((cause, re.compile(expression)) for cause, expression in CAUSES)
 _SUSPICIOUS = (
     *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),

@@ -39,17 +39,17 @@ class Reading:
     """Fields of core.records.Run that the log states of each run, in their order."""
     platform: Platform | None = None
     source: str | None = None
-    """What wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""
+    """Program that wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""
     timestamp: str | None = None
     """The log's own date, ISO 8601."""
     host: str | None = None
     complete: bool = True
     ended_by: str | None = None
-    """Why the run ended early, from the log: traceback, cancelled, out of memory …"""
+    """Reason why the run ended early, from the log: traceback, cancelled, out of memory …"""
     timing: Literal["reported", "timestamps"] = "reported"
     """Times are the framework's own, or follow from the moments at which rows were written."""
     evidence: Evidence = field(default_factory=Evidence)
-    """What the log's own clock says, for the closing audit; the dates of rows are in the steps."""
+    """Readings of the log's own clock, for the closing audit; the dates of rows are in the steps."""
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
@@ -66,15 +66,15 @@ class Format:
     """One row of FORMATS."""
 
     name: str
-    """What --format takes and provenance.format holds."""
+    """Value of --format and of provenance.format."""
     reads: str
-    """Which frameworks and spellings, for `tprimat extract --formats`."""
+    """Frameworks and spellings that it reads, for `tprimat extract --formats`."""
     looks_for: str
     """The text that gives it away, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     needles: tuple[bytes, ...] = ()
     """Every row holds one of these: a stretch of text without any is passed over. () where no text is this format."""
     detect: Callable[[Log], int]
-    """How many rows in the head of the log only this format would write; 0 means it is not this format."""
+    """Function that counts the rows in the head of the log which only this format writes; 0 means another format."""
     read: Callable[[Log], Reading | Result]
     """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
     already is a result record (the tool's own) comes back as that."""

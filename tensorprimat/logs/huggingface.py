@@ -73,7 +73,7 @@ _SAVING = re.compile(r"\bSaving model checkpoint to ")
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
-"""What stands beside the loss in a row of a Trainer, so that any other dictionary with a loss is none."""
+"""Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is no row."""
 FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
 """Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
@@ -107,7 +107,7 @@ class _Content:
     rows: list[_Row] = field(default_factory=list)
     summaries: list[Mapping[str, str]] = field(default_factory=list)
     interrupted_by: str = ""
-    """What was announced since the last row."""
+    """Work announced since the last row."""
     bar: tuple[int, float] | None = None
     """(steps done, seconds) of the training bar as last drawn."""
     config: dict[str, Any] = field(default_factory=dict)

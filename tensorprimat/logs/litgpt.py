@@ -45,7 +45,7 @@ WHOLE_NUMBERS = {
     "num_nodes": "num_nodes",
     "seed": "seed",
 }
-"""What LitGPT prints of its arguments when it starts → field of TrainingConfig (devices: of one node)."""
+"""Argument that LitGPT prints when it starts → field of TrainingConfig (devices: of one node)."""
 PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "transformer": "fp8"}
 """Lightning Fabric's name of a precision before its first hyphen (bf16-true, transformer-engine) → ours."""
 

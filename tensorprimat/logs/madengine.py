@@ -16,7 +16,7 @@ from tensorprimat.logs.names import model_name
 from tensorprimat.logs.text import Log
 
 COLUMNS = ("model", "performance", "metric", "gpu_architecture")
-"""What tells its table from others."""
+"""Columns that distinguish its table from others."""
 LONGEST_ROW = 2**16
 FAILED = "FAILURE"
 

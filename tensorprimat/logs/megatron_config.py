@@ -87,7 +87,7 @@ _HINTS = tuple(
         "--bf16",
     )
 )
-"""What a line must hold to be looked at closely: plain searches are a hundred times faster than expressions."""
+"""Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
 _MAX_LINE_BYTES = 4096  # a fact stands in a short line
 
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
@@ -127,7 +127,7 @@ DEFAULTS = {
     ),
     **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
 }
-"""What a Megatron-Bridge model has where the summary of its differences does not name it (megatron.core's
+"""Defaults of a Megatron-Bridge model for settings that the summary of its differences does not name (megatron.core's
 TransformerConfig and ModelParallelConfig)."""
 
 

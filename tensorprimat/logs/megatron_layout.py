@@ -18,7 +18,7 @@ from tensorprimat.core.steps import FloatArray
 from tensorprimat.core.units import GIB
 
 NEEDLE = b"elapsed time per iteration"
-"""What every iteration line holds, of every spelling since 2019."""
+"""Text in every iteration line, in every spelling since 2019."""
 EXACT_DIGITS = 15  # integers of so many digits are exact in a double
 EXACT_POWER = 22  # and so are powers of ten up to here
 STEADY = frozenset(
@@ -122,7 +122,7 @@ class _Digits:
     masks: NDArray[np.uint64]
     """The bits of each run in its word, (runs, 1)."""
     weights: FloatArray
-    """What each run counts in each number, (numbers, runs)."""
+    """Weight of each run of digits in each number, shape (numbers, runs)."""
 
     @classmethod
     def of(cls, wholes: Sequence[_Whole]) -> _Digits:
@@ -227,7 +227,7 @@ class Layout:
     date: tuple[_Number, ...]
     """In the order of DATE_PARTS; empty for a line without a date."""
     primus: bool
-    """Whether only Primus writes such a line."""
+    """True if only Primus writes such a line."""
 
     @classmethod
     def of(cls, line: bytes) -> Layout | None:
@@ -285,7 +285,8 @@ class Template:
     line: NDArray[np.uint8]
     """A line, with 0 for every digit that may differ; (length,)."""
     freedom: NDArray[np.uint8]
-    """How far each byte may differ, as exclusive or: 9 where a digit may differ, else 0; (length,)."""
+    """Largest allowed difference of each byte, as exclusive or: 9 for a digit that may differ, else 0; shape
+    (length,)."""
     constants: dict[str, FloatArray]
     """One value each."""
     midnight: float | None

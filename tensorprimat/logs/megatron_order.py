@@ -74,7 +74,7 @@ class _Told:
         self._stretches: list[tuple[int, int]] = []
         """Lines that were new, from and up to which, in the order of their numbers."""
         self._again: dict[float, set[tuple[float, ...]]] = {}
-        """What other lines said about a number: another rank's clock."""
+        """Values of other lines with the same number: another rank's clock."""
 
     def add_stretch(self, start: int, stop: int) -> None:
         """Lines whose numbers grow, beyond all before."""

@@ -45,7 +45,7 @@ class Table:
         self._numbers: list[NDArray[np.int64]] = []
         """Of the waiting lines."""
         self._ends: list[NDArray[np.int64]] = []
-        """Where they end, line end by line end."""
+        """Offsets of their ends, one per line."""
         self._layouts: dict[bytes, Layout | None] = {}
         self._templates: dict[int, list[Template]] = {}
         """By length of line, the last one met first."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensorprimat.logs.megatron_layout import NEEDLE
 
 EVENT = b" at iteration "
-"""What lines of validations and checkpoints hold."""
+"""Text in lines of validations and checkpoints."""
 
 _WORD = b"iteration"
 _BEFORE_ROW, _BEFORE_EVENT = NEEDLE.index(_WORD), EVENT.index(_WORD)

@@ -46,7 +46,7 @@ class _Merged(NamedTuple):
     values: dict[str, float]
     moment: Moment | None
     interrupted_by: str
-    """What was logged since the step before."""
+    """Work logged since the previous step."""
 
 
 def _detect(log: Log) -> int:

@@ -92,7 +92,7 @@ class _Content:
     settings: dict[str, Any] = field(default_factory=dict)
     """Init keys; what every rank repeats counts once."""
     ranks: int = 0
-    """How many announced themselves."""
+    """Number of ranks that announced themselves."""
     runs: list[Run] = field(default_factory=lambda: [Run()])
 
 

@@ -47,7 +47,7 @@ class _Seen:
     """Numbers of the devices on which nvidia-smi listed a process."""
     tokens_per_step: int | None = None
     batch_grows: bool = False
-    """Whether the batch follows a schedule, so that no step's tokens are known."""
+    """True if the batch follows a schedule, so that no step's tokens are known."""
     peaks: dict[str, float] = field(default_factory=dict)
     timestamp: float | None = None
     warmed_up: bool = False
@@ -61,12 +61,12 @@ class Spelling:
 
     project: str
     mark: str
-    """What every row holds: a line without it is passed over in a twentieth of the time."""
+    """Text in every row: a line without it is skipped in a twentieth of the time."""
     pattern: re.Pattern[str]
     unit: float = MILLISECOND
     """Of the time on the row, in seconds."""
     holds_evaluation: bool = False
-    """Whether the time of the row contains an evaluation or checkpoint announced since the row before."""
+    """True if the time of the row contains an evaluation or checkpoint announced since the previous row."""
 
 
 SPELLINGS = (
@@ -118,7 +118,8 @@ _CLOCK = re.compile(
 )
 _CLOCK_MARK = "train_time:"
 _WARMED_UP = ("Compiling model and warming up kernels", "Resetting Model", "# Warmup the training kernels")
-"""How lines of modded-nanogpt begin that warms up on other data and resets the model before its clock starts."""
+"""Beginnings of lines of modded-nanogpt versions that warm up on other data and reset the model before the clock
+starts."""
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -170,7 +171,7 @@ _NOTABLE = re.compile(
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
     r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
 )
-"""How lines begin that state something: most lines are done after this one look."""
+"""Beginnings of lines that state something; most lines need no other check."""
 
 
 def _detect(log: Log) -> int:

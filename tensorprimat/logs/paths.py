@@ -15,7 +15,7 @@ from tensorprimat.core.records import STACK_OF_PLATFORM, Platform, Result
 from tensorprimat.logs import names
 
 ORIGIN = "path "
-"""How the origin of such a fact begins in provenance.assumed."""
+"""Prefix of the origin of such a fact in provenance.assumed."""
 
 WITHOUT_DEVICE = ("tensorboard", "nemo")
 """Formats whose frameworks print no device; every other log is expected to name its platform itself."""

@@ -19,7 +19,7 @@ class Origin:
     time: str | None = None
     """As printed."""
     primus: bool = False
-    """Whether Primus' own logger wrote the line."""
+    """True if Primus' own logger wrote the line."""
 
 
 NOWHERE = Origin()

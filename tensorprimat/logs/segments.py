@@ -46,7 +46,7 @@ class Segment:
     """It does not state all settings, and its speed says that they are not those of the segment before it."""
     reading: Reading
     parts: tuple[Part, ...] = ()
-    """What was read; () for the whole log."""
+    """Parts that were read; () for the whole log."""
 
     @property
     def steps(self) -> int:

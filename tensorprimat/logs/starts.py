@@ -82,7 +82,7 @@ ENDS: dict[str, tuple[bytes, ...]] = {
 }
 """Text that a framework writes when training is over."""
 DEATH = (b"slurmstepd: error", b"srun: error", b"CANCELLED AT", b"ChildFailedError", b"exitcode ", b"group FAILED")
-"""What stands in a log when processes have ended early: rows that follow are another training's."""
+"""Texts in a log after processes have ended early: later rows belong to another training."""
 CRASH = (b"Traceback (most recent call last)",)
 """May be a crash, or something that was caught: tells nothing by itself."""
 SAYS_SIZE = (
@@ -92,7 +92,7 @@ SAYS_SIZE = (
 )
 """Starts that a training writes once, or every rank with the same words: other words are another training's."""
 PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
-"""What a job's script writes before it starts training: belongs to the training that follows, if one does."""
+"""Output of a job's script before it starts training; it belongs to the training that follows, if there is one."""
 
 FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic: times seconds, the work of a device in a step."""
@@ -119,7 +119,7 @@ class Mark(NamedTuple):
     text: bytes
     kind: str
     rest: bytes = b""
-    """What follows the text on its line."""
+    """Rest of the line after the text."""
 
 
 class Cut(NamedTuple):

@@ -37,7 +37,7 @@ class Item:
     ranks: tuple[Path, ...] = ()
     """The workbooks of a profile."""
     problem: str | None = None
-    """Why it cannot be read at all."""
+    """Reason why it cannot be read at all."""
 
 
 @dataclass(frozen=True, kw_only=True)

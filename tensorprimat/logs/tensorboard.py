@@ -48,7 +48,7 @@ class Dialect:
     seconds: str
     """Tag of the step time in seconds."""
     averaged: bool
-    """Whether it is the mean since the row before (else it is the time of the one step)."""
+    """True for the mean since the previous row, False for the time of the one step."""
     fields: Mapping[str, tuple[str, float]]
     """Tag → field of Step and the factor to its unit."""
 
@@ -126,9 +126,9 @@ RUN_TOTALS = {
     "train/train_runtime": "runtime_seconds",
     "train/train_samples_per_second": "samples_per_second",
 }
-"""What the Hugging Face Trainer logs once at the end → field of Reported."""
+"""Tag that the Hugging Face Trainer logs once at the end → field of Reported."""
 EVALUATION = ("eval/", "val/", "validation", "val_loss")
-"""How tags of an evaluation begin."""
+"""Prefixes of tags of an evaluation."""
 ARGUMENTS = {
     "seq_length": "sequence_length",
     "global_batch_size": "global_batch_size",

@@ -59,7 +59,7 @@ class Log:
     path: Path
     """The file (or, for formats of folders, the folder)."""
     called: str | None = None
-    """What messages call it where that is not the path: `-` for standard input."""
+    """Name in messages if it is not the path: `-` for standard input."""
     window: Sequence[tuple[int, str]] | None = field(default=None, repr=False)
     """The stretch of lines that detection looks at; None reads the beginning of the file."""
     parts: tuple[Part, ...] = ()

@@ -59,7 +59,8 @@ SETTINGS: dict[str, re.Pattern[str]] = {
     "max_steps": re.compile(r"\btotal steps ([\d,]+)"),
     "tokens_per_step": re.compile(r"\b([\d,]{1,20}) tokens per train step"),
 }
-"""What the trainer says about itself when it starts → field of TrainingConfig (tokens_per_step aside)."""
+"""Field of TrainingConfig → expression for the line that the trainer prints at its start (tokens_per_step is no
+field)."""
 
 ARGUMENTS = {
     "training.steps": "max_steps",
@@ -103,7 +104,7 @@ _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 _NOTABLE = re.compile(
     r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|--[a-z]+\.[a-z]"
 )
-"""What any line that states something holds: most lines of a long log are done after this one look."""
+"""Texts of which every line that states something contains one; most lines of a long log need no other check."""
 
 
 @dataclass(kw_only=True)

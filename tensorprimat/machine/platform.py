@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LABELS: dict[Platform, str] = {"nvd": "CUDA", "amd": "ROCm", "cpu": "CPU"}
-"""What the console calls a platform."""
+"""Label of a platform on the console."""
 SPELLINGS: dict[str, Platform] = {
     "nvd": "nvd", "nvidia": "nvd", "cuda": "nvd", "amd": "amd", "rocm": "amd", "hip": "amd", "cpu": "cpu",
 }  # fmt: skip

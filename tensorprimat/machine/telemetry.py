@@ -49,7 +49,7 @@ class Reading:
     memory_total_bytes: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
-    """Why the clock is held down, in words; empty where it is not, or where the device does not say."""
+    """Reasons why the clock is held down, in words; empty if it is not, or if the device does not report any."""
     processes: tuple[Process, ...] = ()
 
 

@@ -95,7 +95,7 @@ _KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Work], int]] = {
     "all_gather": (_all_gather, 1),
     "reduce_scatter": (_reduce_scatter, 1),
 }
-"""How each is called, and how often each link carries the message (times (n−1)/n)."""
+"""Function of each collective, and how often each link carries the message (times (n−1)/n)."""
 
 
 def _timed(kind: Kind, size: int, device: torch.device, processes: int) -> Collective:

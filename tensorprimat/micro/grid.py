@@ -30,7 +30,7 @@ class Size:
     num_heads: int
     vocab: int
     context_length: int
-    """Where --context-length does not say it."""
+    """Context length if --context-length does not set it."""
     batch_size: int
 
 

@@ -31,7 +31,7 @@ class Drawn:
     title: str
     unit: str
     per_unit: float = 1.0
-    """How much of the metric's own unit one unit of the axis is."""
+    """Amount of the metric's own unit in one unit of the axis."""
     better: str | None = None
     """higher or lower; None where neither is better by itself."""
     beside: str | None = None
@@ -42,7 +42,7 @@ EFFICIENCY = (
     Drawn(name="mfu", title="MFU", unit="% of the dense peak", per_unit=0.01, better="higher"),
     Drawn(name="model_tflops_per_gpu", title="Model FLOP/s per GPU", unit="TFLOP/s", better="higher"),
 )
-"""What can be said of a side on its own, whatever another one did."""
+"""Panels about one side alone, independent of the others."""
 COST = (
     Drawn(
         name="tokens_per_watt_hour", title="Energy", unit="tokens per watt-hour", better="higher",

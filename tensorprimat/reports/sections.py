@@ -14,7 +14,7 @@ from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, sour
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 Build = Callable[[Sequence[Side]], Table]
-"""How the sides of one model become a table."""
+"""Function that builds a table from the sides of one model."""
 
 MOST_RUNS = 200  # rows of the table of runs: a document is for reading
 MOST_WARNINGS = 200
@@ -234,7 +234,7 @@ def fairness(pair: Pair) -> Table:
 
 
 EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_per_trillion_tokens")
-"""How well a device is used, whatever another one did; compare_with_enhanced_metrics.py shows every metric."""
+"""Metrics of one side's efficiency; compare_with_enhanced_metrics.py shows all metrics."""
 
 
 def efficiency(sides: Sequence[Side]) -> Table:
@@ -268,7 +268,7 @@ _RESTS_ON = {
     "power_watts_per_gpu": "Power",
     "price_usd_per_gpu_hour": "Price",
 }
-"""What a figure of this table means only together with, and how that is introduced."""
+"""Context that a figure of this table needs, with its introduction."""
 
 
 def _said_of(metric: Metric) -> str | None:

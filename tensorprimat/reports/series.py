@@ -20,14 +20,14 @@ class Curve:
     """The rows of one run, in their order. All arrays have shape (rows,)."""
 
     run: int
-    """Which repetition, from 0."""
+    """Index of the repetition, from 0."""
     step: NDArray[np.int64]
     """Optimizer steps since the start of the run, this row included: the horizontal axis of every plot."""
     seconds: FloatArray
     """Step time; NaN where the row has none."""
     loss: FloatArray
     measured: NDArray[np.bool_]
-    """Whether the row counts: neither warm-up nor interrupted nor in another stretch between restarts."""
+    """True if the row counts: not warm-up, not interrupted, not in another segment."""
     warmup_steps: int
     """Last step of the warm-up."""
     index: NDArray[np.int64]

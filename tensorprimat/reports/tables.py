@@ -24,7 +24,7 @@ class Cell:
     value: Value = None
     """Unrounded, for sorting and CSV; None where unmeasured."""
     source: str | None = None
-    """Where a figure comes from, in words: shown on demand."""
+    """Origin of a figure in words; shown on demand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     note: str | None = None
     sortable: bool = True
-    """Whether rows are alike, so that another order makes sense."""
+    """True if the rows are of one kind, so that they can be sorted."""
 
 
 def text(value: str | None) -> Cell:

@@ -18,7 +18,7 @@ from tensorprimat.core.records import Model
 
 UNMEASURED = "–"
 Form = Callable[[float | None], str]
-"""How a number becomes text."""
+"""Function that formats a number as text."""
 
 METRIC_TITLES = {
     "tokens_per_second_per_gpu": "tokens/s/GPU",

@@ -56,7 +56,7 @@ class Decision:
 
     done: bool
     looks: int = 1
-    """How often the interval was looked at."""
+    """Number of looks at the interval."""
     sentence: str | None = None
 
 

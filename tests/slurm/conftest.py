@@ -73,7 +73,7 @@ def pytest_sessionfinish(session):
 
 
 NO_SLURM = pytest.StashKey()
-"""Why no Slurm could be started here."""
+"""Reason why no Slurm could be started here."""
 
 
 def address_of(host):
