@@ -1,14 +1,19 @@
 """The end of warm-up of several runs together, and what their figures rest on."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import stdtr
 
 from tensorprimat.core.resolution import rounding_deviation
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured
-from tensorprimat.core.warmup import find_warmup
+from tensorprimat.core.warmup import find_warmup, p_of_t
 
 
 def runs(curve, count=5, noise=0.01, seed=0, level=0.005):
@@ -110,3 +115,19 @@ def test_rows_that_vary_by_more_than_a_digit_are_rounded_apart():
     random = np.random.default_rng(1)
     assert rounding_deviation(np.round(6.06 + 0.03 * random.standard_normal(50), 2)) < 1e-9
     assert rounding_deviation(6.06 + 1e-6 * random.standard_normal(50)) == 0
+
+
+@given(st.floats(0, 1e6), st.integers(1, 2000))
+def test_the_p_of_students_t_is_that_of_scipy(score, freedom):
+    assert p_of_t(score, freedom) == pytest.approx(2 * stdtr(freedom, -score), abs=1e-11)
+
+
+def test_reading_a_log_imports_no_scipy(tmp_path):
+    log = tmp_path / "ramp.log"
+    rows = (
+        f" iteration {n}/60 | elapsed time per iteration (ms): {1000 + 9000 / n:.1f} | lm loss: 1.0 |\n"
+        for n in range(1, 61)
+    )
+    log.write_text("".join(rows))
+    code = f"import sys; from tensorprimat import logs; logs.read({str(log)!r}); sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
