@@ -43,9 +43,11 @@ MEGABYTE = 10**6
 def iteration_line(number: int) -> str:
     """One line as Primus v26.5 prints it; every figure changes from line to line."""
     milliseconds = 2700.0 + number * 7 % 997 / 10
+    seconds = number * 11 // 4  # since the first, by the mean of 2.75
     tokens = 128 * 8192 / milliseconds * 1000 / 8
     return (
-        f"[20260116 {number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}][rank-7/8][INFO ] "
+        f"[202601{16 + seconds // 86400 % 14} {seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}]"
+        "[rank-7/8][INFO ] "
         f"[---------trainer.py:2560] : iteration {number:8d}/{20_000_000:8d} | consumed samples: {number * 128:12d} | "
         f"elapsed time per iteration (ms): {milliseconds:.1f}/{milliseconds + 3:.1f} | "
         f"compute per GPU (TFLOP/s/GPU): {1.6e6 / milliseconds:.1f} (avg 611.5)  | "

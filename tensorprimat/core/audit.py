@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import Clock, Evidence
 from tensorprimat.core.records import Audit, Result
-from tensorprimat.core.steady import LONGEST
+from tensorprimat.core.steady import LONGEST, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 
 TOLD = 0.01  # a headline nearer to the clock needs no explanation
@@ -262,7 +262,7 @@ class _Rows:
             return None
         gaps, resolution = np.diff(self.ended_at[dated]), self.resolution
         steady = _is_steady(gaps, resolution)
-        own = self.pace * float(np.median(self.work[after]))
+        own = self.pace * median(self.work[after])
         in_lumps = not steady and gaps[gaps <= 2 * max(own, resolution)].sum() < IN_LUMPS * expected
         return Finding(
             clock=self.dates,
@@ -300,7 +300,7 @@ class _Rows:
             known = np.isfinite(excess)
             if not known.any():
                 return []
-            usual = max(0.0, float(np.median((excess / own)[known])))
+            usual = max(0.0, median((excess / own)[known]))
             usual = usual if usual > WARNED else 0.0
             single = known & (excess > np.maximum(2 * self.resolution, PAUSE_SHARE * own) + usual * own)
         pauses = [("pauses between rows", float((excess - usual * own)[single & (self.announced == 0)].sum()))]
@@ -344,7 +344,8 @@ def _resolution(dates: FloatArray) -> float:
 
 def _is_steady(gaps: FloatArray, resolution: float) -> bool:
     """Return True if rows were written at a steady pace, as a training does and a copy hardly."""
-    low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75))
+    ordered = np.sort(gaps)
+    low, middle, high = (ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
     return bool(middle >= resolution and high - low <= max(STEADY * middle, resolution))
 
 

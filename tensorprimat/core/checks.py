@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorprimat.core import catalogue, flops
 from tensorprimat.core.records import Result
-from tensorprimat.core.steady import find_outliers
+from tensorprimat.core.steady import find_outliers, median
 from tensorprimat.core.units import TERA
 
 if TYPE_CHECKING:
@@ -270,10 +270,11 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
         named = ", ".join(f"{_called(result, row)} took {seconds[row]:.4g} s" for row in worst)
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
-        median = float(np.nanmedian(seconds[selection.rows]))
+        measured = seconds[selection.rows]
+        usual = median(measured[np.isfinite(measured)])
         warnings.append(
             f"steps: {where}{len(rows)} unexplained {'outlier' if len(rows) == 1 else 'outliers'} kept in "
-            f"(median {median:.4g} s): {named}{more}"
+            f"(median {usual:.4g} s): {named}{more}"
         )
     return warnings
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorprimat.core import names
 from tensorprimat.core.records import ModelShape, Result
-from tensorprimat.core.steady import NORMAL_MAD
+from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
 
@@ -336,8 +336,8 @@ def _spread(result: Result) -> float:
         rows = _pace_column(result.steps)[selection.rows]
         rows = rows[np.isfinite(rows)]
         if len(rows) > 2:
-            centre = float(np.median(rows))
-            widths.append(NORMAL_MAD * float(np.median(np.abs(rows - centre))) / centre)
+            centre = median(rows)
+            widths.append(NORMAL_MAD * median(np.abs(rows - centre)) / centre)
     return max(widths, default=0.0)
 
 

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
 MOST_DECIMALS = 9
@@ -30,7 +31,7 @@ def rounding_deviation(seconds: FloatArray) -> float:
     decimals = _decimals(known[:: max(1, len(known) // LOOKED_AT)])
     if decimals is None:
         return 0.0
-    level = float(np.median(known))
+    level = median(known)
     unit = min(10.0**-decimals, COARSEST * level)
     within = max(float(known.var()) / unit**2 - 1 / 12, 0.0)  # Sheppard's correction
     return unit / math.sqrt(12) / level * math.exp(-2 * math.pi**2 * within)

@@ -8,14 +8,15 @@ nothing was seen. A loss that the framework itself printed as nan is a different
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 PICKED_AT_ONCE = 2**17  # rows of all columns; of more rows each column is copied when it is asked for
+FEW_ROWS = 1000  # a set of them is made faster than numpy.ma is imported
 INTERRUPTIONS = ("", "validation", "checkpoint")  # what else happened inside a step's interval; coded by position
 
 
@@ -86,11 +87,15 @@ COLUMNS = tuple(f.name for f in fields(Step))
 
 FloatArray = NDArray[np.float64]
 
+Derived = TypeVar("Derived")
+
 
 def distinct(numbers: np.ndarray) -> list[int]:
-    """The different whole numbers of a column, in their order: mostly one, for which np.unique loads numpy.ma."""
+    """The different whole numbers of a column, in their order; np.unique would import numpy.ma for the few of most."""
     if not len(numbers) or (numbers == numbers[0]).all():
         return [int(number) for number in numbers[:1]]
+    if len(numbers) <= FEW_ROWS:
+        return sorted({int(number) for number in numbers.tolist()})
     return [int(number) for number in np.unique(numbers)]
 
 
@@ -127,7 +132,7 @@ class Steps(Sequence[Step]):
     Only fields that were seen are stored. Immutable: `take`, `replace` and `concatenate` give new objects.
     """
 
-    __slots__ = ("_columns", "_length", "_logged_nan", "_unseen")
+    __slots__ = ("_columns", "_derived", "_length", "_logged_nan", "_unseen")
 
     def __init__(
         self, columns: Mapping[str, np.ndarray], *, logged_nan: Mapping[str, NDArray[np.bool_]] | None = None
@@ -148,6 +153,7 @@ class Steps(Sequence[Step]):
         self._columns: Mapping[str, np.ndarray] = {name: np.asarray(values) for name, values in columns.items()}
         self._logged_nan = {name: mask for name, mask in (logged_nan or {}).items() if mask.any()}
         self._unseen: dict[tuple[float, type], np.ndarray] = {}
+        self._derived: dict[Hashable, object] = {}
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> Steps:
@@ -203,6 +209,12 @@ class Steps(Sequence[Step]):
         if key not in self._unseen:
             self._unseen[key] = repeated(value, self._length, dtype)
         return self._unseen[key]
+
+    def once(self, key: Hashable, derive: Callable[[], Derived]) -> Derived:
+        """Return what `derive` makes of these rows, computed at the first call with this key: the rows never change."""
+        if key not in self._derived:
+            self._derived[key] = derive()
+        return self._derived[key]  # type: ignore[return-value]  # one key always stands for one function
 
     def logged_nan(self, name: str) -> NDArray[np.bool_]:
         """Rows in which the framework printed nan for this field, as opposed to printing nothing."""

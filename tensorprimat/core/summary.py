@@ -70,6 +70,10 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
     with most optimizer steps is measured, the later one of equals, together with those that resume where another ended,
     if their step times agree with its own.
     """
+    return steps.once(("select_measured", warmup_steps), lambda: _select(steps, warmup_steps))
+
+
+def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
     run_column, segment_column = steps.column("run"), steps.column("segment")
     covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
     pace = pace_of(steps)
@@ -278,11 +282,11 @@ def summarise(result: Result) -> Result:
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
     """Return all rows with the work of a step, as far as it is known, which of them are measured, and these."""
     config, steps = result.training_config, result.steps
+    selections = select_measured(steps, warmup_steps=config.warmup_steps)
     if not steps.has("tokens") and config.global_batch_size and config.sequence_length:
         steps = steps.replace(tokens=float(config.global_batch_size * config.sequence_length))
     if not steps.has("samples") and config.global_batch_size:
         steps = steps.replace(samples=float(config.global_batch_size))
-    selections = select_measured(steps, warmup_steps=config.warmup_steps)
     rows = [selection.rows for selection in selections]
     return steps, selections, steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
 

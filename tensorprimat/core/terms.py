@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorprimat.core.records import TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB
 
 RATES = (
@@ -337,7 +337,7 @@ def shown(value: float) -> str:
 def lines_of(lines: Sequence[int] | np.ndarray) -> str:
     """Return the lines of many rows in a few words; -1 is no line."""
     known = np.asarray(lines)
-    known = np.unique(known[known > 0]) if len(known) <= FEW_LINES else known[known > 0]
+    known = np.array(distinct(known[known > 0])) if len(known) <= FEW_LINES else known[known > 0]
     if not len(known):
         return "no lines"
     if len(known) <= FEW_LINES:

@@ -13,7 +13,7 @@ from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import auditing, endings, files, folded, joining, spelling
 from tensorprimat.logs.detection import FORMATS, Detection, detect, named
 from tensorprimat.logs.format import Format, Given
-from tensorprimat.logs.text import Log
+from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
 STDIN = "-"
 
@@ -111,8 +111,10 @@ def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
 
 def _folds(log: Log) -> list[str]:
     """Return a warning about a log whose lines were broken at a width."""
-    first = [] if log.is_folder or log.is_binary else [text for _, text in next(log.windows(), [])]
-    width = folded.fold_width(first)
+    if log.is_folder or log.is_binary:
+        return []
+    number, block = next(log.numbered_blocks(HEAD_BYTES), (1, b""))
+    width = folded.fold_width([text for _, text in lines_of(number, block)])
     if width is None:
         return []
     return [

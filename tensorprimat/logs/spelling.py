@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.text import Log
 
@@ -203,12 +204,12 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
         known = rates[np.isfinite(rates) & (rates > 0)]
         if len(known) < LEAST_ROWS - 2:
             continue
-        median = float(np.median(known))
-        odd = np.flatnonzero((rates > FASTER * median) | ((rates > 0) & (rates < median / SLOWER)))
+        usual = median(known)
+        odd = np.flatnonzero((rates > FASTER * usual) | ((rates > 0) & (rates < usual / SLOWER)))
         if 0 < len(odd) <= max(1, ODD_SHARE * len(rates)):
             where = int(odd[0])
             yield (
-                f"steps: the rate on line {int(line[where])} is {rates[where] / median:.3g} times the median of all "
+                f"steps: the rate on line {int(line[where])} is {rates[where] / usual:.3g} times the median of all "
                 "rows, which no step does; digits may be lost or added there, and the mean may be wrong; look at the "
                 "line"
             )
@@ -221,7 +222,7 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
     known = np.flatnonzero(np.isfinite(tokens))
     if len(known) < LEAST_ROWS:
         return
-    usual = float(np.median(tokens[known]))
+    usual = median(tokens[known])
     odd = [row for row in known if tokens[row] != usual]
     if len(odd) == 1 and tokens[odd[0]] > usual:
         yield (

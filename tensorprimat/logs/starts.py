@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files
@@ -384,7 +385,7 @@ def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tupl
     if every_gap:
         inside = distance > 1
     else:
-        usual = float(np.median(distance)) if len(distance) else 1.0
+        usual = median(distance) if len(distance) else 1.0
         inside = distance > 2 * usual + UNUSUAL_LINES
         segment = whole.steps.column("segment")
         if len(segment) == len(rows):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,13 +28,10 @@ class Extracted:
     logs: tuple[str, ...]
     result: Result
 
-
-@dataclass(kw_only=True)
-class _Benchmark:
-    """Logs of one benchmark, in the order in which they were named."""
-
-    members: list[Extracted]
-    paces: list[tuple[identity.Pace, ...]] = field(default_factory=list)
+    @cached_property
+    def paces(self) -> tuple[identity.Pace, ...]:
+        """Return the speeds of the result, which only other logs are held against."""
+        return identity.paces(self.result)
 
 
 def read_each(
@@ -79,7 +77,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
     one_side: the user put the logs on one side of a comparison, so that facts which only some state count as equal and
     another speed is a run of the same benchmark. Returns results and a sentence for everything that is not obvious.
     """
-    benchmarks: list[_Benchmark] = []
+    benchmarks: list[list[Extracted]] = []
     notes: list[str] = []
     for extracted in read:
         if twin := _twin(extracted, benchmarks):
@@ -87,13 +85,12 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
                 f"{extracted.logs[0]}: the same run as {twin.logs[0]}, logged by another rank; not counted again"
             )
             continue
-        paces = identity.paces(extracted.result)
         home = None
         for benchmark in benchmarks:
-            first = benchmark.members[0]
+            first = benchmark[0]
             if identity.differing(first.result, extracted.result, unknown_equal=one_side):
                 continue
-            apart = None if one_side else _other_speed(benchmark, paces)
+            apart = None if one_side else _other_speed(benchmark, extracted)
             if apart is None:
                 home = benchmark
                 break
@@ -102,19 +99,18 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
                 "If the devices differ, name each with --gpu"
             )
         if home is None:
-            home = _Benchmark(members=[])
+            home = []
             benchmarks.append(home)
-        home.members.append(extracted)
-        home.paces.append(paces)
+        home.append(extracted)
     for benchmark in benchmarks:
-        notes += _continued(benchmark.members)
-    return [_pooled(benchmark.members) for benchmark in benchmarks], notes
+        notes += _continued(benchmark)
+    return [_pooled(benchmark) for benchmark in benchmarks], notes
 
 
-def _twin(extracted: Extracted, benchmarks: Sequence[_Benchmark]) -> Extracted | None:
+def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
     """Return a log that tells of the same run; what one rank states and the other does not is no contradiction."""
     for benchmark in benchmarks:
-        for other in benchmark.members:
+        for other in benchmark:
             if identity.same_run(other.result, extracted.result) and not identity.differing(
                 other.result, extracted.result, unknown_equal=True
             ):
@@ -122,8 +118,8 @@ def _twin(extracted: Extracted, benchmarks: Sequence[_Benchmark]) -> Extracted |
     return None
 
 
-def _other_speed(benchmark: _Benchmark, paces: tuple[identity.Pace, ...]) -> tuple[identity.Pace, identity.Pace] | None:
-    return next((apart for known in benchmark.paces if (apart := identity.other_speed(known, paces))), None)
+def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[identity.Pace, identity.Pace] | None:
+    return next((apart for one in benchmark if (apart := identity.other_speed(one.paces, extracted.paces))), None)
 
 
 def _spell(one: identity.Pace, other: identity.Pace) -> str:
