@@ -100,6 +100,11 @@ def test_gpus_without_a_common_task_are_refused_with_what_each_has():
         mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
 
 
+def test_a_gpu_is_not_compared_with_itself(capsys):
+    assert main(["mlperf", "compare", "B200", "NVIDIA B200"]) == 2
+    assert "are the same entries; GPU@ROUND names a round" in capsys.readouterr().err
+
+
 def test_the_newest_round_that_holds_both_is_compared_unless_a_round_is_named():
     entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0"), entry("B", "Y", 80)]
     [one] = mlperf_compare.compare(entries, "A", "B")

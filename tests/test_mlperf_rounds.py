@@ -245,3 +245,42 @@ def _by_hand():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+V6 = Path(__file__).parents[2] / "shared" / "logs" / "mlperf" / "v6.0_amd_mi355x_llama31_8b.txt"
+
+
+@pytest.mark.parametrize("benchmark", ["llama31_8b", "gpt_oss_20b", "deepseekv3_671b"])
+def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchmark):
+    if not V6.exists():
+        pytest.skip(f"no {V6.name} in {V6.parent}")
+    folder = tmp_path / "AMD" / "results" / "MI355X" / benchmark
+    folder.mkdir(parents=True)
+    (tmp_path / "AMD" / "systems").mkdir()
+    (tmp_path / "AMD" / "systems" / "MI355X.json").write_text(json.dumps({**SYSTEM, "number_of_nodes": 1}))
+    for number in range(3 if benchmark == "deepseekv3_671b" else 10):
+        (folder / f"result_{number}.txt").write_text(V6.read_text().replace("llama31_8b", benchmark))
+    [pair] = mlperf_round.find(tmp_path, "v6.0").pairs
+    scored = Scored(mlperf_round.read(pair))
+    assert scored.entry.notes == ()
+    assert scored.minutes == pytest.approx(86.274, rel=1e-4)  # its own run_duration says 86.27
+    assert (scored.precision, scored.precision_source) == ("fp4", "the logs")
+    assert scored.entry.parallelism == {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    assert scored.tokens_per_second_per_gpu == pytest.approx(37463, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [
+        ("NVIDIA Blackwell Ultra Superchip (GB300)", "GB300"),
+        ("AMD Instinct accelerator (MI355X)", "MI355X"),
+        ("NVIDIA H200 (something new)", None),
+        ("NVIDIA (B200) or (GB200)", None),
+    ],
+)
+def test_a_device_is_known_by_the_name_in_its_brackets_if_that_is_one(device, gpu):
+    found = mlperf_round._gpu(device)
+    if gpu is not None:
+        assert found.name == gpu
+    else:
+        assert found == mlperf_round.catalogue.find_gpu(device)

@@ -67,3 +67,20 @@ def test_a_log_becomes_a_report_without_a_checkout(environment, tmp_path):
     assert compared.returncode == 0, compared.stderr
     assert (tmp_path / "output" / "comparison_report.html").is_file()
     assert (tmp_path / "output" / "comparison_plot.png").is_file()
+
+
+def test_the_library_of_mlperf_results_is_in_the_wheel(environment, tmp_path):
+    listed = run(environment / "tprimat", "mlperf", "list", "--published", "--json", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert {row["kind"] for row in json.loads(listed.stdout)} == {"mlperf", "published"}
+    shown = run(environment / "tprimat", "demo", "--no-open", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "tprimat_demo" / "comparison_report.html").is_file()
+
+
+def test_every_file_of_the_data_folder_is_in_the_wheel(environment):
+    place = "import importlib.resources as r; print(*(f.name for f in (r.files('tensorprimat') / 'data').iterdir()))"
+    listed = run(environment / "python", "-c", place, cwd=environment)
+    assert {path.name for path in (ROOT / "tensorprimat" / "data").iterdir()} - {"__pycache__"} <= set(
+        listed.stdout.split()
+    )

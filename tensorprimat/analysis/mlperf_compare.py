@@ -112,6 +112,10 @@ def compare(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComp
     sides = [_entries_of(entries, name) for name in (first, second)]
     shared = sorted(set(_tasks(sides[0])) & set(_tasks(sides[1])), key=lambda task: (task.benchmark, task.num_gpus))
     rounds_named = any("@" in name for name in (first, second))
+    if {one.name for one in sides[0]} == {one.name for one in sides[1]}:
+        raise UsageError(
+            f"{first} and {second} are the same entries; GPU@ROUND names a round, and one GPU alone shows its scaling"
+        )
     found = [one for task in shared if (one := _compare(sides, task, same_round=not rounds_named)) is not None]
     if not found:
         told = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))

@@ -98,7 +98,7 @@ def read(pair: Pair) -> Entry:
     system = _system(pair, notes)
     nodes, per_node = _whole(system.get("number_of_nodes")), _whole(system.get("accelerators_per_node"))
     device = _text(system.get("accelerator_model_name"))
-    gpu = catalogue.find_gpu(device) if device else None
+    gpu = _gpu(device) if device else None
     if system and not (nodes and per_node):
         notes.append("the system's description states no number of nodes and accelerators, so the GPUs are unknown")
     config = _agreed(settings, notes)
@@ -123,6 +123,13 @@ def read(pair: Pair) -> Entry:
         runs=tuple(runs),
         notes=tuple(notes),
     )
+
+
+def _gpu(device: str) -> catalogue.Gpu | None:
+    """Return the catalogue's GPU of a device name: by the whole name, else by the name in its brackets."""
+    whole = catalogue.find_gpu(device)
+    inner = [gpu for name in re.findall(r"\(([^()]*)\)", device) if (gpu := catalogue.find_gpu(name)) is not None]
+    return whole or (inner[0] if len(inner) == 1 else None)
 
 
 def _runs(pair: Pair, notes: list[str]) -> tuple[list[Run], list[dict[str, Any]]]:
