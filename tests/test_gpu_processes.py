@@ -38,6 +38,7 @@ def started():
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(getattr(process, "pid", process), signal.SIGKILL)
+    for process in processes:  # all have been killed: one may hold the output of another open
         if isinstance(process, subprocess.Popen):
             process.communicate()
 

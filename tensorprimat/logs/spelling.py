@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.text import Log
@@ -30,11 +31,17 @@ UNIT_CHARACTERS = 8
 LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
 LEAST_WIDTH = 20
+LOOKED_AT_ROWS = 50  # for decimal commas
 FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?P<whole>\d{1,20}(?:,\d{3})*)(?P<point>\.(?P<decimals>\d{0,20}))?(?:[eE](?P<exponent>[-+]?\d{1,3}))?"
 )
+_CLOCK = re.compile(r"\d\d?:\d\d:\d\d[.,]\d+|\d{4}-\d\d-\d\d")
+_COMMA = re.compile(
+    r"(?<![\w.,])[-+]?(?:0,\d{1,20}|\d{1,20},(?!\d{3}(?!\d))\d{1,20})(?:[eE][-+]?\d{1,3})?(?![\w.,]*\d)"
+)
+"""A number whose comma is no separator of thousands."""
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
@@ -56,9 +63,18 @@ class _Printed(NamedTuple):
 
 
 def problems(log: Log, steps: Steps) -> list[str]:
-    """Return a warning for each sign that rows were joined or cut inside a number."""
+    """Return a warning for each sign that rows were joined or cut inside a number.
+
+    Raises InputError for rows with decimal commas, of which 1,250 seconds would be a thousand times too many.
+    """
     if log.is_folder or log.is_binary or len(steps) < LEAST_ROWS:
         return []
+    if number := decimal_comma(_first_rows(log, steps)):
+        raise InputError(
+            f"the rows write decimal commas ({number}), which cannot be told from separators of thousands",
+            path=log.name,
+            remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
+        )
     return [*_odd_rates(steps), *_odd_tokens(steps), *_of_lines(log, steps)]
 
 
@@ -82,6 +98,34 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
             f"steps: lines end at {width} characters, wherever they are in a row, so they seem cut there; the last "
             "number of a row may lack digits; read the log as it was written"
         )
+
+
+def _first_rows(log: Log, steps: Steps) -> list[str]:
+    """Return the lines of the first rows."""
+    cited = set(sorted({int(line) for line in steps.column("line") if line > 0})[:LOOKED_AT_ROWS])
+    found, size = [], 0
+    for line, text in log.lines() if cited else ():
+        size += len(text)
+        if line in cited and len(text) <= LONGEST_ROW:
+            found.append(text)
+        if line >= max(cited) or size > MOST_BYTES:
+            break
+    return found
+
+
+def decimal_comma(rows: Sequence[str]) -> str | None:
+    """Return a number with a decimal comma if nearly all rows have one and none has a decimal point.
+
+    >>> decimal_comma([f"step {n} loss 2,5 time 1,{n}50" for n in range(8)])
+    '2,5'
+    >>> decimal_comma([f"10:00:0{n},250 step {n} loss 2.5 tps 1,{n}50 gpus 0,1" for n in range(8)]) is None
+    True
+    """
+    plain = [_CLOCK.sub(" ", row) for row in rows]
+    found = [match[0] for row in plain if (match := _COMMA.search(row))]
+    if len(found) < max(LEAST_ROWS, LEAST_SHARE * len(rows)) or any(re.search(r"\d\.\d", row) for row in plain):
+        return None
+    return found[0]
 
 
 def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
