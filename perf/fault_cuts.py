@@ -14,30 +14,49 @@ sys.path[:0] = [str(ROOT), str(ROOT / "perf")]
 
 import fuzz_readers  # noqa: E402
 
-COLUMNS = ("seconds", "loss", "reported_tokens_per_second_per_gpu", "reported_samples_per_second", "samples", "tokens")
+from tensorprimat.core.steps import FLOAT_COLUMNS  # noqa: E402
+
+COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in ("ended_at", "learning_rate"))
+"""Learning rates are printed with %g: two that were spliced inside a number look like one, and no figure uses them."""
 SAME = 1e-5  # relative
 SHARE = 0.1  # of the values that may be new: fewer do not move a median
 ROWS = 9
+TERMINALS = (60, 80, 100, 120)  # characters: usual widths
 
 
 def variants(text: str, chance: random.Random) -> tuple[str, str]:
     """Return the name of a damage and the damaged text."""
     lines = text.splitlines()
-    width = chance.randrange(12, max(len(line) for line in lines) + 1)
-    match chance.randrange(5):
+    width = chance.choice((chance.randrange(12, max(len(line) for line in lines) + 1), *TERMINALS))
+    match chance.randrange(7):
         case 0:
-            pieces = (line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width))
-            return f"folded at {width}", "\n".join(pieces) + "\n"
+            return f"folded at {width}", folded(text, width)
         case 1:
             return f"cut at {width}", "\n".join(line[: behind_number(line, width)] for line in lines) + "\n"
         case 2:
-            return "decimal commas", re.sub(r"(?<=\d)\.(?=\d)", ",", text)
+            return "decimal commas", with_commas(text)
         case 3:
+            at = len(text) - chance.randrange(1, len(lines[-1]) + 2)
+            return f"truncated at {at}, in its last line", text[:at]
+        case 4:
+            return "line ends of Windows", folded(text, width).replace("\n", "\r\n")
+        case 5:
             at = chance.randrange(len(text) // 2, len(text))
             return f"truncated at {at}", text[:at]
         case _:
             first, second = sorted((chance.randrange(len(text)), chance.randrange(len(text))))
             return f"spliced at {first} and {second}", text[:second] + text[first:]
+
+
+def folded(text: str, width: int) -> str:
+    """Return a text as `fold -w` writes it."""
+    pieces = (line[at : at + width] for line in text.splitlines() for at in range(0, max(len(line), 1), width))
+    return "\n".join(pieces) + "\n"
+
+
+def with_commas(text: str) -> str:
+    """Return a text with decimal commas."""
+    return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
 
 
 def behind_number(line: str, width: int) -> int:
