@@ -39,7 +39,7 @@ lint: $(READY)        ## ruff, mypy and shellcheck
 	$(VENV)/bin/shellcheck .ci/run $$(git ls-files '*.sh')
 
 docs: $(DOCS)/.ready   ## build the documentation into build/docs; every warning is an error
-	$(DOCS)/bin/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict
 
 env: $(READY)         ## only build .venv
 

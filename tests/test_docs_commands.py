@@ -1,4 +1,4 @@
-"""Every command of docs/ runs: the unmarked bash blocks of a page are one script in a folder of small results and logs.
+"""Every command of README and docs/ runs: the unmarked bash blocks of a page are one script in a prepared folder.
 
 A block that needs a GPU, a cluster or the network is marked by a comment before it: <!-- needs a GPU -->.
 """
@@ -29,8 +29,8 @@ def script_of(page: str) -> str:
 
 
 SCRIPTS = {
-    str(path.relative_to(DOCS)): script
-    for path in sorted([*DOCS.rglob("*.md")])
+    str(path.relative_to(ROOT)): script
+    for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
     if (script := script_of(path.read_text()))
 }
 
@@ -55,6 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result = plausible.result(machine, seconds=seconds, runs=5, steps=20, seed=int(100 * seconds))
         store.save(result, folder / place, stamp=store.new_stamp())
     (folder / "training_llama.log").write_text(megatron_log(seconds=9.8))
+    (folder / "train.log").write_text(megatron_log(seconds=9.8))
     (folder / "run1.log").write_text(megatron_log(seconds=9.8))
     (folder / "run2.log.gz").write_bytes(gzip.compress(megatron_log(seconds=9.9).encode()))
     for name in ("amd-logs", "nvi-logs"):

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
 BY_HAND = {name: text for name, text in PAGES.items() if "Written by" not in text and not name.startswith("example/")}
@@ -49,15 +50,18 @@ def unknown_flags(program, flags):
     return sorted(named - set(re.findall(r"--[a-z-]+", manual)))
 
 
-def tree():
-    block = re.search(r"## What is where\n\n```\n(.*?)```", README, re.S).group(1)
-    return re.findall(r"^( *)(\S+) +\S.*$", block, re.M)
+def tree_of(page):
+    """Return (indent, name) for every line of the tree in a page."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.S | re.M)
+    block = next(text for language, text in blocks if not language and "tensorprimat/ " in text)
+    return re.findall(r"^( *)([\w.-]+/?) +\S.*$", block, re.M)
 
 
-def test_every_file_of_the_tree_is_there():
+@pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_every_file_of_the_tree_is_there(page):
     missing = []
     folder = ""
-    for indent, name in tree():
+    for indent, name in tree_of(page):
         path = f"{folder}{name}" if indent else name
         if not indent:
             folder = name if name.endswith("/") else ""
@@ -66,10 +70,32 @@ def test_every_file_of_the_tree_is_there():
     assert missing == []
 
 
-def test_every_command_at_the_top_is_in_the_tree():
-    shown = {name for _, name in tree()}
-    top = {path.name for path in ROOT.iterdir() if path.suffix in (".py", ".sh") and path.name in tracked()}
+def test_every_room_has_one_line_in_readme_and_contributing():
+    rooms = {path.name for path in (ROOT / "tensorprimat").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    assert {name.rstrip("/") for indent, name in tree_of(README) if indent} == rooms
+    assert set(re.findall(r"^\| `(\w+)` \|", CONTRIBUTING, re.M)) == rooms
+
+
+def test_every_file_at_the_top_is_in_the_tree_of_contributing():
+    shown = {name for _, name in tree_of(CONTRIBUTING)}
+    top = {path.name for path in ROOT.iterdir() if path.suffix in (".py", ".sh", ".txt") and path.name in tracked()}
     assert top - shown == set()
+
+
+def test_every_commit_that_contributing_names_has_the_title_given_there():
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git history here")
+    history = subprocess.run(["git", "log", "--format=%s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if len(history.splitlines()) < 100:
+        pytest.skip("a shallow clone has no history")
+    named = [
+        " ".join(title.split())
+        for title in re.findall(r'^- [^"]*"([^"]+)"|: "([^"]+)"', CONTRIBUTING, re.M)
+        for title in title
+        if title
+    ]
+    assert len(named) >= 8
+    assert [title for title in named if title not in history.splitlines()] == []
 
 
 def test_the_keys_of_the_json_example_are_keys_of_a_result():
@@ -87,7 +113,7 @@ def test_the_keys_of_the_json_example_are_keys_of_a_result():
 
 
 def test_every_picture_and_page_that_is_linked_is_there():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
+    links = re.findall(r"\]\(([^)#]+)\)", README + CONTRIBUTING)
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
@@ -101,7 +127,7 @@ def test_the_pages_written_from_the_code_are_up_to_date():
 def test_the_makefile_has_the_two_commands_first():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
     assert {"benchmark", "test", "env"} <= set(targets)
-    assert README.index("make benchmark") < README.index("make test") < README.index("## By hand")
+    assert README.index("make benchmark") < README.index("make test") < README.index("## Five things")
 
 
 def test_mfu_that_others_reached_stands_in_one_page_alone():
