@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
 
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.machine.platform import detect as detect_platform
 

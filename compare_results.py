@@ -48,7 +48,7 @@ def create_comparison_plot(
 
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import comparison_plot
+    from tensorprimat.reports.plots import comparison as comparison_plot
 
     path = Path(output_file)
     form = path.suffix.lstrip(".") or "png"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tensorprimat.core.catalogue import Gpu
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
 
 __all__ = [
     "calculate_break_even_price",
@@ -83,15 +83,15 @@ def calculate_enhanced_metrics(
     """
     from pathlib import Path
 
-    from tensorprimat.analysis.metrics import Assumptions, measure
-    from tensorprimat.core.records import Result
+    from tensorprimat.analysis.metrics import MetricChoices, measure
+    from tensorprimat.core.result import Result
     from tensorprimat.core.store import load
 
     known = result if isinstance(result, Result) else load(Path(result))
     prices = {}
     if usd_per_gpu_hour is not None:
         prices[(known.gpu_info.device_name if known.platform != "cpu" else "cpu") or ""] = usd_per_gpu_hour
-    metrics = measure(known, Assumptions(convention=convention, prices=prices, budget_tokens=budget_tokens))
+    metrics = measure(known, MetricChoices(convention=convention, prices=prices, budget_tokens=budget_tokens))
     return {name: metric.value for name, metric in metrics.items()}
 
 

@@ -106,7 +106,7 @@ def resident_bytes(process: psutil.Process) -> int:
 
 def parse(path: Path) -> tuple[float, int]:
     """Seconds to read all fields into columns, and the number of rows."""
-    from tensorprimat.logs.megatron import FORMAT
+    from tensorprimat.logs.megatron.reader import FORMAT
     from tensorprimat.logs.text import Log
 
     started = time.perf_counter()

@@ -159,15 +159,15 @@ def result_seeds() -> tuple[bytes, ...]:
 @cache
 def cell_seeds() -> tuple[bytes, ...]:
     """Return one cell of a sweep, and a cell of another tool."""
-    from tensorprimat.core import cells
+    from tensorprimat.core import micro_result
 
-    cell = cells.Cell(
+    cell = micro_result.MicroResult(
         model_size="small", d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab=10000, context_length=256,
         batch_size=4, pass_name="train", precision="fp32", num_warmups=1, num_trials=4, device_name="cpu",
         platform="cpu",
         trial_times_ms=(10.5, 10.25, 10.75, 10.5), status="ok",
     )  # fmt: skip
-    whole = cells.to_json(cells.with_figures(cell)).encode()
+    whole = micro_result.to_json(micro_result.with_figures(cell)).encode()
     return whole, b'[{"model_size": "small", "mean_time_ms": 9.5, "context_length": 128, "std_time_ms": 0.5}]'
 
 

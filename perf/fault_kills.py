@@ -34,7 +34,8 @@ PRIMUS = """
 import sys
 from pathlib import Path
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import following, launch
+from tensorprimat.engines import launch
+from tensorprimat.engines import launcher_output as following
 import os
 spec = RunSpec.model_construct(platform="amd")
 command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",

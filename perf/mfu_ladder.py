@@ -123,7 +123,7 @@ def flash() -> str:
     import torch
 
     from tensorprimat.core.models import find
-    from tensorprimat.engines import torch_attention
+    from tensorprimat.engines.torch import attention as torch_attention
 
     device = torch.device("cuda" if on_gpu() else "cpu")
     kernel = torch_attention.kernel(
@@ -136,7 +136,7 @@ def flash() -> str:
 
 def _rung(*flags: str) -> str:
     from tensorprimat.analysis import metrics
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
 
     result = Result.model_validate(benchmark(*flags))
     rate = result.performance_metrics.tokens_per_second_per_gpu

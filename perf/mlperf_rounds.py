@@ -26,7 +26,7 @@ from typing import Any
 from tensorprimat import logs
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import TensorPrimatError
-from tensorprimat.core.records import Audit
+from tensorprimat.core.result import Audit
 
 BENCHMARKS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b")
 WITHIN = 0.01

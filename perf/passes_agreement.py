@@ -22,7 +22,7 @@ import torch
 from torch.utils import benchmark
 
 from perf.turns import TURNS_TOGETHER, ratio_of
-from tensorprimat.core.cells import PASSES, CellSpec
+from tensorprimat.core.micro_result import PASSES, CellSpec
 from tensorprimat.engines import clock as clocks
 from tensorprimat.micro import grid, passes
 from tensorprimat.micro.workload import Workload

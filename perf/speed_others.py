@@ -37,12 +37,15 @@ from torch import nn
 from torch.nn import functional
 
 from perf.turns import TURNS_TOGETHER, ratio_of
-from tensorprimat.core.cells import CellSpec
+from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.models import Preset, parameters
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import torch_data, torch_engine, torch_model, torch_module
 from tensorprimat.engines.callback import BenchmarkCallback
+from tensorprimat.engines.torch import data as torch_data
+from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.engines.torch import model as torch_model
+from tensorprimat.engines.torch import module as torch_module
 from tensorprimat.micro.workload import Workload as PassWorkload
 
 LEAST_RATIO = 0.98

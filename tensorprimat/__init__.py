@@ -17,7 +17,7 @@ from tensorprimat.core.version import __version__
 if TYPE_CHECKING:
     from os import PathLike
 
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.logs import read
     from tensorprimat.machine.platform import detect as detect_platform
@@ -26,7 +26,7 @@ __all__ = ["BenchmarkCallback", "Result", "__version__", "detect_platform", "loa
 
 _HOMES = {
     "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
-    "Result": ("tensorprimat.core.records", "Result"),
+    "Result": ("tensorprimat.core.result", "Result"),
     "detect_platform": ("tensorprimat.machine.platform", "detect"),
     "read": ("tensorprimat.logs", "read"),
 }
@@ -49,8 +49,8 @@ def load_cells(folder: str | PathLike[str]) -> Any:
     """
     from pathlib import Path
 
-    from tensorprimat.core.cells import load_rows
     from tensorprimat.core.errors import MissingPackageError
+    from tensorprimat.core.micro_result import load_rows
 
     try:
         import pandas as pd

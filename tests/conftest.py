@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core import regular
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.logs.format import Given
 from tensorprimat.machine import noise
 
@@ -39,7 +39,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests that run at the same time are no noise."""
-    quiet = noise.Look(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
+    quiet = noise.NoiseReading(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
     monkeypatch.setattr(noise, "look", lambda _gpu_ids=(): quiet)
 
 

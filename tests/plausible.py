@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import models
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
     Model,

@@ -8,10 +8,11 @@ import tensorprimat
 from tensorprimat.analysis import aggregate
 from tensorprimat.analysis.expressions import Expression
 from tensorprimat.cli import main
-from tensorprimat.core.cells import load_rows
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.micro_result import load_rows
 from tensorprimat.reports import aggregate as reports
-from tensorprimat.reports import canvas, cell_plots
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots import micro as cell_plots
 
 SIZES = {"small": (768, 128_625_408), "medium": (1024, 423_183_360)}
 

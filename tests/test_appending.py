@@ -4,7 +4,7 @@ import pytest
 
 from tensorprimat.cli import appending
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
 

@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -81,10 +83,51 @@ sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
 for room in ('core', 'logs', 'analysis', 'reports', 'session', 'cli'):
     package = importlib.import_module('tensorprimat.' + room)
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f'tensorprimat.{room}.{module.name}')
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
+        importlib.import_module(module.name)
 """
 
 
 def test_everything_a_laptop_needs_imports_without_the_training_stack():
     subprocess.run([sys.executable, "-c", LIGHT], cwd=ROOT, check=True, timeout=120)
+
+
+def modules():
+    """Return every module of the package by its dotted name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def test_no_files_import_one_another_in_a_circle():
+    known = modules()
+    imports = {name: {module for module in imported_by(path) if module in known} for name, path in known.items()}
+    for (
+        name,
+        found,
+    ) in imports.items():  # the name of a package in `from package import module` imports that module only
+        imports[name] = {module for module in found if not any(other.startswith(module + ".") for other in found)} - {
+            name
+        }
+    assert list(TopologicalSorter(imports).static_order())
+
+
+def public_names(path):
+    """Yield the classes and type aliases that a module defines for others."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id
+
+
+def test_no_public_name_means_two_things():
+    places = defaultdict(list)
+    for name, path in modules().items():
+        for public in set(public_names(path)):
+            if public[0].isupper() and not public.isupper():
+                places[public].append(name)
+    twice = {public: where for public, where in places.items() if len(where) > 1}
+    assert not twice, f"one name, two meanings: {twice}"

@@ -11,9 +11,9 @@ from job_logs import Job, megatron
 
 from tensorprimat import logs
 from tensorprimat.core import audit
-from tensorprimat.core.clocks import Clock, Elapsed, Evidence
+from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
 from tensorprimat.logs.auditing import audited
@@ -35,7 +35,9 @@ def rows(times: list[float], dates: list[float] | None = None, **fields: object)
     )
 
 
-def result(steps: Steps, *clocks: Clock, announced: dict[int, str] | None = None, warmup: int | None = None) -> Result:
+def result(
+    steps: Steps, *clocks: LogClock, announced: dict[int, str] | None = None, warmup: int | None = None
+) -> Result:
     return summarise(
         Result(
             platform="nvd",
@@ -54,7 +56,7 @@ def test_a_log_without_a_clock_has_no_audit():
 
 
 def test_a_clock_that_agrees_needs_no_explanation():
-    outcome = audited(result(rows([1.0] * 20), Clock(name="train_runtime", seconds=20.1)), "run.log")
+    outcome = audited(result(rows([1.0] * 20), LogClock(name="train_runtime", seconds=20.1)), "run.log")
     assert outcome.audit is not None
     assert (outcome.audit.clock, outcome.audit.work, outcome.audit.work_unit) == ("train_runtime", 8000.0, "tokens")
     assert outcome.audit.ratio == pytest.approx(1.005)
@@ -64,21 +66,21 @@ def test_a_clock_that_agrees_needs_no_explanation():
 
 
 def test_start_up_explains_what_the_clock_counts_above_the_headline():
-    outcome = audited(result(rows([12.0, *[1.0] * 19]), Clock(name="train_runtime", seconds=31.0)), "run.log")
+    outcome = audited(result(rows([12.0, *[1.0] * 19]), LogClock(name="train_runtime", seconds=31.0)), "run.log")
     assert outcome.audit.explained_by == ("start-up 11 s",)
     assert audit.reason(outcome.audit) == "55.0 % above the log's own clock: start-up 11 s"
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
 def test_evaluation_that_the_log_times_is_taken_out_of_its_clock():
-    clock = Clock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), tells_all=True)
+    clock = LogClock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), tells_all=True)
     outcome = audited(result(rows([1.0] * 20), clock), "run.log")
     assert (outcome.audit.clock_seconds, outcome.audit.ratio) == (20.0, 1.0)
     assert outcome.audit.explained_by == ("evaluation 31 s, subtracted from the clock",)
 
 
 def test_what_nothing_explains_is_the_first_warning():
-    outcome = audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=110.0)), "run.log")
+    outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")
     assert outcome.warnings[0] == (
         "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
     )
@@ -88,12 +90,12 @@ def test_what_nothing_explains_is_the_first_warning():
 @pytest.mark.parametrize("seconds", [60.0, 160.0])
 def test_a_clock_that_contradicts_the_headline_refuses_the_log(seconds):
     with pytest.raises(ContradictionError, match=r"100 steps take 100 s at the measured pace, but .* by train_runtime"):
-        audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=seconds)), "run.log")
+        audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=seconds)), "run.log")
 
 
 def test_rows_of_more_steps_than_the_log_counts_refuse_it():
     with pytest.raises(ContradictionError, match="the rows add up to 100 steps, but the log itself counts 50"):
-        audited(result(rows([1.0] * 100), Clock(name="run_start to run_stop", seconds=50.0, steps=50.0)), "run.log")
+        audited(result(rows([1.0] * 100), LogClock(name="run_start to run_stop", seconds=50.0, steps=50.0)), "run.log")
 
 
 def test_dates_explain_nothing_where_they_agree():
@@ -185,7 +187,7 @@ def test_a_growing_batch_counts_by_its_tokens():
 
 def test_pooled_runs_add_up_their_work_and_clocks():
     runs = [
-        audited(result(rows([start, *[1.0] * 19]), Clock(name="train_runtime", seconds=start + 19)), "run.log")
+        audited(result(rows([start, *[1.0] * 19]), LogClock(name="train_runtime", seconds=start + 19)), "run.log")
         for start in (11.0, 6.0)
     ]
     pooled = pool(runs).audit
@@ -204,7 +206,7 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
 def test_a_headline_off_the_clock_has_the_reason_in_its_line_and_a_contradiction_stands_above(capsys):
     from tensorprimat.cli.extraction import Extracted, _say_summary
 
-    outcome = audited(result(rows([1.0] * 100), Clock(name="train_runtime", seconds=110.0)), "run.log")
+    outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")
     _say_summary(Extracted(logs=("run.log",), result=outcome))
     told = capsys.readouterr().err.splitlines()
     assert told[1].startswith("  warning: audit: 100 steps take 100 s")

@@ -11,7 +11,7 @@ import pytest
 from tensorprimat.core import store
 from tensorprimat.core.catalogue import tomllib
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.engines import bridge
 from tensorprimat.machine.platform import Machine

@@ -212,7 +212,7 @@ def test_a_model_without_a_name_gets_a_time_stamp(tmp_path):
 
 def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
     from tensorprimat.core import models
-    from tensorprimat.engines.torch_model import LanguageModel
+    from tensorprimat.engines.torch.model import LanguageModel
 
     class Wrapped(Small):
         def __init__(self):
@@ -232,12 +232,12 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
 
 def test_a_model_that_was_changed_has_no_shape_and_says_so():
     from tensorprimat.core import models
-    from tensorprimat.engines import facts
-    from tensorprimat.engines.torch_model import LanguageModel
+    from tensorprimat.engines import introspect
+    from tensorprimat.engines.torch.model import LanguageModel
 
     changed = LanguageModel(models.find("llama", "tiny"))
     changed.adapter = torch.nn.Linear(3, 3)
-    found, warnings = facts.model(changed, sharded=False)
+    found, warnings = introspect.model(changed, sharded=False)
     assert found.shape is None
     assert "without a confirmed shape there is no MFU" in warnings[0]
 

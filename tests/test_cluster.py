@@ -12,11 +12,13 @@ import pytest
 
 from tensorprimat.cli import appending, main
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import cluster, launch, nemo, slurm
-from tensorprimat.engines.cluster import Cluster
-from tensorprimat.engines.job_log import Console, Tail
+from tensorprimat.engines import launch
+from tensorprimat.engines.cluster import executors, slurm
+from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.cluster.job_log import Console, Tail
+from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.machine.platform import Machine
 
 HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="login")
@@ -26,8 +28,8 @@ HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="logi
 def run(tmp_path, monkeypatch, capfd):
     """Return a function that runs benchmark.py in an empty folder, with NeMo-Run and the executors' programs faked."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster, "importable", lambda _: True)
-    monkeypatch.setattr(cluster.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(executors, "importable", lambda _: True)
+    monkeypatch.setattr(executors.shutil, "which", lambda name: f"/usr/bin/{name}")
 
     def run(*flags):
         code = main(["run", "--model", "llama", *flags], program="benchmark.py")
@@ -67,7 +69,7 @@ def test_what_cannot_be_sent_is_one_line(run, flags, complaint):
 
 
 def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run, monkeypatch):
-    monkeypatch.setattr(cluster, "importable", lambda name: name != "nemo_run")
+    monkeypatch.setattr(executors, "importable", lambda name: name != "nemo_run")
     code, _, said = run("--executor", "slurm")
     assert code == 2
     assert "--executor slurm needs nemo_run, not installed here; pip install 'nemo_run==0.11.1'" in said
@@ -75,10 +77,10 @@ def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run
 
 
 def test_a_machine_without_slurm_says_so_but_may_look_at_the_script(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster.shutil, "which", lambda _: None)
+    monkeypatch.setattr(executors.shutil, "which", lambda _: None)
     code, _, said = run("--executor", "slurm")
     assert (code, "there is no sbatch here" in said) == (2, True)
-    cluster.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
+    executors.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
 
 
 def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
@@ -91,11 +93,11 @@ def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
 
 
 def test_nodes_are_what_gpu_says_and_else_like_this_machine():
-    assert cluster.machine_of(Cluster(executor="slurm"), None, HERE) is HERE
-    node = cluster.machine_of(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
+    assert executors.machine_of(Cluster(executor="slurm"), None, HERE) is HERE
+    node = executors.machine_of(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
     assert (node.platform, node.gpu_info.device_count) == ("nvd", 8)
-    assert cluster.machine_of(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
-    assert cluster.machine_of(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
+    assert executors.machine_of(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
+    assert executors.machine_of(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
 
 
 def spec(**changes):
@@ -108,8 +110,8 @@ def spec(**changes):
 
 
 def test_nemo_takes_several_nodes_from_an_executor_and_from_nobody_else():
-    node = cluster.machine_of(Cluster(executor="slurm", gpu="H100"), 8, HERE)
-    nemo.check(spec(options={cluster.OPTION: "slurm"}), node)
+    node = executors.machine_of(Cluster(executor="slurm", gpu="H100"), 8, HERE)
+    nemo.check(spec(options={executors.OPTION: "slurm"}), node)
     with pytest.raises(UsageError, match="--nodes with --executor"):
         nemo.check(spec(), node)
 
@@ -142,7 +144,7 @@ def test_a_jobs_state_is_read_from_the_controller(controller):
 def test_a_job_the_controller_has_forgotten_is_looked_up_in_the_accounting_if_there_is_one(controller):
     unknown = "slurm_load_jobs error: Invalid job id specified"
     controller(code=1, complaint=unknown, accounting="echo 'CANCELLED by 0|node-1'")
-    assert slurm.state("7") == slurm.State(word="CANCELLED", nodes="node-1")
+    assert slurm.state("7") == slurm.JobState(word="CANCELLED", nodes="node-1")
     controller(code=1, complaint=unknown)
     assert slurm.state("7") is None
 
@@ -254,6 +256,6 @@ def test_ctrl_c_passes_on_what_became_of_the_job(tmp_path):
 
 def test_a_script_that_nemo_run_cannot_write_is_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
-    monkeypatch.setattr(cluster.processes, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(executors.processes, "run", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
-        cluster.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
+        executors.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)

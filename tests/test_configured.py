@@ -9,10 +9,13 @@ from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
 from tensorprimat.core import configured, decoders, models, store, training_memory
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
-from tensorprimat.engines import ENGINES, prepare, torch_config, torch_engine, torch_model
-from tensorprimat.engines.prepare import Wanted
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.core.result import GpuInfo
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.run_settings import RunSettings
+from tensorprimat.engines.torch import config as torch_config
+from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.engines.torch import model as torch_model
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
@@ -29,8 +32,8 @@ def written(folder, entries, name="config.json"):
     return path
 
 
-def wanted(config, **changes):
-    return Wanted(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": config, **changes})
+def settings(config, **changes):
+    return RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": config, **changes})
 
 
 def tiny(kind, **entries):
@@ -57,7 +60,7 @@ def test_a_configured_model_trains_on_a_cpu_and_its_result_knows_it(tmp_path, ki
     path = written(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16"}, name=f"my-{kind}.json")
     name, config = torch_config.read(str(path))
     spec = prepare.spec_of(
-        name, wanted(config, micro_batch_size=2, global_batch_size=2), engine=ENGINES["torch"], machine=CPU
+        name, settings(config, micro_batch_size=2, global_batch_size=2), engine=ENGINES["torch"], machine=CPU
     )
     torch_engine.train(type(spec).model_validate_json(spec.model_dump_json()), tmp_path / "result.json")
     result = store.load(tmp_path / "result.json")
@@ -139,7 +142,7 @@ def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(
 def test_only_the_torch_engine_trains_a_configuration():
     config = torch_config.completed("llama", "llama", {})
     with pytest.raises(UsageError, match="use --engine torch"):
-        prepare.spec_of("mine", wanted(config), engine=ENGINES["nemo"], machine=H100)
+        prepare.spec_of("mine", settings(config), engine=ENGINES["nemo"], machine=H100)
 
 
 def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
@@ -151,7 +154,7 @@ def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
 
 def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
     config = torch_config.completed("mixtral", "mixtral", {})
-    spec = prepare.spec_of("mixtral", wanted(config, preset="full"), engine=ENGINES["torch"], machine=H100)
+    spec = prepare.spec_of("mixtral", settings(config, preset="full"), engine=ENGINES["torch"], machine=H100)
     assert training_memory.estimate(spec).weights == 2 * configured.model_of(spec).parameters > 90e9
     with pytest.raises(UsageError, match=r"needs about .* GB on each device"):
         prepare.check_memory(spec, H100)

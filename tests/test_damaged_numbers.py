@@ -14,7 +14,7 @@ from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core import regular, store
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import rows
+from tensorprimat.logs import fields
 
 MEGATRON = (
     " [2026-01-05 10:00:{0:02d}] iteration {0:8d}/      40 | consumed samples: {0:12d} | elapsed time per iteration "
@@ -59,12 +59,12 @@ def test_decimal_commas_are_refused_and_not_read_as_thousands(tmp_path):
 
 @pytest.mark.parametrize("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
 def test_the_beginning_of_a_malformed_number_is_no_number(text):
-    assert re.search(rf"(?<![\d.,]){rows.NUMBER}", text) is None
+    assert re.search(rf"(?<![\d.,]){fields.NUMBER}", text) is None
 
 
 @pytest.mark.parametrize("text", ["1,234,567.5", "1.", "12", "-1.5e-07", "nan", "1.5, next", "7 ms", "9.5%", "3."])
 def test_whole_numbers_of_every_spelling_count(text):
-    assert re.match(rows.NUMBER, text)
+    assert re.match(fields.NUMBER, text)
 
 
 def test_a_row_cut_inside_its_rate_gives_no_step_of_another_length(tmp_path):
@@ -100,10 +100,10 @@ def test_an_error_in_a_reader_names_file_and_format_and_the_other_logs_are_read(
             raise error
         return join(log, *others, **named)
 
-    join = logs.joining.join
+    join = logs.assemble.join
     (tmp_path / "a.log").write_text("\n".join(megatron()))
     (tmp_path / "b.log").write_text("\n".join(megatron()) + "\n")
-    monkeypatch.setattr(logs.joining, "join", fail)
+    monkeypatch.setattr(logs.assemble, "join", fail)
     monkeypatch.delenv(regular.DEBUG)
     main(["analyze", str(tmp_path)])
     said = capsys.readouterr()

@@ -7,7 +7,7 @@ import torch
 
 from tensorprimat.core import decoders, flops, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.engines import torch_config
+from tensorprimat.engines.torch import config as torch_config
 
 transformers = pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402

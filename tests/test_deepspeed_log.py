@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.units import GIB
 
 BATCH = "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"

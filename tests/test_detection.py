@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import devices, joining, names
+from tensorprimat.logs import assemble, devices, model_names
 from tensorprimat.logs.text import Log
 
 MEGATRON = (
@@ -150,7 +150,7 @@ def test_a_file_that_cannot_be_hashed_is_one_clear_error(
         yield b"half of it"
         raise InputError("cannot be read: Input/output error", path=log.path)
 
-    monkeypatch.setattr(joining, "WORTH_A_THREAD_BYTES", worth_a_thread)
+    monkeypatch.setattr(assemble, "WORTH_A_THREAD_BYTES", worth_a_thread)
     monkeypatch.setattr(Log, "stored", stored)
     with pytest.raises(InputError, match="Input/output error"):
         logs.read(written(tmp_path, lines(MEGATRON)))
@@ -196,4 +196,4 @@ def test_devices_belong_to_platforms(name: str | None, platform: str | None) -> 
     ],
 )
 def test_models_of_the_project_share_their_names(spelled: str, name: str) -> None:
-    assert names.model_name(spelled) == name
+    assert model_names.model_name(spelled) == name

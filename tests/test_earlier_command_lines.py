@@ -17,7 +17,7 @@ from test_run_command import write_log
 
 from tensorprimat.cli import COMMANDS, earlier, main
 from tensorprimat.core import store
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 
 SMALL = [

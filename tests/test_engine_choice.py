@@ -4,9 +4,10 @@ import pytest
 
 from tensorprimat import engines
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines import ENGINES, choose, prepare
+from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(device_count=1, total_memory_gb=16.0), host="here")
@@ -20,7 +21,7 @@ def chosen(requested, platform, with_log=()):
 
 def test_a_laptop_without_any_log_trains_tiny_models():
     assert chosen("auto", "cpu") == {"llama": "torch", "qwen": "torch", "mistral": "torch"}
-    assert prepare.spec_of("llama", wanted(), engine=ENGINES["torch"], machine=CPU).preset == "tiny"
+    assert prepare.spec_of("llama", settings(), engine=ENGINES["torch"], machine=CPU).preset == "tiny"
 
 
 def test_where_one_model_has_a_log_the_others_are_not_trained():
@@ -89,12 +90,12 @@ def test_a_package_below_a_missing_one_is_not_importable():
     assert engines.importable("tensorprimat.core")
 
 
-def wanted(**said):
-    return prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+def settings(**said):
+    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
 
 
 def spec(machine=CPU, model="llama", **said):
-    return prepare.spec_of(model, wanted(**said), engine=ENGINES["torch"], machine=machine)
+    return prepare.spec_of(model, settings(**said), engine=ENGINES["torch"], machine=machine)
 
 
 def test_a_gpu_machine_trains_the_real_model_in_bf16_on_all_its_gpus():

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import models, store
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     Model,
     PerformanceMetrics,

@@ -107,7 +107,7 @@ def test_a_report_of_collectives_alone_has_no_busy_time_and_says_so(tmp_path):
     rows = [names, ("allreduce", "Float", 8, 2.0, 500.0, 10, 100.0, 5.0)]
     seen = excel.read_profile([workbook(tmp_path / "p.xlsx", {"nccl_summary_implicit_sync": rows})])
     assert seen.seconds("busy_seconds") is None
-    assert seen.collectives[0] == profile.Collective(
+    assert seen.collectives[0] == profile.ProfiledCollective(
         name="allreduce", dtype="Float", group_size=8, message_bytes=2 * 2**20, count=10, total_seconds=0.005,
         mean_seconds=0.0005, bus_bytes_per_second=100 * 2**30,
     )  # fmt: skip

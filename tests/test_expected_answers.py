@@ -14,7 +14,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.terms import time_of
 from tensorprimat.logs.format import Given
 from tensorprimat.logs.text import Log

@@ -16,7 +16,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.cli.explaining import explain
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise, terms_of
 from tensorprimat.logs import paths

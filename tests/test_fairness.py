@@ -10,7 +10,7 @@ from tensorprimat.analysis.fairness import NORMALISED_BY, TIME_TO_TRAIN, judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.core.identity import FIELDS, signature
-from tensorprimat.core.records import Model, ModelShape, Reported
+from tensorprimat.core.result import Model, ModelShape, Reported
 from tensorprimat.core.store import Loaded
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat.core.errors import OutOfMemoryError, RunError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import following
+from tensorprimat.engines import launcher_output
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -24,7 +24,7 @@ def follow(tmp_path):
             global_batch_size=32, sequence_length=2048, precision="bf16", num_gpus=8, platform="amd",
         )  # fmt: skip
         with (tmp_path / "its.log").open("wb", buffering=0) as log:
-            return following.follow(
+            return launcher_output.follow(
                 command, log, name="Primus", spec=spec, environment={**os.environ, **environment}, folder=tmp_path
             )
 
@@ -83,14 +83,14 @@ def test_a_full_disk_ends_the_training_and_is_named():
     with open("/dev/full", "wb", buffering=0) as log:
         child = script("import time\nprint('hello', flush=True)\ntime.sleep(60)")
         spec = RunSpec.model_construct(platform="nvd")
-        failure = following.follow(child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ))
+        failure = launcher_output.follow(child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ))
     assert "/dev/full: No space left on device; Megatron-Bridge was ended; make room" in str(failure)
 
 
 INTERRUPTIBLE = """
 import os
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import following
+from tensorprimat.engines import launcher_output as following
 child = ["bash", "-c", "trap 'sleep 0.3; echo tidied up; exit 1' INT; echo ready; while :; do sleep 0.1; done"]
 spec = RunSpec.model_construct(platform="amd")
 with open("its.log", "wb", buffering=0) as log:

@@ -97,7 +97,7 @@ def test_memory_has_its_own_limit(gate):
 
 
 def test_kinds_of_memory_are_never_mixed(gate):
-    from tensorprimat.core.records import TrainingConfig
+    from tensorprimat.core.result import TrainingConfig
 
     other = result("mi300x", runs=5, seed=1)
     config: TrainingConfig = other.training_config

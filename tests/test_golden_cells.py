@@ -8,7 +8,7 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import facts, forest, sections, words
+from tensorprimat.reports import facts, forest, formatting, sections
 
 LIKE = {"performance": facts.PERFORMANCE, "memory": facts.MEMORY}
 
@@ -104,7 +104,7 @@ def test_each_column_of_the_runs_is_the_figure_of_its_heading(comparison):
     assert len(set(shown["Step time"])) == len(every)
     assert shown["Ended"] == ["complete"] * 5
     assert shown["Host"] == ["node-7"] * 5
-    assert shown["Started"] == [words.moment(run.started_at) for run in every]
+    assert shown["Started"] == [formatting.moment(run.started_at) for run in every]
 
 
 def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_heading(comparison):
@@ -113,7 +113,7 @@ def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_hea
     assert (shown["Candidate"], shown["Baseline"]) == (["H200"], ["H100"])
     assert shown["Ratio"] == [pair.ratio.estimate.value]
     assert shown["Verdict"] == ["faster"]
-    assert shown["Interval"] == [words.interval(pair.ratio.estimate, words.ratio_form(pair.ratio))]
+    assert shown["Interval"] == [formatting.interval(pair.ratio.estimate, formatting.ratio_form(pair.ratio))]
     assert [(mark.label, mark.value, mark.low, mark.high) for mark in scale.marks] == [
         ("H200", pair.ratio.estimate.value, pair.ratio.estimate.low, pair.ratio.estimate.high),
         ("H100", 1.0, None, None),
@@ -129,7 +129,7 @@ def test_each_column_of_what_estimates_rest_on_is_the_figure_of_its_heading(comp
     assert shown["CV of step time"] == [side.result.performance_metrics.cv_step_time for side in comparison.sides]
     needed = [side.tokens_per_second_per_gpu.runs_for_one_percent for side in comparison.sides]
     assert shown["Runs for ±1 %"] == needed
-    widths = [words.plus_minus(side.tokens_per_second_per_gpu) for side in comparison.sides]
+    widths = [formatting.plus_minus(side.tokens_per_second_per_gpu) for side in comparison.sides]
     assert shown["95 % interval"] == widths
 
 

@@ -36,7 +36,7 @@ spec = json.load(open(paths.spec))
 def write(steps, complete=True):
     from pathlib import Path
     from tensorprimat.core import store
-    from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+    from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
     from tensorprimat.core.steps import Step, Steps
     from tensorprimat.core.summary import summarise
     rows = [Step(index=i + 1, seconds=0.5, samples=2, tokens=32) for i in range(steps)]

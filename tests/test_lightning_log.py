@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 
 HEADER = "epoch,lr-AdamW,step,train/batches,train/time,train_loss"
 

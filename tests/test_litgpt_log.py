@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 
 ARGUMENTS = """{'data': Alpaca2k(mask_prompt=False, num_workers=4),
  'devices': 2,

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.logs import files, megatron, parts
-from tensorprimat.logs.parts import Stretch
+from tensorprimat.logs import files, parallel
+from tensorprimat.logs.megatron import reader as megatron
+from tensorprimat.logs.parallel import Stretch
 from tensorprimat.logs.text import Log
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,7 @@ def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_by
     log = Log(log_with_everything(tmp_path / "train.log"))
     alone = megatron.FORMAT.read(log)
     in_stretches(monkeypatch, stretch_bytes)
-    assert len(parts.stretches(log, first_bytes=megatron.FACTS_BYTES)) > 2
+    assert len(parallel.stretches(log, first_bytes=megatron.FACTS_BYTES)) > 2
     together = megatron.FORMAT.read(log)
     assert together.warnings == alone.warnings
     assert together.training_config == alone.training_config
@@ -103,7 +104,7 @@ def test_a_packed_log_is_read_by_one(monkeypatch, tmp_path):
     path = tmp_path / "train.log.gz"
     path.write_bytes(gzip.compress(log_with_everything(tmp_path / "train.log").read_bytes()))
     in_stretches(monkeypatch, 500)
-    assert parts.stretches(Log(path), first_bytes=500) == []
+    assert parallel.stretches(Log(path), first_bytes=500) == []
 
 
 @linux_only
@@ -115,14 +116,14 @@ def test_the_work_of_a_process_that_is_killed_is_done_again():
             os.kill(os.getpid(), signal.SIGKILL)
         return stretch.start
 
-    with parts.outcomes(work, [Stretch(start, start + 1) for start in range(5)]) as found:
+    with parallel.outcomes(work, [Stretch(start, start + 1) for start in range(5)]) as found:
         assert list(found) == [0, 1, 2, 3, 4]
 
 
 @linux_only
 def test_no_process_is_left_when_the_reader_gives_up():
     def give_up_early() -> None:
-        with parts.outcomes(lambda _: time.sleep(60), [Stretch(0, 1), Stretch(1, 2)]):
+        with parallel.outcomes(lambda _: time.sleep(60), [Stretch(0, 1), Stretch(1, 2)]):
             assert multiprocessing.active_children()
             raise KeyboardInterrupt
 
@@ -140,7 +141,7 @@ def test_the_work_of_a_process_killed_in_the_middle_of_its_answer_is_done_again(
             signal.setitimer(signal.ITIMER_REAL, 0.2)  # SIGALRM ends it while it waits for somebody to listen
         return bytes([stretch.start]) * 2**20  # many times what a pipe holds
 
-    with parts.outcomes(work, [Stretch(1, 2)]) as found:
+    with parallel.outcomes(work, [Stretch(1, 2)]) as found:
         while multiprocessing.active_children():
             time.sleep(0.01)
         assert list(found) == [bytes([1]) * 2**20]
@@ -151,14 +152,14 @@ def test_where_no_process_can_be_started_the_work_is_done_here(monkeypatch):
     def refused(*_: object) -> None:
         raise BlockingIOError
 
-    monkeypatch.setattr(parts, "_started", refused)
-    with parts.outcomes(lambda stretch: stretch.start, [Stretch(start, start + 1) for start in range(3)]) as found:
+    monkeypatch.setattr(parallel, "_started", refused)
+    with parallel.outcomes(lambda stretch: stretch.start, [Stretch(start, start + 1) for start in range(3)]) as found:
         assert list(found) == [0, 1, 2]
 
 
 READER = """
 import sys, time
-from tensorprimat.logs import parts
+from tensorprimat.logs import parallel as parts
 
 def work(stretch):
     time.sleep(float(sys.argv[1]))
@@ -200,7 +201,7 @@ def test_no_process_is_left_when_the_reader_is_killed(by):
 
 
 def in_stretches(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(parts, "STRETCH_BYTES", size)
-    monkeypatch.setattr(parts, "WORTH_PROCESSES_BYTES", size)
+    monkeypatch.setattr(parallel, "STRETCH_BYTES", size)
+    monkeypatch.setattr(parallel, "WORTH_PROCESSES_BYTES", size)
     monkeypatch.setattr(megatron, "FACTS_BYTES", size)
-    monkeypatch.setattr(parts, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)

@@ -6,10 +6,11 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.metrics import Assumptions
-from tensorprimat.analysis.returns import economics
+from tensorprimat.analysis.economics import economics
+from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import loss_plot, metric_panels
+from tensorprimat.reports.plots import losses as loss_plot
+from tensorprimat.reports.plots import metric_panels
 
 PNG = b"\x89PNG"
 
@@ -39,7 +40,7 @@ def test_without_any_loss_there_is_no_picture():
 @pytest.mark.parametrize(("length", "drawn"), [(8192, True), (2048, False)])
 def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
     content = economics(
-        loaded(plausible.result(), plausible.result("mi300x", sequence_length=length)), Assumptions(prices={"": 2.0})
+        loaded(plausible.result(), plausible.result("mi300x", sequence_length=length)), MetricChoices(prices={"": 2.0})
     )
     svg = metric_panels.render(content, ("svg",))["svg"].decode()
     assert ("Cost of 1 T tokens" in svg) == drawn
@@ -47,11 +48,11 @@ def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
 
 
 def test_a_panel_says_at_which_price_and_power():
-    content = economics(loaded(plausible.result()), Assumptions(prices={"H100": 2.0}))
+    content = economics(loaded(plausible.result()), MetricChoices(prices={"H100": 2.0}))
     svg = metric_panels.render(content, ("svg",))["svg"].decode()
     assert "at $2.00/h" in svg
     assert "700 W (nameplate)" in svg
 
 
 def test_without_any_known_metric_there_is_no_picture():
-    assert metric_panels.render(economics(loaded(plausible.means_only("cpu")), Assumptions())) == {}
+    assert metric_panels.render(economics(loaded(plausible.means_only("cpu")), MetricChoices())) == {}

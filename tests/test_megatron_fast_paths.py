@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorprimat.logs import megatron
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.megatron_layout import NEEDLE, Layout, Template
-from tensorprimat.logs.megatron_order import segments_of
-from tensorprimat.logs.megatron_search import EVENT, mentions
+from tensorprimat.logs.megatron import reader as megatron
+from tensorprimat.logs.megatron.layout import NEEDLE, Layout, Template
+from tensorprimat.logs.megatron.order import segments_of
+from tensorprimat.logs.megatron.search import EVENT, mentions
 from tensorprimat.logs.text import Log
 
 PARTS = st.sampled_from(

@@ -7,9 +7,10 @@ from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.store import Loaded
 from tensorprimat.engines import ENGINES, methodology, prepare
+from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 
@@ -24,8 +25,8 @@ MI300X = machine("AMD Instinct MI300X", "amd", memory_gb=206.0)
 
 
 def spec(on, model="llama", engine="nemo", **said):
-    wanted = prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
-    made = prepare.spec_of(model, wanted, engine=ENGINES[engine], machine=on)
+    settings = RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+    made = prepare.spec_of(model, settings, engine=ENGINES[engine], machine=on)
     prepare.check_precision(made, on)
     return made
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tensorprimat.analysis import formulas
-from tensorprimat.analysis.derived import DEFINITIONS
-from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.analysis.metric import DEFINITIONS
+from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
     Model,
@@ -60,7 +60,7 @@ def device(name, **facts):
 
 
 def metric(name, measured=None, **assumptions):
-    return measure(measured or result(), Assumptions(**assumptions))[name]
+    return measure(measured or result(), MetricChoices(**assumptions))[name]
 
 
 def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
@@ -311,7 +311,7 @@ def test_energy_and_cost_follow_from_rate_power_and_price():
 
 
 def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
-    one, two = measure(result()), measure(result(), Assumptions(budget_tokens=2e12))
+    one, two = measure(result()), measure(result(), MetricChoices(budget_tokens=2e12))
     for name in ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd"):
         assert two[name].value == pytest.approx(2 * one[name].value)
     assert one["budget_cost_usd"].value == pytest.approx(one["cost_usd_per_trillion_tokens"].value)
@@ -351,7 +351,7 @@ def test_the_catalogues_first_price_of_a_gpu_is_in_use():
 
 def test_an_unknown_convention_is_refused():
     with pytest.raises(UsageError, match="no FLOPs convention"):
-        measure(result(), Assumptions(convention="chinchilla"))
+        measure(result(), MetricChoices(convention="chinchilla"))
 
 
 def test_absurd_figures_give_reasons_not_infinities():

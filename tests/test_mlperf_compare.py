@@ -16,14 +16,16 @@ from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import Entry, Run, bundled
+from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
     """Ten runs around a time to train; nine tenths of it is training."""
     times = [60 * minutes * (1 + 0.01 * (number - 4.5)) for number in range(10)]
     runs = tuple(
-        Run(file=f"{number}", sha256="", status="success", seconds=time, training_seconds=0.9 * time, samples=1000.0)
+        LibraryRun(
+            file=f"{number}", sha256="", status="success", seconds=time, training_seconds=0.9 * time, samples=1000.0
+        )
         for number, time in enumerate(times)
     )
     config = {"division": "closed", "benchmark": "llama31_8b", "sequence_length": 8192, "global_batch_size": 16}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.logs.format import Given
 
 START = 1_700_000_000.0

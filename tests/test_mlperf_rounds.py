@@ -13,7 +13,7 @@ from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
 from tensorprimat.core import mlperf_library
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import mlperf_round
+from tensorprimat.logs.mlperf import round as mlperf_round
 
 ROUNDS = Path(os.environ.get("MLPERF_ROUNDS", Path(__file__).parents[2] / "shared" / "mlperf"))
 """Holds v4.1, v5.0 and v5.1, each a checkout of mlcommons/training_results_vX.Y."""

@@ -6,7 +6,7 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.returns import break_even
+from tensorprimat.analysis.economics import break_even
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, html, markdown, money
 

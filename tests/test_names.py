@@ -7,7 +7,7 @@ from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import names
-from tensorprimat.core.records import Model
+from tensorprimat.core.result import Model
 from tensorprimat.core.stated import Given, amended
 from tensorprimat.core.store import Loaded
 

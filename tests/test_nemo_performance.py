@@ -3,7 +3,7 @@
 import pytest
 
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import nemo_performance
+from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.machine import environment
 
 

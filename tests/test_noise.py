@@ -8,10 +8,10 @@ from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixture
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.machine import noise
-from tensorprimat.machine.telemetry import Process, Reading, Replay
+from tensorprimat.machine.device import DeviceReading, Process, Replay
 
 REAL_LOOK = noise.look  # the suite replaces it by a quiet machine
-QUIET = noise.Look(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)
+QUIET = noise.NoiseReading(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)
 BUSY = replace(QUIET, load=9.0, busy_share=0.6)
 GPU = noise.GpuLook(id="a", other_processes=0, power_limit_watts=700.0, max_clock_hertz=2e9, throttled_by=())
 
@@ -49,7 +49,7 @@ def test_limits_that_move_during_a_run_are_said():
 
 
 def test_a_device_is_read_and_caps_come_from_sysfs(tmp_path, monkeypatch):
-    reading = Reading(power_limit_watts=400.0, processes=(Process(pid=1), Process(pid=2)))
+    reading = DeviceReading(power_limit_watts=400.0, processes=(Process(pid=1), Process(pid=2)))
     monkeypatch.setattr(noise.telemetry, "open_devices", lambda ids: [Replay([reading], id=ids[0])])
     policy = tmp_path / "policy0"
     policy.mkdir()

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from tensorprimat.cli import cell_options, main
-from tensorprimat.core import cells, models
-from tensorprimat.core.cells import Cell, CellSpec, with_figures
+from tensorprimat.cli import main, micro_options
+from tensorprimat.core import micro_result, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import DeviceReading, Process, Replay
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import advice, grid, memory, passes
 from tensorprimat.micro.workload import Network, Workload
-from tensorprimat.reports.cells import table
+from tensorprimat.reports.micro_tables import table
 
 TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
 FLAGS = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--num-heads", "2", "--vocab-size", "100"]
@@ -90,7 +91,7 @@ def test_every_part_of_a_step_is_timed_and_together_they_are_the_step():
 
 
 def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none():
-    from tensorprimat.core.cells import with_figures
+    from tensorprimat.core.micro_result import with_figures
 
     cell = passes.measure(spec(num_trials=3))
     for part in ("forward", "backward", "optimizer"):
@@ -133,7 +134,9 @@ def test_the_loss_in_pieces_is_the_loss(monkeypatch):
 
 def test_figures_follow_from_the_trial_times():
     times = (10.0, 12.0, 11.0)
-    cell = with_figures(Cell(**spec().model_dump(exclude={"forward_only", "num_parameters"}), trial_times_ms=times))
+    cell = with_figures(
+        MicroResult(**spec().model_dump(exclude={"forward_only", "num_parameters"}), trial_times_ms=times)
+    )
     assert cell.mean_time_ms == 11.0
     assert cell.std_time_ms == statistics.stdev(times)
     assert cell.cv_percent == pytest.approx(100 * statistics.stdev(times) / 11.0)
@@ -148,7 +151,7 @@ def test_a_forward_pass_has_a_third_of_the_flops():
 def test_mfu_stands_against_the_catalogues_peak():
     h100 = {"platform": "nvd", "device_name": "NVIDIA H100 80GB HBM3", "total_memory_gb": 85.0}
     values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
-    cell = with_figures(Cell(**values, trial_times_ms=(1.0,), **h100))
+    cell = with_figures(MicroResult(**values, trial_times_ms=(1.0,), **h100))
     assert cell.mfu == pytest.approx(cell.flops_per_second / 989.4e12)
 
 
@@ -171,14 +174,14 @@ def test_the_json_has_the_keys_that_scripts_read(tmp_path, capsys):
 
 def test_a_cell_survives_its_file(tmp_path):
     cell = passes.measure(spec())
-    loaded = cells.load(cells.save(cell, tmp_path / "cell.json"))
+    loaded = micro_result.load(micro_result.save(cell, tmp_path / "cell.json"))
     assert loaded.spec == cell.spec
     assert loaded.trial_times_ms == cell.trial_times_ms
 
 
 def test_all_is_every_pass(capsys):
     assert run("--json") == 0
-    assert [cell["pass"] for cell in json.loads(capsys.readouterr().out)] == list(cells.PASSES)
+    assert [cell["pass"] for cell in json.loads(capsys.readouterr().out)] == list(micro_result.PASSES)
 
 
 def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
@@ -223,8 +226,8 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     values = spec().model_dump(exclude={"forward_only", "num_parameters"})
-    cell = with_figures(Cell(**values, trial_times_ms=(10.0, 11.0), peak_memory_gb=1.0), {"forward": [4.0]})
-    cell_options.show(table([cell]))
+    cell = with_figures(MicroResult(**values, trial_times_ms=(10.0, 11.0), peak_memory_gb=1.0), {"forward": [4.0]})
+    micro_options.show(table([cell]))
     heading, *rest = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert heading.startswith("Model")
     assert "Step, ms" in heading
@@ -386,7 +389,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(tmp_path, capsys, monkeypatch):
 
 def advised(**changed):
     values = spec().model_dump(exclude={"forward_only", "num_parameters"}) | changed
-    return advice.advise(with_figures(Cell(**values)))
+    return advice.advise(with_figures(MicroResult(**values)))
 
 
 def test_scattered_trials_ask_for_a_number_of_trials():
@@ -413,8 +416,8 @@ class OnGpu(advice.Watch):
     """A look at a device whose driver lists these processes."""
 
     def __init__(self, *pids):
-        processes = tuple(telemetry.Process(pid=pid) for pid in pids)
-        self._devices = [telemetry.Replay([telemetry.Reading(processes=processes, throttled_by=("heat",))])]
+        processes = tuple(Process(pid=pid) for pid in pids)
+        self._devices = [Replay([DeviceReading(processes=processes, throttled_by=("heat",))])]
         self._sampler = telemetry.Sampler(self._devices)
 
 
@@ -451,8 +454,10 @@ def test_half_empty_memory_names_a_larger_batch():
 
 def test_time_beyond_the_flops_with_full_memory_is_called_spilling():
     values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
-    sound = with_figures(Cell(**values, trial_times_ms=(1.0,), peak_memory_gb=50.0, **H200))
-    larger = with_figures(Cell(**{**values, "batch_size": 8}, trial_times_ms=(40.0,), peak_memory_gb=149.0, **H200))
+    sound = with_figures(MicroResult(**values, trial_times_ms=(1.0,), peak_memory_gb=50.0, **H200))
+    larger = with_figures(
+        MicroResult(**{**values, "batch_size": 8}, trial_times_ms=(40.0,), peak_memory_gb=149.0, **H200)
+    )
     assert list(advice.spilling([sound, larger])) == [1]
     assert "10.0 times slower" in advice.spilling([sound, larger])[1]
 

@@ -15,7 +15,9 @@ from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bar_panel, bars, canvas, comparison_plot
+from tensorprimat.reports import bars
+from tensorprimat.reports.plots import bar_panel, canvas
+from tensorprimat.reports.plots import comparison as comparison_plot
 
 ROOT = Path(__file__).parents[1]
 LONG = "NVIDIA GeForce RTX 4090 Laptop GPU partition {} with a name far beyond what any driver prints"
@@ -211,7 +213,7 @@ def test_drawing_needs_neither_pyplot_nor_a_display():
 
 
 def test_an_interval_far_wider_than_its_bar_ends_in_an_arrow():
-    look = bars.Look(number=0, label="a GPU", colour="#0072B2", hatch="")
+    look = bars.BarStyle(number=0, label="a GPU", colour="#0072B2", hatch="")
     wide = bars.Bar(group="", look=look, value=1000.0, low=3.0, high=300_000.0, text="1,000 ±100 % or more")
     axes = canvas.load().figure.Figure().subplots()
     bar_panel.bar_panel(axes, bars.Panel(title="Throughput", unit="tokens/s", bars=(wide,)))

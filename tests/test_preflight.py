@@ -11,18 +11,20 @@ import pytest
 import torch
 
 from tensorprimat.analysis import roofline
-from tensorprimat.analysis.metrics import Assumptions, measure
+from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.cli import main
-from tensorprimat.core import cells, models
+from tensorprimat.core import micro_result, models
 from tensorprimat.core import preflight as records
-from tensorprimat.core.cells import Cell
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, Preflight
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import DeviceReading, Process, Replay
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
-from tensorprimat.reports import canvas, cell_plots
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.reports.preflight import tables
 
 ROOT = Path(__file__).parents[1]
@@ -135,12 +137,12 @@ def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
 @pytest.fixture
 def two_gpus(monkeypatch):
     """A machine of two cards; the second is hot, and has company."""
-    hot = telemetry.Reading(
+    hot = DeviceReading(
         power_limit_watts=700.0,
         throttled_by=("heat",),
-        processes=(telemetry.Process(pid=4711), telemetry.Process(pid=1)),
+        processes=(Process(pid=4711), Process(pid=1)),
     )
-    known = {"a": telemetry.Replay([telemetry.Reading()]), "b": telemetry.Replay([hot])}
+    known = {"a": Replay([DeviceReading()]), "b": Replay([hot])}
     monkeypatch.setattr(telemetry, "open_devices", lambda ids: [known[one] for one in ids])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
@@ -269,14 +271,14 @@ def trained(**changed):
 
 
 def test_a_result_stands_against_what_its_own_machine_reached():
-    found = measure(trained(), Assumptions(preflights=[made()]))
+    found = measure(trained(), MetricChoices(preflights=[made()]))
     assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
     source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
     assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
 
 
 def test_another_machines_preflight_says_nothing_about_a_result():
-    found = measure(trained(), Assumptions(preflights=[made(host="node2")]))
+    found = measure(trained(), MetricChoices(preflights=[made(host="node2")]))
     assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
 
 
@@ -310,11 +312,11 @@ def test_the_roofline_is_a_picture():
 
 def test_a_roofline_without_a_preflight_says_what_to_do(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cell = Cell(
+    cell = MicroResult(
         model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
         pass_name="train", precision="fp32", num_warmups=0, num_trials=1, trial_times_ms=(1.0,), platform="cpu",
     )  # fmt: skip
-    cells.save(cells.with_figures(cell), tmp_path / "cells" / cell.file_name)
+    micro_result.save(micro_result.with_figures(cell), tmp_path / "cells" / cell.file_name)
     assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
     assert "run tprimat preflight there first" in capsys.readouterr().err
 

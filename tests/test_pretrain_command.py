@@ -9,9 +9,13 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS
-from tensorprimat.engines import ENGINES, conversion, nemo, nemo_recipe, prepare
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.nemo import conversion
+from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.engines.nemo import recipe as nemo_recipe
+from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 ROOT = Path(__file__).parents[1]
@@ -116,8 +120,8 @@ def test_what_nemo_cannot_do_is_refused_in_one_line(arguments, complaint, traine
 
 
 def test_nemo_is_refused_where_there_is_no_nvidia_gpu():
-    wanted = prepare.Wanted(steps=2, warmup_steps=1, seed=nemo.NEMO_SEED, preset="full")
-    spec = prepare.spec_of("llama", wanted, engine=ENGINES["nemo"], machine=LAPTOP)
+    settings = RunSettings(steps=2, warmup_steps=1, seed=nemo.NEMO_SEED, preset="full")
+    spec = prepare.spec_of("llama", settings, engine=ENGINES["nemo"], machine=LAPTOP)
     with pytest.raises(UsageError, match=r"an NVIDIA GPU, and this is a CPU machine; try benchmark\.py --engine torch"):
         nemo.check(spec, LAPTOP)
 

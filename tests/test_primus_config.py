@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.engines.primus_config import derived, effective
+from tensorprimat.engines.primus.config import derived, effective
 
 LLAMA = Path("examples", "megatron", "configs", "MI300X", "llama3.1_8B-BF16-pretrain.yaml")
 

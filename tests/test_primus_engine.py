@@ -15,7 +15,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
-from tensorprimat.engines import primus_checkout
+from tensorprimat.engines.primus import checkout as primus_checkout
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.core import processes, store
-from tensorprimat.engines import following
+from tensorprimat.engines import launcher_output
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends children only on Linux")
@@ -121,7 +121,7 @@ def test_a_command_that_does_not_exist_is_an_error_of_the_system():
 
 
 def test_a_garbled_line_of_a_launcher_is_shown_as_it_is():
-    show = following._Shown(label="ROCM")
+    show = launcher_output._Shown(label="ROCM")
     line = (
         " iteration 3/ 50 | elapsed time per iteration (ms): 2701.3.4 | hip mem usage/free/total/usage_ratio: 1.2.3GB"
     )
@@ -133,7 +133,7 @@ def test_a_garbled_line_of_a_launcher_is_shown_as_it_is():
 
 FORKING = """
 import os, sys, time
-from tensorprimat.cli import aside
+from tensorprimat.session import second_process as aside
 aside.usable_cores = lambda: 2
 with aside.second_process() as begin:
     print(begin(os.getpid)(), flush=True)

@@ -116,7 +116,7 @@ def test_only_an_engine_that_trains_can_be_profiled():
 
 
 def test_a_lightning_profiler_writes_the_steps_after_the_warm_up(tmp_path):
-    torch_profile = pytest.importorskip("tensorprimat.engines.torch_profile")
+    torch_profile = pytest.importorskip("tensorprimat.engines.torch.profile")
     profiler = torch_profile.StepProfiler(stem=str(tmp_path / "p"), first_step=1)
     for batch in range(5):
         for action in ("other", torch_profile.STEP_ACTION):

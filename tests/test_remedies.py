@@ -12,7 +12,7 @@ import pytest
 from test_stated_commands import bare
 
 from tensorprimat.cli import COMMANDS, main
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 
 PACKAGE = Path(__file__).parents[1] / "tensorprimat"
@@ -37,12 +37,12 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/mlperf_choice.py": ("mlperf",),
     "analysis/projection.py": ("project",),
     "analysis/ratios.py": ("compare",),
-    "analysis/returns.py": ("enhance", "metrics"),
+    "analysis/economics.py": ("enhance", "metrics"),
     "cli/alternating.py": ("run",),
     "cli/appending.py": ("run",),
     "cli/benchmark.py": ("run",),
     "cli/blocks.py": ("run", "extract"),
-    "cli/cell_options.py": CELLS,
+    "cli/micro_options.py": CELLS,
     "cli/explaining.py": ("extract", "enhance"),
     "cli/extraction.py": ("extract",),
     "cli/jobs.py": ("run",),
@@ -50,7 +50,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/price_options.py": RESULTS,
     "cli/result_file.py": ("run", "extract"),
     "cli/surveying.py": ("analyze",),
-    "core/cells.py": ("passes",),
+    "core/micro_result.py": ("passes",),
     "core/checks.py": (*LOGS, *RESULTS),
     "core/errors.py": LOGS,
     "core/legacy.py": (*RESULTS, "analyze", "extract"),
@@ -58,10 +58,10 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "core/spec.py": TRAINING,
     "core/stated.py": (*LOGS, *RESULTS, "gate"),
     "core/training_memory.py": ("run",),
-    "engines/conversion.py": ("convert",),
+    "engines/nemo/conversion.py": ("convert",),
     "engines/methodology.py": TRAINING,
-    "engines/nemo.py": TRAINING,
-    "engines/nemo_recipe.py": TRAINING,
+    "engines/nemo/engine.py": TRAINING,
+    "engines/nemo/recipe.py": TRAINING,
     "engines/prepare.py": TRAINING,
     "micro/advice.py": ("sweep",),
     "micro/grid.py": ("sweep",),
@@ -71,7 +71,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "micro/warmup.py": ("warmup",),
     "reports/aggregate.py": ("aggregate",),
     "reports/money.py": ("compare", "enhance"),
-    "reports/words.py": ("compare",),
+    "reports/formatting.py": ("compare",),
     "session/budget.py": ("run",),
     "session/extract.py": ("extract", "run"),
     "session/found_log.py": ("run",),
@@ -84,24 +84,24 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
 NO_REMEDY: dict[str, set[str]] = {
     "analysis/fairness.py": {"gate --strict"},  # gate is never lax
     "analysis/inputs.py": {"gate --price"},  # gate shows no prices
-    "cli/cell_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
+    "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
     "cli/launched.py": {"--job-name"},  # of srun
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag can be given it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
-    "engines/cluster.py": {"--cluster", "--folder", "--spec", "--result"},
-    "engines/container.py": {"--rm", "--help"},
+    "engines/cluster/executors.py": {"--cluster", "--folder", "--spec", "--result"},
+    "engines/cluster/container.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
-    "engines/nemo.py": {"--preset", "--strategy", "--seed", "--engine", "--num-nodes", "--spec", "--result"},
+    "engines/nemo/engine.py": {"--preset", "--strategy", "--seed", "--engine", "--num-nodes", "--spec", "--result"},
     "engines/prepare.py": {
         *("--compile", "--attention", "--master-weights", "--engine"),  # only where one of the first three was typed
         *("--activation-checkpointing", "--preset"),  # the same; the preset only where the torch engine trains
     },
     "engines/launch.py": {"--spec", "--result"},
     "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result"},
-    "engines/torch_engine.py": {"--spec", "--result"},
-    "engines/primus_checkout.py": {"--showproductname", "--asic", "--config"},
-    "engines/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
+    "engines/torch/engine.py": {"--spec", "--result"},
+    "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
+    "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
     "micro/grid.py": {"sweep --label"},  # echo
     "micro/warmup.py": {"--warmup-steps"},  # advice for every other command, which all have it
     "logs": {"--format", "--segment"},  # echo: only a command that has the flag can be given it
@@ -110,15 +110,15 @@ NO_REMEDY: dict[str, set[str]] = {
 NOT_OURS = {
     "cli/__init__.py": "flags of the overview itself",
     "cli/earlier.py": "old flags that become today's",
-    "engines/primus.py": "flags of the child process and of Primus",
+    "engines/primus/engine.py": "flags of the child process and of Primus",
     "engines/profiling.py": "flags of nsys and rocprof; --profile is run's own",
-    "engines/slurm.py": "flags of Slurm's commands",
+    "engines/cluster/slurm.py": "flags of Slurm's commands",
     "logs/deepspeed.py": "flags of the launchers whose logs are read",
-    "logs/megatron_config.py": "flags of the launchers whose logs are read",
+    "logs/megatron/config.py": "flags of the launchers whose logs are read",
     "logs/prefixes.py": "flags of srun and mpirun",
     "logs/torchtitan.py": "flags of the launchers whose logs are read",
     "machine/gpu_processes.py": "flags of nvidia-smi and amd-smi",
-    "micro/fresh.py": "flags of the child process",
+    "micro/isolated.py": "flags of the child process",
 }
 """Modules whose flags are of other programs → why."""
 
@@ -187,7 +187,7 @@ def test_a_small_gpu_is_refused_by_pretrain_with_flags_that_pretrain_has(monkeyp
     )
     monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: machine)
     monkeypatch.setattr("tensorprimat.engines.prepare.check_engine", lambda *_: None)
-    monkeypatch.setattr("tensorprimat.engines.nemo.check", lambda *_: None)
+    monkeypatch.setattr("tensorprimat.engines.nemo.engine.check", lambda *_: None)
     assert main(["pretrain", "--precision", "bf16", "--dry-run"]) == 2
     said = capsys.readouterr().err
     assert "more --num-gpus" in said

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.economics import Enhanced
 from tensorprimat.analysis.published import beside
 from tensorprimat.analysis.records import Estimate, Ratio
-from tensorprimat.analysis.returns import Enhanced
-from tensorprimat.core.records import Audit
+from tensorprimat.core.result import Audit
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bars, console, csv, facts, forest, html, json, markdown, sections, series, words
+from tensorprimat.reports import bars, console, csv, facts, forest, formatting, html, json, markdown, sections, series
 from tensorprimat.reports.enhanced import metrics_table
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
@@ -118,7 +118,7 @@ def test_what_a_logs_clock_says_stands_above_the_figures_and_in_the_headline():
 
 
 def test_a_headline_names_who_by_how_much_and_how_sure(two):
-    headline = words.headline(two.pairs[0])
+    headline = formatting.headline(two.pairs[0])
     assert headline.startswith("MI300X is faster than H100: 1.16")
     assert "x the tokens/s/GPU (95 % interval 1." in headline
 
@@ -127,7 +127,7 @@ def test_the_precision_is_part_of_the_headline_where_it_differs():
     comparison = comparison_of(
         plausible.result("h100", runs=3, precision="fp8", seconds=9.0), plausible.result("mi300x", runs=3, seed=1)
     )
-    headline = words.headline(comparison.pairs[0])
+    headline = formatting.headline(comparison.pairs[0])
     assert "MI300X · BF16 is slower than H100 · FP8" in headline
 
 
@@ -184,9 +184,9 @@ def test_both_ends_of_an_interval_of_a_ratio_can_be_told_apart(digits):
         estimate=Estimate(value=digits, low=digits * 0.997, high=digits * 1.003, rests_on="5 runs"),
         verdict="no_difference_shown",
     )
-    assert words.ratio_in_words(ratio).count("x") >= 3
+    assert formatting.ratio_in_words(ratio).count("x") >= 3
     if 0.1 <= digits < 10:
-        low, high = re.search(r"interval (\S+)x to (\S+)x", words.ratio_in_words(ratio)).groups()
+        low, high = re.search(r"interval (\S+)x to (\S+)x", formatting.ratio_in_words(ratio)).groups()
         assert float(low) < digits < float(high)
 
 
@@ -368,10 +368,10 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
 
 
 def test_the_mean_over_models_says_what_it_leaves_open_and_when_it_has_no_verdict(three_models):
-    said = words.mean_in_words(three_models)
+    said = formatting.mean_in_words(three_models)
     assert said.endswith("one machine each: says nothing about other machines)")
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
-    assert words.mean_in_words(unsettled).startswith("No verdict on ")
+    assert formatting.mean_in_words(unsettled).startswith("No verdict on ")
 
 
 def test_comparison_json_holds_no_number_that_json_does_not_know(two):
@@ -494,8 +494,8 @@ def test_what_two_sides_do_not_state_is_not_called_the_same_work():
     silent = plausible.result("h100")
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     (pair,) = comparison_of(silent, plausible.result("mi300x")).pairs
-    assert words.fairness_title(pair) == "same work, if model shape match"
-    assert "if the model shape matches" in words.headline(pair)
+    assert formatting.fairness_title(pair) == "same work, if model shape match"
+    assert "if the model shape matches" in formatting.headline(pair)
 
 
 def test_every_report_shows_the_level_and_its_condition():

@@ -17,7 +17,7 @@ import pytest
 from tensorprimat import engines
 from tensorprimat.cli import main
 from tensorprimat.core import store
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
 from tensorprimat.core import models, store
-from tensorprimat.core.records import (GpuInfo, Model, PerformanceMetrics, Provenance, Result, Run, TrainingConfig)
+from tensorprimat.core.result import (GpuInfo, Model, PerformanceMetrics, Provenance, Result, Run, TrainingConfig)
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
@@ -303,7 +303,7 @@ def start(folder, tmp_path, *flags, terminal=None):
     """The real command, with the stand-in engine, as a process that signals can be sent to."""
     program = (
         "import sys; from tensorprimat import engines; from tensorprimat.cli import benchmark, main\n"
-        "from tensorprimat.core.records import GpuInfo; from tensorprimat.machine.platform import Machine\n"
+        "from tensorprimat.core.result import GpuInfo; from tensorprimat.machine.platform import Machine\n"
         "gpu_info = GpuInfo(device_name='some CPU', total_memory_gb=16.0)\n"
         "benchmark.detect = lambda: Machine(platform='cpu', gpu_info=gpu_info, host='laptop')\n"
         "engines.ENGINES['torch'] = engines.Engine(name='torch', title='stand-in', module='stand_in')\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.core import store
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
     Model,

@@ -19,7 +19,7 @@ from tensorprimat.cli import main
 from tensorprimat.cli.explaining import explain
 from tensorprimat.core import store, terms
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.summary import measured_of
 
 LONG = Job()

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.stated import Given, amended
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise

@@ -14,7 +14,7 @@ from test_run_command import write_log
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.statements import laid_over, read
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded

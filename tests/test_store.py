@@ -8,7 +8,7 @@ import pytest
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 

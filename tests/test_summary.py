@@ -3,7 +3,7 @@
 import pytest
 
 from tensorprimat.core import flops, models
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
 

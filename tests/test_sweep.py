@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensorprimat.cli import cell_options, main
+from tensorprimat.cli import main, micro_options
 from tensorprimat.cli.sweep import Progress
-from tensorprimat.core import cells, footprint
-from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core import footprint, micro_result
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import fresh, grid, passes, sweep
+from tensorprimat.micro import grid, isolated, passes, sweep
 from tensorprimat.micro.estimate import best_rate
 from tensorprimat.micro.workload import Network
-from tensorprimat.reports import cells as reports
+from tensorprimat.reports import micro_tables as reports
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
@@ -40,8 +40,10 @@ def stand_in(spec, *, fits=lambda _: True, calls=None):
         calls.append(spec)
     values = spec.model_dump(exclude=FIGURELESS)
     if not fits(spec):
-        return Cell(**values, status="oom", reason=f"out of memory: {spec.title}", peak_memory_gb=0.5)
-    return cells.with_figures(Cell(**values, trial_times_ms=(10.0, 11.0), device_name="some CPU", platform="cpu"))
+        return MicroResult(**values, status="oom", reason=f"out of memory: {spec.title}", peak_memory_gb=0.5)
+    return micro_result.with_figures(
+        MicroResult(**values, trial_times_ms=(10.0, 11.0), device_name="some CPU", platform="cpu")
+    )
 
 
 def swept(folder, wanted, **kept):
@@ -56,7 +58,7 @@ def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
 
 
 def test_cells_that_say_the_same_with_other_numbers_say_it_once():
-    wide = [Cell(**spec.model_dump(exclude=FIGURELESS), warnings=(said,)) for spec, said in zip(
+    wide = [MicroResult(**spec.model_dump(exclude=FIGURELESS), warnings=(said,)) for spec, said in zip(
         specs(context_length="8,16,24"),
         ("scatter: CV 12.5 % over 4 trials", "scatter: CV 30.1 % over 4 trials", "scatter: CV 11.0 % over 4 trials"),
         strict=True,
@@ -122,7 +124,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     assert len(kept) == 1
     second = specs(trials=3)
     calls = []
-    known = cells.load(kept[0])
+    known = micro_result.load(kept[0])
     wanted = [one.model_copy(update={"num_warmups": 1}) for one in second]
     found = list(
         sweep.run(wanted, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name)
@@ -136,8 +138,8 @@ def test_a_cell_of_another_question_is_measured_again_and_the_old_one_kept(tmp_p
     calls = []
     swept(tmp_path, specs(trials=5), calls=calls)
     assert len(calls) == 2
-    assert sorted(cells.load(path).num_trials for path in (tmp_path / "history").iterdir()) == [2, 2]
-    assert {cells.load(path).num_trials for path in tmp_path.glob("bench_*.json")} == {5}
+    assert sorted(micro_result.load(path).num_trials for path in (tmp_path / "history").iterdir()) == [2, 2]
+    assert {micro_result.load(path).num_trials for path in tmp_path.glob("bench_*.json")} == {5}
 
 
 def test_a_cell_of_another_device_is_measured_again(tmp_path):
@@ -155,8 +157,9 @@ def test_a_broken_file_is_measured_again(tmp_path):
 
 def test_a_failed_cell_is_tried_again(tmp_path):
     (spec, *_) = specs()
-    cells.save(
-        Cell(**spec.model_dump(exclude=FIGURELESS), status="failed", reason="bad luck"), tmp_path / spec.file_name
+    micro_result.save(
+        MicroResult(**spec.model_dump(exclude=FIGURELESS), status="failed", reason="bad luck"),
+        tmp_path / spec.file_name,
     )
     (outcome,) = swept(tmp_path, [spec])
     assert (outcome.resumed, outcome.cell.status) == (False, "ok")
@@ -165,7 +168,7 @@ def test_a_failed_cell_is_tried_again(tmp_path):
 def test_out_of_memory_is_a_row_and_the_sweep_goes_on(tmp_path):
     found = swept(tmp_path, specs(context_length="16,8"), fits=lambda spec: spec.context_length < 16)
     assert [outcome.cell.status for outcome in found] == ["oom", "ok"]
-    cell = cells.load(tmp_path / "bench_tiny_16_b1_train_fp32.json")
+    cell = micro_result.load(tmp_path / "bench_tiny_16_b1_train_fp32.json")
     assert (cell.status, cell.peak_memory_gb, cell.mean_time_ms) == ("oom", 0.5, None)
     assert "context 16, batch 1" in cell.reason
 
@@ -214,27 +217,29 @@ def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
 
 def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
     wanted = specs()
-    save = cells.save
+    save = micro_result.save
 
     def full(cell, path):
         if cell.context_length == 16:
             raise OSError(28, "No space left on device")
         return save(cell, path)
 
-    monkeypatch.setattr(cells, "save", full)
+    monkeypatch.setattr(micro_result, "save", full)
     with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; the same command goes on"):
         swept(tmp_path, wanted)
     assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
 
 
 def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_what_to_do(tmp_path, capsys, monkeypatch):
-    save = cells.save
+    save = micro_result.save
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cells, "save", lambda cell, path: full() if cell.context_length == 16 else save(cell, path))
-    monkeypatch.setattr(cell_options, "write_tables", full)
+    monkeypatch.setattr(
+        micro_result, "save", lambda cell, path: full() if cell.context_length == 16 else save(cell, path)
+    )
+    monkeypatch.setattr(micro_options, "write_tables", full)
     shape = ["--shape", "tiny=32/64/1/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
     short = ["--trials", "2", "--warmup-steps", "0", "--device", "cpu", "--in-process", "--output", str(tmp_path)]
     assert main(["sweep", *shape, *short]) == 1
@@ -250,15 +255,15 @@ def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
 
 
 def test_a_process_that_the_system_kills_ran_out_of_memory(monkeypatch):
-    monkeypatch.setattr(fresh, "_run", lambda *_: (-signal.SIGKILL, []))
-    cell = fresh.measure(specs()[0])
+    monkeypatch.setattr(isolated, "_run", lambda *_: (-signal.SIGKILL, []))
+    cell = isolated.measure(specs()[0])
     assert cell.status == "oom"
     assert "the system killed the process" in cell.reason
 
 
 def test_a_process_that_crashes_is_a_failed_row(monkeypatch):
-    monkeypatch.setattr(fresh, "_run", lambda *_: (-signal.SIGSEGV, ["Fatal error"]))
-    cell = fresh.measure(specs()[0])
+    monkeypatch.setattr(isolated, "_run", lambda *_: (-signal.SIGSEGV, ["Fatal error"]))
+    cell = isolated.measure(specs()[0])
     assert (cell.status, cell.reason) == ("failed", "the process died of SIGSEGV: Fatal error")
 
 
@@ -286,7 +291,7 @@ def test_the_memory_estimate_counts_what_autograd_keeps(attention):
 
 
 def test_optimizer_state_is_in_the_estimate_of_training_only():
-    one = {name: footprint.state_bytes(specs(pass_name=name)[0]) for name in cells.PASSES}
+    one = {name: footprint.state_bytes(specs(pass_name=name)[0]) for name in micro_result.PASSES}
     assert one["train"] == 2 * one["forward-backward"] == 4 * one["forward"]
 
 

@@ -7,17 +7,18 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import power
 from tensorprimat.machine import amd, nvidia, telemetry
-from tensorprimat.machine.telemetry import Process, Reading, Replay, Sampler
+from tensorprimat.machine.device import DeviceReading, Process, Replay
+from tensorprimat.machine.telemetry import Sampler
 
 
 def sampled(*watts):
     """A sampler that has read these powers, one second apart, from second 100 on."""
-    sampler = Sampler([Replay([Reading(power_watts=value) for value in watts])])
+    sampler = Sampler([Replay([DeviceReading(power_watts=value) for value in watts])])
     for _ in watts:
         sampler.sample()
     sampler._times = [100.0 + second for second in range(len(watts))]
@@ -41,19 +42,19 @@ def test_a_step_far_from_any_sample_has_no_power():
 
 
 def test_several_devices_give_the_mean_of_one():
-    sampler = Sampler([Replay([Reading(power_watts=300.0)]), Replay([Reading(power_watts=500.0)])])
+    sampler = Sampler([Replay([DeviceReading(power_watts=300.0)]), Replay([DeviceReading(power_watts=500.0)])])
     sampler.sample()
     assert sampler.mean_watts(time.time() - 1, time.time() + 1) == 400.0
 
 
 def test_a_device_without_power_is_no_device_with_zero_power():
-    sampler = Sampler([Replay([Reading(power_watts=None)])])
+    sampler = Sampler([Replay([DeviceReading(power_watts=None)])])
     sampler.sample()
     assert sampler.mean_watts(time.time() - 1, time.time() + 1) is None
 
 
 def test_sampling_runs_in_the_background_and_ends():
-    sampler = Sampler([Replay([Reading(power_watts=250.0)])], period=0.005)
+    sampler = Sampler([Replay([DeviceReading(power_watts=250.0)])], period=0.005)
     began = time.time()
     sampler.start()
     while sampler.mean_watts(began, time.time()) is None and time.time() < began + 5:
@@ -64,7 +65,11 @@ def test_sampling_runs_in_the_background_and_ends():
 
 
 def test_a_clock_that_is_held_down_is_told_with_its_share():
-    readings = [Reading(throttled_by=("heat",)), Reading(), Reading(throttled_by=("heat", "the power cap"))]
+    readings = [
+        DeviceReading(throttled_by=("heat",)),
+        DeviceReading(),
+        DeviceReading(throttled_by=("heat", "the power cap")),
+    ]
     sampler = Sampler([Replay(readings)])
     for _ in readings:
         sampler.sample()
@@ -88,7 +93,7 @@ def curve(seconds=10, *, watts=500.0, joules=lambda second: 1000.0 + 500.0 * sec
     return following(
         [100.0 + second for second in range(seconds + 1)],
         [
-            Reading(
+            DeviceReading(
                 power_watts=watts,
                 energy_joules=joules(second),
                 clock_hertz=1.98e9 if second < 5 else 1.5e9,
@@ -204,7 +209,7 @@ def test_the_light_look_asks_for_power_energy_clock_and_throttling_only(monkeypa
 def test_the_cost_of_sampling_is_known():
     assert Sampler([]).seconds_per_sample is None
     sampler = sampled(100.0, 200.0)
-    sampler.first, sampler.last = (Reading(temperature_celsius=41.0),), (Reading(temperature_celsius=67.0),)
+    sampler.first, sampler.last = (DeviceReading(temperature_celsius=41.0),), (DeviceReading(temperature_celsius=67.0),)
     assert 0 <= sampler.seconds_per_sample < 0.1
     assert power.line(sampler).startswith("Telemetry: 1 GPU, ")
     assert power.line(sampler).endswith(" ms for a look; 41 °C at the start, 67 °C at the end")
@@ -212,18 +217,18 @@ def test_the_cost_of_sampling_is_known():
 
 
 def test_strangers_are_processes_that_are_not_ours():
-    reading = Reading(processes=(Process(pid=1), Process(pid=2)))
+    reading = DeviceReading(processes=(Process(pid=1), Process(pid=2)))
     assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
-    assert telemetry.strangers(Reading(), ours=(2,)) == ()
+    assert telemetry.strangers(DeviceReading(), ours=(2,)) == ()
 
 
 def test_a_driver_that_numbers_as_the_host_does_makes_no_stranger_of_us():
-    assert telemetry.strangers(Reading(processes=(Process(pid=4711),)), ours=(2,)) == ()
-    assert len(telemetry.strangers(Reading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,))) == 1
+    assert telemetry.strangers(DeviceReading(processes=(Process(pid=4711),)), ours=(2,)) == ()
+    assert len(telemetry.strangers(DeviceReading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,))) == 1
 
 
 def test_a_replay_gives_its_readings_in_order_then_the_last():
-    device = Replay([Reading(power_watts=1.0), Reading(power_watts=2.0)])
+    device = Replay([DeviceReading(power_watts=1.0), DeviceReading(power_watts=2.0)])
     assert [device.read().power_watts for _ in range(3)] == [1.0, 2.0, 2.0]
     with pytest.raises(ValueError, match="nothing to replay"):
         Replay([])

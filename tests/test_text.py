@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import endings, files, packed, prefixes
+from tensorprimat.logs import failures, files, packed, prefixes
 from tensorprimat.logs.text import Log, without_colours
 
 
@@ -253,7 +253,7 @@ def test_a_frameworks_own_words_are_no_prefix(line: str) -> None:
     ],
 )
 def test_a_cut_row_is_told_by_the_row_before_it(last: str, before: str | None, cut: bool) -> None:
-    assert endings.is_cut(last, before) == cut
+    assert failures.is_cut(last, before) == cut
 
 
 @given(st.binary(max_size=2000))

@@ -9,8 +9,9 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprimat.core import models
-from tensorprimat.engines import torch_attention, torch_model
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import model as torch_model
+from tensorprimat.engines.torch.model import LanguageModel
 
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item", "aten::nonzero"}
 """Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tensorprimat.engines.torch_data import CIRCLE, FOLLOWS, StepBatches, TokenStream, loader
+from tensorprimat.engines.torch.data import CIRCLE, FOLLOWS, StepBatches, TokenStream, loader
 
 PINNED = {
     0: [10, 11, 263, 256, 257, 258, 1492, 1493, 1494, 1, 2, 3],

@@ -23,13 +23,16 @@ from torch.nn import functional
 
 from tensorprimat.core import models, store, training_memory
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import cross_entropy, endings, facts, torch_engine, torch_model
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.engines import failures, introspect
+from tensorprimat.engines.torch import cross_entropy
+from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.engines.torch import model as torch_model
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 
-MODULE = "tensorprimat.engines.torch_engine"
+MODULE = "tensorprimat.engines.torch.engine"
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
 EIGHT_H100 = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
 
@@ -95,7 +98,7 @@ def test_models_have_the_published_shape_and_count(model, preset, parameters):
     with torch.device("meta"):
         built = LanguageModel(wanted)
     assert sum(parameter.numel() for parameter in built.parameters()) == parameters
-    found, warnings = facts.model(built, sharded=False)
+    found, warnings = introspect.model(built, sharded=False)
     assert (found.shape, found.parameters, warnings) == (wanted.shape, parameters, [])
 
 
@@ -207,7 +210,7 @@ def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():
 
 
 def test_remedies_for_memory_never_touch_the_global_batch():
-    said = endings.memory_remedies(spec_of(micro_batch_size=4))
+    said = failures.memory_remedies(spec_of(micro_batch_size=4))
     assert said.startswith("--micro-batch-size 2, --sequence-length 16 (other work), --recompute")
     assert "--tensor-parallel-size" in said
     assert "global" not in said
@@ -241,7 +244,7 @@ def test_without_frequencies_there_is_nothing_to_learn(tmp_path, monkeypatch):
     def uniform(stream, number, length):
         return np.random.default_rng(number).integers(0, stream.vocabulary_size, length)
 
-    monkeypatch.setattr("tensorprimat.engines.torch_data.TokenStream.sequence", uniform)
+    monkeypatch.setattr("tensorprimat.engines.torch.data.TokenStream.sequence", uniform)
     spec = spec_of(model="mistral", steps=15, micro_batch_size=4, sequence_length=64)
     torch_engine.train(spec, tmp_path / "result.json")
     losses = store.load(tmp_path / "result.json").steps.column("loss")
@@ -269,8 +272,8 @@ TRAIN_AND_KEEP = """
 import sys, torch
 from lightning.pytorch import Trainer
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import torch_engine
-from tensorprimat.engines.torch_module import TrainingModule
+from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.engines.torch.module import TrainingModule
 spec = RunSpec.model_validate_json(open(sys.argv[4]).read())
 torch_engine._prepare_process(spec)
 torch.set_num_threads(1)
@@ -453,9 +456,9 @@ def test_a_gpu_trains_and_its_memory_and_events_are_read(tmp_path, precision):
 def test_a_port_that_is_taken_is_said_to_be(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     taken = RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
-    assert endings.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
+    assert failures.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
 
 
 def test_a_rank_that_lost_another_says_so():
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a crash.")
-    assert endings.reason(lost).startswith("another rank is gone: killed by hand, or by the system")
+    assert failures.reason(lost).startswith("another rank is gone: killed by hand, or by the system")

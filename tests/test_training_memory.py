@@ -10,11 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorprimat.core import models, training_memory
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare, torch_attention
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.run_settings import RunSettings
+from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 
 H100 = Machine(
@@ -134,14 +136,14 @@ def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes
     assert training_memory.smallest_that_fits(spec(), 48 * GB) is None
 
 
-def wanted(**said):
-    return prepare.Wanted(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+def settings(**said):
+    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
 
 
 def test_one_h100_recomputes_by_itself_and_refuses_to_be_told_otherwise():
     torch_engine = ENGINES["torch"]
-    assert prepare.spec_of("llama", wanted(), engine=torch_engine, machine=H100).recompute == "full"
-    told = prepare.spec_of("llama", wanted(recompute="none"), engine=torch_engine, machine=H100)
+    assert prepare.spec_of("llama", settings(), engine=torch_engine, machine=H100).recompute == "full"
+    told = prepare.spec_of("llama", settings(recompute="none"), engine=torch_engine, machine=H100)
     with pytest.raises(UsageError, match=r"needs about 1\d\d GB .* to make it fit use --activation-checkpointing full"):
         prepare.check_memory(told, H100)
 
@@ -149,7 +151,7 @@ def test_one_h100_recomputes_by_itself_and_refuses_to_be_told_otherwise():
 @pytest.mark.parametrize(("gpus", "batch"), [(1, 16), (4, 64), (8, 128)])
 def test_the_global_batch_grows_with_the_gpus(gpus, batch):
     node = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}))
-    made = prepare.spec_of("llama", wanted(num_gpus=gpus), engine=ENGINES["torch"], machine=node)
+    made = prepare.spec_of("llama", settings(num_gpus=gpus), engine=ENGINES["torch"], machine=node)
     assert made.global_batch_size == batch
 
 
@@ -179,4 +181,4 @@ def test_float32_master_weights_double_the_state():
 )
 def test_flags_of_the_torch_engine_are_refused_by_others(said, engine, message):
     with pytest.raises(UsageError, match=message):
-        prepare.spec_of("llama", wanted(**said), engine=ENGINES[engine], machine=H100)
+        prepare.spec_of("llama", settings(**said), engine=ENGINES[engine], machine=H100)

@@ -3,9 +3,10 @@
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core.cells import Cell, CellSpec, with_figures
-from tensorprimat.micro import fresh, passes, warmup
-from tensorprimat.reports import canvas, cell_plots
+from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
+from tensorprimat.micro import isolated, passes, warmup
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots import micro as cell_plots
 
 SPEC = CellSpec(
     model_size="tiny", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
@@ -23,7 +24,9 @@ def study(first=50.0, second=10.0, noise=0.1):
         cut = spec.num_warmups
         values = spec.model_dump(exclude={"forward_only", "num_parameters"})
         return with_figures(
-            Cell(**values, warmup_times_ms=tuple(times[:cut]), trial_times_ms=tuple(times[cut : cut + spec.num_trials]))
+            MicroResult(
+                **values, warmup_times_ms=tuple(times[:cut]), trial_times_ms=tuple(times[cut : cut + spec.num_trials])
+            )
         )
 
     return list(warmup.run(SPEC, (0, 1, 2, 5), measure=measure))
@@ -87,11 +90,11 @@ def test_a_first_trial_of_several_steps_is_no_first_step():
 
 def test_nothing_measured_concludes_nothing():
     values = SPEC.model_dump(exclude={"forward_only", "num_parameters"})
-    assert warmup.conclusion([Cell(**values, status="oom")]) == ("No count of warm-up steps could be measured.",)
+    assert warmup.conclusion([MicroResult(**values, status="oom")]) == ("No count of warm-up steps could be measured.",)
 
 
 def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fresh, "measure", passes.measure)  # a process takes long to start; test_sweep.py starts some
+    monkeypatch.setattr(isolated, "measure", passes.measure)  # a process takes long to start; test_sweep.py starts some
     flags = ["--counts", "0,1", "--trials", "2", "--device", "cpu", "--output", str(tmp_path)]
     assert main(["warmup", *QUICK, *flags]) == 0
     captured = capsys.readouterr()

@@ -137,7 +137,7 @@ def schema() -> str:
     """Return the JSON Schema of the result file, from the records themselves."""
     from pydantic.json_schema import GenerateJsonSchema
 
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
 
     class OfFields(GenerateJsonSchema):
         """Describes a record by its fields even where it rounds them when it is written."""

@@ -19,7 +19,7 @@ PLACE = ROOT / "tensorprimat" / "data" / "mlperf_library.jsonl"
 def main() -> int:
     """Read the rounds and write the file; exit 2 without arguments."""
     from tensorprimat.core import mlperf_library
-    from tensorprimat.logs.mlperf_round import round_name
+    from tensorprimat.logs.mlperf.round import round_name
     from tensorprimat.session import mlperf_import
 
     rounds = [argument.partition("=")[::2] for argument in sys.argv[1:]]

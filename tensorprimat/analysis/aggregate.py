@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from tensorprimat.analysis.expressions import Expression
-from tensorprimat.core.cells import Row, is_figure
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.micro_result import MicroRow, is_figure
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(?:=\s*(?P<text>[^=<>!]+)|==\s*(?P<word>[A-Za-z][\w.-]*))")
@@ -26,7 +26,7 @@ SHAPE = ("d_model", "num_layers", "num_heads")
 LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the law is
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[MicroRow]) -> list[str]:
     """Every key of any row whose values are no lists, in the order of their first appearance."""
     seen: dict[str, None] = {}
     for row in rows:
@@ -36,7 +36,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(seen)
 
 
-def with_columns(rows: Sequence[Row], added: Sequence[str]) -> list[Row]:
+def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRow]:
     """The rows with further columns, each "name=expression"; a later one may use an earlier one.
 
     Raises UsageError for a bad expression or a column that no row has.
@@ -53,7 +53,7 @@ def with_columns(rows: Sequence[Row], added: Sequence[str]) -> list[Row]:
     return result
 
 
-def filtered(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
+def filtered(rows: Sequence[MicroRow], conditions: Sequence[str]) -> list[MicroRow]:
     """The rows for which every condition holds: "model_size=small", "context_length >= 256 and batch_size == 4".
 
     Raises UsageError for a bad condition, or where none is left.
@@ -85,20 +85,20 @@ def _is(value: Any, wanted: str) -> bool:
     return str(value).lower() == bare.lower()
 
 
-def _known(expression: Expression, rows: Sequence[Row], flag: str) -> Expression:
+def _known(expression: Expression, rows: Sequence[MicroRow], flag: str) -> Expression:
     for name in sorted(expression.names):
         _column(name, rows, flag)
     return expression
 
 
-def _column(name: str, rows: Sequence[Row], flag: str) -> str:
+def _column(name: str, rows: Sequence[MicroRow], flag: str) -> str:
     known = columns_of(rows)
     if name not in known:
         raise UsageError(f"{flag} {name}: no cell has such a column; columns: {', '.join(known)}")
     return name
 
 
-def order(rows: Sequence[Row], key: str) -> Callable[[Any], Any]:
+def order(rows: Sequence[MicroRow], key: str) -> Callable[[Any], Any]:
     """Return the sort key for values of a column: numbers by value, model sizes by parameters, words alphabetically."""
     sizes: dict[Any, float] = {}
     if key == "model_size":
@@ -112,19 +112,19 @@ def order(rows: Sequence[Row], key: str) -> Callable[[Any], Any]:
     return place
 
 
-def values_of(rows: Sequence[Row], key: str) -> list[Any]:
+def values_of(rows: Sequence[MicroRow], key: str) -> list[Any]:
     """The distinct values of a column, in order."""
     return sorted({row.get(key) for row in rows}, key=order(rows, key))
 
 
-def sort(rows: Sequence[Row]) -> list[Row]:
+def sort(rows: Sequence[MicroRow]) -> list[MicroRow]:
     """By size, context, batch, precision and pass."""
     keys = ("model_size", "context_length", "batch_size", "precision", "pass", "forward_only")
     places = {key: order(rows, key) for key in keys}
     return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
 
 
-def told_apart(rows: Sequence[Row]) -> list[Row]:
+def told_apart(rows: Sequence[MicroRow]) -> list[MicroRow]:
     """Return the rows with their dimensions in `model_size` where one label stands for several shapes.
 
     "small" of widths 768 and 256 becomes "small 768x12x12" and "small 256x4x4": width, layers and heads.
@@ -158,9 +158,9 @@ class Pivot:
     """The pass that all of it is of; None where there is only one, or where passes are rows or columns."""
 
 
-def pivots(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> list[Pivot]:
+def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
     """A table per pass, whose mean with another pass says nothing. Raises what `pivot` raises."""
-    of_pass: dict[str, list[Row]] = {}
+    of_pass: dict[str, list[MicroRow]] = {}
     for row in all_rows:
         of_pass.setdefault(_pass_of(row), []).append(row)
     if len(of_pass) < 2 or {"pass", "forward_only"} & {rows, columns}:
@@ -171,19 +171,19 @@ def pivots(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> 
     ]
 
 
-def _pass_of(row: Row) -> str:
+def _pass_of(row: MicroRow) -> str:
     """The pass of a cell; other tools say only whether it was forward alone."""
     return str(row.get("pass") or ("forward" if row.get("forward_only") else "forward-backward"))
 
 
-def pivot(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> Pivot:
+def pivot(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> Pivot:
     """Raises UsageError naming the flag for a column that no cell has, or values that are no numbers."""
     for flag, name in (("--rows", rows), ("--columns", columns), ("--values", values)):
         _column(name, all_rows, flag)
     if not any(is_figure(row.get(values)) for row in all_rows):
         raise UsageError(f"--values {values}: no cell has a number there")
     row_values, column_values = values_of(all_rows, rows), values_of(all_rows, columns)
-    groups: dict[tuple[Any, Any], list[Row]] = {}
+    groups: dict[tuple[Any, Any], list[MicroRow]] = {}
     for row in all_rows:
         groups.setdefault((row.get(rows), row.get(columns)), []).append(row)
     return Pivot(
@@ -200,7 +200,7 @@ def pivot(all_rows: Sequence[Row], *, rows: str, columns: str, values: str) -> P
     )
 
 
-def _mean(group: Sequence[Row], values: str) -> float | str | None:
+def _mean(group: Sequence[MicroRow], values: str) -> float | str | None:
     found = [row[values] for row in group if is_figure(row.get(values))]
     if found:
         return statistics.fmean(found)
@@ -211,7 +211,7 @@ def _mean(group: Sequence[Row], values: str) -> float | str | None:
 class PassPair:
     """One configuration forward only, and forward with backward."""
 
-    row: Row
+    row: MicroRow
     forward_ms: float
     forward_backward_ms: float
     backward_ms: float
@@ -233,10 +233,10 @@ class PassPair:
         return self.forward_backward_ms / self.forward_ms
 
 
-def pass_pairs(rows: Sequence[Row]) -> list[PassPair]:
+def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
     """Configurations that were timed both ways. A cell with the optimizer step in it is neither."""
-    alone: dict[tuple[Any, ...], Row] = {}
-    both: dict[tuple[Any, ...], Row] = {}
+    alone: dict[tuple[Any, ...], MicroRow] = {}
+    both: dict[tuple[Any, ...], MicroRow] = {}
     for row in rows:
         if not is_figure(row.get("mean_time_ms")) or row["mean_time_ms"] <= 0:
             continue
@@ -247,7 +247,7 @@ def pass_pairs(rows: Sequence[Row]) -> list[PassPair]:
     return [_pair(row, both[key]) for key, row in alone.items() if key in both]
 
 
-def _pair(alone: Row, both: Row) -> PassPair:
+def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
     """Return backward by its own clock where the trials have one, else by the difference of equal trials."""
     forward, together = alone["mean_time_ms"], both["mean_time_ms"]
     timed, deviation = both.get("backward_time_ms"), both.get("backward_std_ms")
@@ -277,7 +277,7 @@ def _pairable(trials: Sequence[Any]) -> TypeGuard[list[list[float]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class SizeScaling:
     """The growth of time along one axis, all else fixed: time ∝ axis ** exponent, by least squares of logarithms."""
 
     axis: str
@@ -289,13 +289,13 @@ class Scaling:
     factor: float | None
 
 
-def scalings(rows: Sequence[Row], axis: str) -> list[Scaling]:
+def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
     """One per group of cells that differ in the axis alone. axis: num_parameters or context_length."""
     varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
         axis
     ]
     fixed = [key for key in (*CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[MicroRow]] = {}
     for row in rows:
         if all(is_figure(row.get(key)) and row[key] > 0 for key in (axis, "mean_time_ms")):
             groups.setdefault(tuple(row.get(key) for key in fixed), []).append(row)
@@ -306,12 +306,12 @@ def scalings(rows: Sequence[Row], axis: str) -> list[Scaling]:
 _UNITS = {"context_length": "context {}", "batch_size": "batch {}", "vocab": "vocabulary {}"}
 
 
-def _scaling(axis: str, group: Sequence[Row], named: Sequence[str]) -> Scaling:
+def _scaling(axis: str, group: Sequence[MicroRow], named: Sequence[str]) -> SizeScaling:
     points = tuple(sorted((float(row[axis]), float(row["mean_time_ms"])) for row in group))
     shown = [key for key in named if key not in ("d_model", "d_ff", "num_layers", "num_heads", "forward_only")]
     label = ", ".join(_UNITS.get(key, "{}").format(group[0].get(key)) for key in shown)
     exponent, factor = power_law(points)
-    return Scaling(axis=axis, label=label or "all cells", points=points, exponent=exponent, factor=factor)
+    return SizeScaling(axis=axis, label=label or "all cells", points=points, exponent=exponent, factor=factor)
 
 
 def power_law(points: Sequence[tuple[float, float]]) -> tuple[float, float] | tuple[None, None]:

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from tensorprimat.analysis import metrics
+from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
-from tensorprimat.analysis.ratios import Assumptions, Meeting, mean_log, mean_ratio, meet, ratios
+from tensorprimat.analysis.ratios import Meeting, StatedScatter, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.analysis.returns import unused_prices
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import Loaded
@@ -49,7 +49,9 @@ def compare(
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
-    assumed = Assumptions(run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict).checked()
+    assumed = StatedScatter(
+        run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict
+    ).checked()
     items, warnings = usable(loaded)
     if not items:
         raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
@@ -89,7 +91,7 @@ def compare(
     )
 
 
-def side_of(group: Group, model: str, assumed: Assumptions, prices: Mapping[str, float]) -> Side:
+def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[str, float]) -> Side:
     """A side as reports show it."""
 
     def of(metric: str) -> Estimate:
@@ -103,11 +105,11 @@ def side_of(group: Group, model: str, assumed: Assumptions, prices: Mapping[str,
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        metrics=measure(group.result, metrics.Assumptions(prices=prices)),
+        metrics=measure(group.result, metrics.MetricChoices(prices=prices)),
     )
 
 
-def _meetings(groups: Sequence[Group], baseline: str | None, assumed: Assumptions) -> list[Meeting]:
+def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[Meeting]:
     """Every candidate of one model with the baseline side that did the most similar work, the first of equals."""
     bases = _bases(groups, baseline)
     candidates = [group for group in groups if group not in bases]

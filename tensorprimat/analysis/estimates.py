@@ -12,8 +12,8 @@ from tensorprimat.analysis.fairness import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.records import Result, Run
 from tensorprimat.core.resolution import rounding_deviation
+from tensorprimat.core.result import Result, Run
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
 

@@ -24,7 +24,7 @@ from tensorprimat.analysis.records import Difference, Fairness
 from tensorprimat.core import methodology, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
-from tensorprimat.core.records import Model, ModelShape, Result
+from tensorprimat.core.result import Model, ModelShape, Result
 
 NORMALISED_BY: dict[str, tuple[str, ...]] = {
     "tokens_per_second_per_gpu": (),

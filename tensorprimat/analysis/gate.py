@@ -14,8 +14,8 @@ from typing import Literal
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.ratios import (
-    Assumptions,
     Meeting,
+    StatedScatter,
     look_of,
     meet,
     runs_to_show,
@@ -24,7 +24,7 @@ from tensorprimat.analysis.ratios import (
 )
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
@@ -78,7 +78,7 @@ def gate(
     baseline: Sequence[Loaded],
     candidate: Sequence[Loaded],
     limits: Limits,
-    assumed: Assumptions,
+    assumed: StatedScatter,
     *,
     lowest: LevelName = "same_work",
 ) -> GateReport:
@@ -138,7 +138,7 @@ def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str
     return groups
 
 
-def _levels_of_failure(meetings: Sequence[Meeting], limit: float, assumed: Assumptions) -> list[float]:
+def _levels_of_failure(meetings: Sequence[Meeting], limit: float, assumed: StatedScatter) -> list[float]:
     """Return the confidence at which each model may fail, so that all failures hold together (Holm).
 
     A pass needs every model to be within the limit, and no correction.
@@ -149,7 +149,7 @@ def _levels_of_failure(meetings: Sequence[Meeting], limit: float, assumed: Assum
     return [assumed.confidence if meeting.log is None else next(places) for meeting in meetings]
 
 
-def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions, to_fail: float) -> Check:
+def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatter, to_fail: float) -> Check:
     least = math.log1p(-limit)
     log = meeting.log
     status: Status = "undecided"
@@ -183,7 +183,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: Assumptions
     )
 
 
-def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
+def _more_runs(meeting: Meeting, distance: float, assumed: StatedScatter) -> str:
     """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
     needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
     if needed is None:
@@ -191,7 +191,7 @@ def _more_runs(meeting: Meeting, distance: float, assumed: Assumptions) -> str:
     return f"about {needed} runs on each side would decide"
 
 
-def _memory(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+def _memory(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:
     """Peaks of one kind. They hardly vary from run to run, so that with one run the figures themselves decide."""
     kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in meeting.groups)), None)
     if kind is None:
@@ -223,7 +223,7 @@ def _peak(result: Result, kind: str) -> float | None:
     return None if memory is None else getattr(memory, f"peak_{kind}_gb")
 
 
-def _losses(model: str, meeting: Meeting, limit: float, assumed: Assumptions) -> Check:
+def _losses(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:
     found = losses.parity(meeting.baseline, meeting.candidate, tolerance=limit, confidence=assumed.confidence)
     status: Status = "undecided"
     if found is not None and found.verdict in ("diverge", "failed"):

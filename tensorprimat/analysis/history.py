@@ -21,7 +21,7 @@ from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group, device_label, model_of, runs_of, tell_apart, usable
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.steady import NORMAL_MAD
 from tensorprimat.core.store import Loaded
 
@@ -32,7 +32,7 @@ FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anyth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class HistoryEntry:
     """One benchmark of a series."""
 
     at: str | None
@@ -50,7 +50,7 @@ class Series:
     label: str
     """Device, model, and what else tells it apart."""
     metric: str
-    entries: tuple[Entry, ...]
+    entries: tuple[HistoryEntry, ...]
 
 
 def history(
@@ -88,11 +88,11 @@ def _machine_and_work(result: Result) -> tuple[object, ...]:
     return (result.provenance.host, *identity.signature(result, context=False))
 
 
-def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[Entry, ...]:
+def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[HistoryEntry, ...]:
     groups = [_alone(item) for item in series]
     logs = [[math.log(value) for run in group.runs if (value := figure(run, metric)) is not None] for group in groups]
     return tuple(
-        Entry(
+        HistoryEntry(
             at=_moment(group.result),
             file=group.files[0],
             result=group.result,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.core import catalogue, flops
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
 ROUNDING = 1.005  # a peak and a rate are printed with three digits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorprimat.analysis.derived import Input
+from tensorprimat.analysis.metric import Input
 from tensorprimat.core import catalogue, models, shapes
-from tensorprimat.core.catalogue import Fact, Gpu
+from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.units import GB, TERA
 
 PROCESSOR = "no peak FLOP/s is known for this CPU"
@@ -177,7 +177,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
     )
 
 
-def cell(name: str, fact: Fact | None, unit: str, *, label: str, because: str) -> Input:
+def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because: str) -> Input:
     """A cell of the catalogue; a range is no value, and says so."""
     if fact is None:
         return Input(name=name, value=None, unit=unit, because=because)

@@ -22,7 +22,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
 TOLERANCE = 0.0025  # of the loss: below it stayed FP8 training against BF16 in DeepSeek-V3 (arXiv:2412.19437, 3.3)

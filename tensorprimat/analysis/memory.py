@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from tensorprimat.analysis import formulas, inputs
-from tensorprimat.analysis.derived import Input, Metric, derive, unknown
+from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import models
 from tensorprimat.core.catalogue import Gpu
-from tensorprimat.core.records import Result, TrainingConfig
+from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB
 
 ROOMY, TIGHT = 0.50, 0.95  # below: memory lies idle; above: fragmentation or one longer sequence runs out of it

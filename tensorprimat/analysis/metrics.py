@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorprimat.analysis import formulas, inputs
-from tensorprimat.analysis.derived import Input, Metric, derive, unknown
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
+from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
 SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model lie further apart, or
@@ -23,7 +23,7 @@ SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumptions:
+class MetricChoices:
     """The user's choices for derived metrics: FLOPs convention, prices, token budget."""
 
     convention: str = flops.DEFAULT_CONVENTION
@@ -36,12 +36,12 @@ class Assumptions:
     """Best performance of machines, newest first; a result is compared with that of its own machine."""
 
 
-def measure(result: Result, assumptions: Assumptions | None = None) -> dict[str, Metric]:
+def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[str, Metric]:
     """Every derived figure of a result, by its name in `analysis.derived.DEFINITIONS`.
 
     Raises UsageError for an unknown convention.
     """
-    chosen = assumptions or Assumptions()
+    chosen = assumptions or MetricChoices()
     convention = flops.convention_named(chosen.convention).name
     gpu = inputs.gpu_of(result)
     metrics = (
@@ -202,7 +202,7 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")
 
 
-def _energy_and_money(result: Result, gpu: Gpu | None, chosen: Assumptions) -> list[Metric]:
+def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices) -> list[Metric]:
     per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate(result)
     power, price = inputs.power(result, gpu), inputs.price(result, gpu, chosen.prices)
     power_kind = (power.source or "").partition(":")[0]

@@ -11,7 +11,7 @@ from tensorprimat.core.mlperf_library import Entry, Library
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class EntryChoice:
     """Conditions on entries; None for no condition."""
 
     round: str | None = None
@@ -21,7 +21,7 @@ class Choice:
     submitter: str | None = None
 
 
-def choose(library: Library, wanted: Choice) -> tuple[Entry, ...]:
+def choose(library: Library, wanted: EntryChoice) -> tuple[Entry, ...]:
     """Return the entries that meet every condition. Raises UsageError, naming what exists, where none is left."""
     left = library.entries
     conditions: tuple[tuple[str, str, object], ...] = (

@@ -11,8 +11,8 @@ from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import DERIVED, Entry
-from tensorprimat.core.records import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
-from tensorprimat.core.records import Run as RunRecord
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 

@@ -20,7 +20,7 @@ from tensorprimat.core.mlperf_library import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class ScalingPoint:
     """One entry with its efficiency."""
 
     scored: Scored
@@ -35,7 +35,7 @@ class Scaling:
     gpu: str
     benchmark: str
     round: str
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
     rate: Law | None
     minutes: Law | None
     stops_at: int | None
@@ -83,7 +83,7 @@ def _scaling(gpu: str, benchmark: str, round: str, group: Sequence[Scored], conf
         gpu=gpu,
         benchmark=benchmark,
         round=round,
-        points=tuple(Point(scored=one, efficiency=_per_gpu(one) / base) for one in ordered),
+        points=tuple(ScalingPoint(scored=one, efficiency=_per_gpu(one) / base) for one in ordered),
         rate=scaling_laws.best(rates, confidence),
         minutes=scaling_laws.power([(float(_gpus(one)), one.minutes or math.nan) for one in ordered], confidence),
         stops_at=_stop(rates, confidence),

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import catalogue, flops, shapes
-from tensorprimat.core.mlperf_library import Entry, Run
+from tensorprimat.core.mlperf_library import Entry, LibraryRun
 
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
@@ -59,12 +59,12 @@ class Scored:
         return max(0, self.expected - len(self.entry.runs))
 
     @cached_property
-    def succeeded(self) -> tuple[Run, ...]:
+    def succeeded(self) -> tuple[LibraryRun, ...]:
         """The runs that reached the target, fastest first."""
         return tuple(sorted((run for run in self.entry.runs if run.succeeded), key=lambda run: run.seconds or 0.0))
 
     @cached_property
-    def counted(self) -> tuple[Run, ...]:
+    def counted(self) -> tuple[LibraryRun, ...]:
         """The runs that the score averages; none where there is no score."""
         if self.failures > DROPPED:
             return ()

@@ -26,7 +26,7 @@ FEWEST_POINTS = 20  # of fewer the coverage itself is not known to 15 %
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ScalingGroup:
     """One submitter's entries of one GPU, benchmark and round over several numbers of GPUs."""
 
     gpu: str
@@ -109,7 +109,7 @@ class Validation:
         return len(self.points) >= FEWEST_POINTS and COVERAGE[0] <= self.coverage <= COVERAGE[1]
 
 
-def groups(entries: Sequence[Entry]) -> tuple[Group, ...]:
+def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
     found: dict[tuple[str, str, str, str], list[Scored]] = {}
     for one in map(Scored, entries):
@@ -127,11 +127,11 @@ def groups(entries: Sequence[Entry]) -> tuple[Group, ...]:
             if _gpus(more) > _gpus(fewer)
         )
         if pairs:
-            made.append(Group(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
+            made.append(ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
     return tuple(made)
 
 
-def exponent_of(found: Sequence[Group]) -> Exponent | None:
+def exponent_of(found: Sequence[ScalingGroup]) -> Exponent | None:
     """Return the mean exponent of groups, or None for fewer than FEWEST_GROUPS."""
     if len(found) < FEWEST_GROUPS:
         return None
@@ -142,7 +142,7 @@ def exponent_of(found: Sequence[Group]) -> Exponent | None:
     return Exponent(mean=mean, half_width=half, groups=len(values))
 
 
-def validate(found: Sequence[Group]) -> Validation:
+def validate(found: Sequence[ScalingGroup]) -> Validation:
     """Return the prediction of every pair from the groups of the same benchmark on other GPUs."""
     points = []
     for group in found:
@@ -168,7 +168,7 @@ def verdict(validation: Validation) -> str:
     )
 
 
-def project(found: Sequence[Group], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
+def project(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
     """Return the exponent of a benchmark and its validation. Raises UsageError where it is not shown to work.
 
     ratio: numbers of GPUs, wanted over measured.

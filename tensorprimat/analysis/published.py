@@ -13,13 +13,13 @@ from functools import cache
 
 from tensorprimat.analysis import mlperf_choice, mlperf_result
 from tensorprimat.analysis.fairness import judge
-from tensorprimat.analysis.mlperf_choice import Choice
+from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.records import Against, Beside, Side
 from tensorprimat.core import catalogue, flops, models, names, shapes
 from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     Model,
     ModelShape,
@@ -65,7 +65,7 @@ def baselines(library: Library | None = None) -> tuple[Baseline, ...]:
     return (*_tables(), *_of_library(library))
 
 
-def choose(library: Library, wanted: Choice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
+def choose(library: Library, wanted: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
     """Return the baselines that meet every condition and whose name holds one of the parts, if any are given.
 
     A published table has no round and no submitter, so a condition on these leaves only MLPerf entries. Raises
@@ -88,7 +88,7 @@ def choose(library: Library, wanted: Choice, parts: Sequence[str] = ()) -> tuple
     return found
 
 
-def _meets(row: Published, wanted: Choice, gpu: catalogue.Gpu | None) -> bool:
+def _meets(row: Published, wanted: EntryChoice, gpu: catalogue.Gpu | None) -> bool:
     return (
         (wanted.benchmark is None or row.model == names.key(wanted.benchmark))
         and (wanted.num_gpus is None or row.num_gpus == wanted.num_gpus)

@@ -29,7 +29,7 @@ LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a de
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumptions:
+class StatedScatter:
     """The assumptions that the user states before looking at the result."""
 
     run_cv: float | None
@@ -40,7 +40,7 @@ class Assumptions:
     host_cv: float | None = None
     """Scatter of machines, as a fraction, for sides that were measured on one machine."""
 
-    def checked(self) -> Assumptions:
+    def checked(self) -> StatedScatter:
         """Itself, if it can be; raises UsageError naming the flag."""
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"--confidence {self.confidence:g}: must be at least 50% and below 100%, such as 95%")
@@ -74,7 +74,7 @@ class Meeting:
         return self.fairness.level.comparable and self.metric is not None
 
 
-def meet(baseline: Group, candidate: Group, assumed: Assumptions) -> Meeting:
+def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
     """Judge two sides and estimate the ratio of what both measured."""
     fairness = judge(baseline.result, candidate.result, strict=assumed.strict)
     metric = fairness.metric
@@ -84,7 +84,7 @@ def meet(baseline: Group, candidate: Group, assumed: Assumptions) -> Meeting:
     return replace(meeting, log=log_ratio(baseline, candidate, metric, assumed))
 
 
-def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: Assumptions) -> LogEstimate | None:
+def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedScatter) -> LogEstimate | None:
     """Return the logarithm of candidate / baseline; from paired differences where all runs were measured in pairs."""
     above, below = (
         log_estimate(group, metric, assume_run_cv=assumed.run_cv, assume_host_cv=assumed.host_cv)
@@ -118,7 +118,7 @@ def look_of(meeting: Meeting) -> int:
     return max(looks) if in_pairs(*meeting.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
 
 
-def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> int | None:
+def runs_to_show(meeting: Meeting, half_width: float, assumed: StatedScatter) -> int | None:
     """Return the runs per side that would narrow the ratio's interval to ± half_width (of its logarithm), or None."""
     if meeting.metric is None:
         return None
@@ -127,7 +127,7 @@ def runs_to_show(meeting: Meeting, half_width: float, assumed: Assumptions) -> i
 
 
 def ratios(
-    meetings: Sequence[Meeting], assumed: Assumptions, *, mean: LogEstimate | None = None
+    meetings: Sequence[Meeting], assumed: StatedScatter, *, mean: LogEstimate | None = None
 ) -> tuple[list[Ratio | None], float]:
     """Ratios of one report, each read at the confidence at which all of its verdicts hold together (Holm).
 
@@ -147,7 +147,7 @@ def ratios(
     return found, read_at[-1] if mean is not None else assumed.confidence
 
 
-def _ratio(meeting: Meeting, assumed: Assumptions, level: float, *, family: int) -> Ratio | None:
+def _ratio(meeting: Meeting, assumed: StatedScatter, level: float, *, family: int) -> Ratio | None:
     if meeting.fairness.verdict == "not_comparable":
         nothing = Estimate(value=None, rests_on="nothing", no_interval_because=meeting.fairness.sentence)
         return Ratio(metric=meeting.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
@@ -218,7 +218,7 @@ def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
     return math.exp(sum(times) / len(times)), math.exp(sum(counts) / len(counts))
 
 
-def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
+def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
     """Return what the verdict leaves open: other machines, unless several were measured or their scatter is assumed."""
     single = [group for group in meeting.groups if not stats.counts_hosts(group.hosts)]
     if not single:
@@ -235,7 +235,7 @@ def scope(meeting: Meeting, assumed: Assumptions) -> str | None:
     return f"one {machine}{whose}: says nothing about other machines"
 
 
-def _sensitivity(meeting: Meeting, assumed: Assumptions, level: float) -> str | None:
+def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str | None:
     """Return what follows if runs scatter by twice what was assumed, or by half where nothing is shown."""
     if _assumption([meeting], assumed) is None or assumed.run_cv is None or meeting.metric is None:
         return None
@@ -267,7 +267,9 @@ def mean_log(meetings: Sequence[Sequence[Meeting]]) -> LogEstimate | None:
     return stats.geometric_mean(logs) if logs and len(logs) == len(comparable) else None
 
 
-def mean_ratio(meetings: Sequence[Sequence[Meeting]], assumed: Assumptions, level: float | None = None) -> Ratio | None:
+def mean_ratio(
+    meetings: Sequence[Sequence[Meeting]], assumed: StatedScatter, level: float | None = None
+) -> Ratio | None:
     """Geometric mean over models of comparable ratios of one metric, where one pairing runs through all of them.
 
     meetings: those of each model. level: confidence at which it is read beside the other verdicts of the report. The
@@ -353,7 +355,7 @@ def _runs(group: Group) -> str:
     return "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
 
 
-def _assumption(meetings: Sequence[Meeting], assumed: Assumptions) -> str | None:
+def _assumption(meetings: Sequence[Meeting], assumed: StatedScatter) -> str | None:
     """Return the assumption that a verdict rests on, or None unless a side of one run takes part."""
     one_run = any(len(group.runs) == 1 for meeting in meetings for group in meeting.groups)
     return f"assumed: single runs vary by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprimat.analysis.derived import Metric
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
+from tensorprimat.analysis.metric import Metric
 from tensorprimat.core.catalogue import Published
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "unsettled", "not_comparable"]
 LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]

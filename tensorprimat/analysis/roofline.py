@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core import models
-from tensorprimat.core.cells import Cell, CellSpec
 from tensorprimat.core.footprint import BYTES, moved_bytes
+from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class RooflinePoint:
     """One cell or one training."""
 
     model: str
@@ -63,10 +63,10 @@ def ceilings(found: Preflight) -> list[Ceiling]:
     ]
 
 
-def of_cells(cells: Sequence[Cell]) -> list[Point]:
+def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
     """Cells that were measured."""
     return [
-        Point(
+        RooflinePoint(
             model=cell.model_size,
             work=cell.pass_name,
             size=f"{cell.context_length}×{cell.batch_size}",
@@ -79,7 +79,7 @@ def of_cells(cells: Sequence[Cell]) -> list[Point]:
     ]
 
 
-def of_result(result: Result) -> Point | None:
+def of_result(result: Result) -> RooflinePoint | None:
     """A training result; None where shape, sequence length, micro batch, precision or rate is not known.
 
     Gradient accumulation repeats the micro-batch's work and runs the optimizer once: its traffic is shared.
@@ -112,7 +112,7 @@ def of_result(result: Result) -> Point | None:
     accumulated = config.gradient_accumulation_steps or 1
     optimizer = moved_bytes(step) - moved_bytes(step.model_copy(update={"pass_name": "forward-backward"}))
     moved = moved_bytes(step) - optimizer + optimizer / accumulated
-    return Point(
+    return RooflinePoint(
         model=result.model.name or "model",
         work="training",
         size=f"{length}×{batch}",

@@ -21,7 +21,7 @@ from tensorprimat.core.identity import (
     signature,
     stated_by_some,
 )
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
 

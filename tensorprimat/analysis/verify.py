@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tensorprimat.core import cells, preflight, processes, regular, series, store
+from tensorprimat.core import micro_result, preflight, processes, regular, series, store
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import SCHEMA_VERSION, Result
+from tensorprimat.core.result import SCHEMA_VERSION, Result
 
-State = Literal["ok", "differs", "missing", "foreign", "unchecked"]
-WRONG: tuple[State, ...] = ("differs", "missing", "foreign")
+VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
+WRONG: tuple[VerifyState, ...] = ("differs", "missing", "foreign")
 REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
 """Kinds of JSON that are written from results and hold no measurement of their own."""
 ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
@@ -33,7 +33,7 @@ class Finding:
     """One statement about one file."""
 
     path: Path
-    state: State
+    state: VerifyState
     says: str
 
 
@@ -100,7 +100,7 @@ def _result(path: Path, document: dict[str, Any], places: Mapping[str, Sequence[
     try:
         result = store.load(path)
     except InputError as error:
-        state: State = "missing" if "is missing" in error.what else "differs"
+        state: VerifyState = "missing" if "is missing" in error.what else "differs"
         yield Finding(path=path, state=state, says=error.what)
         return
     if document.get("schema_version") != SCHEMA_VERSION:
@@ -178,8 +178,8 @@ def _sources(path: Path, result: Result, places: Mapping[str, Sequence[Path]]) -
 def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
     try:
         with regular.usable(path):
-            cell = cells.load(path)
-            computed = json.loads(cells.to_json(cells.with_figures(cell)))
+            cell = micro_result.load(path)
+            computed = json.loads(micro_result.to_json(micro_result.with_figures(cell)))
     except InputError as error:
         return Finding(path=path, state="differs", says=error.what)
     names = ("mean_time_ms", "std_time_ms", "cv_percent", "median_time_ms", "min_time_ms", "max_time_ms")

@@ -61,10 +61,10 @@ def command(
     """
     from tensorprimat.analysis import aggregate
     from tensorprimat.cli import options
-    from tensorprimat.core.cells import load_rows
+    from tensorprimat.core.micro_result import load_rows
     from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import aggregate as reports
-    from tensorprimat.reports.cells import rows_csv, rows_json
+    from tensorprimat.reports.micro_tables import rows_csv, rows_json
 
     options.refuse_folders(csv=csv, html=html, plot=plot, roofline=roofline)
     cells, problems = load_rows(folder)
@@ -86,7 +86,8 @@ def command(
     written = []
     if plot is not None:
         if fits:
-            from tensorprimat.reports import canvas, cell_plots
+            from tensorprimat.reports.plots import canvas
+            from tensorprimat.reports.plots import micro as cell_plots
 
             write_atomically(plot, canvas.picture(cell_plots.scaling(fits)))
             written.append(plot)
@@ -122,11 +123,12 @@ def command(
 def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
     """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
     from tensorprimat.analysis import roofline as roofs
-    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core import preflight
     from tensorprimat.core.errors import InputError, UsageError
     from tensorprimat.core.store import load_all, write_atomically
-    from tensorprimat.reports import canvas, cell_plots
+    from tensorprimat.reports.plots import canvas
+    from tensorprimat.reports.plots import micro as cell_plots
 
     cells = []
     for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:

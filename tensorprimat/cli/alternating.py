@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.ratios import Assumptions, meet, ratios
+from tensorprimat.analysis.ratios import StatedScatter, meet, ratios
 from tensorprimat.analysis.sides import alone
 from tensorprimat.cli import appending, blocks, training
 from tensorprimat.cli.jobs import Job, Request, check, job_of, plan_here
 from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import default_engine, launch
 from tensorprimat.machine.platform import Machine, detect
-from tensorprimat.reports import words
+from tensorprimat.reports import formatting
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session.budget import CONFIDENCE, decide
 
@@ -154,9 +154,9 @@ def _show(sides: Sequence[_Side], screen: Screen) -> None:
         if not sides[0].request.json:
             print_summary(comparison)
     else:
-        assumed = Assumptions(run_cv=None, confidence=CONFIDENCE)
+        assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
         base, candidate = (alone(item.result) for item in loaded)
         (ratio,), _ = ratios([meet(base, candidate, assumed)], assumed)
         if ratio is not None:
-            screen.say(f"a and b are the same benchmark; b measured {words.ratio_in_words(ratio)}", style="bold")
+            screen.say(f"a and b are the same benchmark; b measured {formatting.ratio_in_words(ratio)}", style="bold")
     screen.say("Files: " + ", ".join(str(item.path) for item in loaded))

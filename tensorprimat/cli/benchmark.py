@@ -16,21 +16,17 @@ from tensorprimat.cli import blocks, launched, training
 from tensorprimat.cli.jobs import Job, Request, check, check_facts, job_of, plan_here
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.result_file import write_results
-from tensorprimat.cli.training import Outcome
+from tensorprimat.cli.training import ModelOutcome
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import (
-    PRIMUS_TRAINING,
-    cluster,
-    default_engine,
-    methodology,
-    primus,
-    primus_checkout,
-    primus_spec,
-)
+from tensorprimat.engines import PRIMUS_TRAINING, default_engine, methodology
+from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.primus import engine as primus
+from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
 from tensorprimat.session import found_log
@@ -50,9 +46,9 @@ def benchmark(request: Request) -> int:
         screen.warn(warning)
     chosen = MODELS if request.model == "all" else (request.model,)
     if request.cluster.executor:
-        machine = cluster.machine_of(request.cluster, request.wanted.num_gpus, machine)
+        machine = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
         searches: Mapping[str, discover.Search] = {}
-        plan = cluster.plan(request.engine, request.cluster, platform=machine.platform, models=chosen)
+        plan = executors.plan(request.engine, request.cluster, platform=machine.platform, models=chosen)
     else:
         machine, searches, plan = plan_here(request, chosen, machine)
     screen.say(f"Engine: {plan.because}")
@@ -99,7 +95,7 @@ def _as_rank(place: launched.Rank, request: Request) -> int:
     if error is not None:
         begun = f"is in {path}" if path else None
         screen.complain(f"{spec.model}: {training.explained(error, 1, 1, kept=None, partial=begun)}")
-    outcome = Outcome(model=spec.model, result=result if error is None else None, path=path, error=error)
+    outcome = ModelOutcome(model=spec.model, result=result if error is None else None, path=path, error=error)
     return _finish([outcome], request, screen)
 
 
@@ -138,7 +134,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
                     worst = error.exit_code
             if request.cluster.executor:
                 folder = request.output / "cluster" / "dry_run"
-                screen.say(cluster.script(job.spec, request.cluster, module=job.module, folder=folder))
+                screen.say(executors.script(job.spec, request.cluster, module=job.module, folder=folder))
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):
@@ -163,7 +159,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> Iterator[Outcome]:
+def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> Iterator[ModelOutcome]:
     """One model after the other; one that fails does not keep the next from running, Ctrl-C does."""
     stamp = store.new_stamp()
     for job in jobs:
@@ -175,7 +171,7 @@ def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: S
             else:
                 outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
-            outcome = Outcome(model=job.model, error=error)
+            outcome = ModelOutcome(model=job.model, error=error)
         if outcome.result is not None and outcome.path is not None:
             _show_end(outcome.result, outcome.path, screen)
         if outcome.error is not None:
@@ -185,23 +181,23 @@ def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: S
             return
 
 
-def _read(job: Job, request: Request, machine: Machine, stamp: str) -> Outcome:
+def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutcome:
     """The log of one model as its result."""
     if job.search is None or job.search.path is None:
         raise RunError("no log to read")
-    wanted = request.wanted
+    settings = request.settings
     facts = replace(
         request.facts,
-        preset=wanted.preset,
-        num_gpus=wanted.num_gpus,
-        global_batch_size=wanted.global_batch_size,
-        micro_batch_size=wanted.micro_batch_size,
-        sequence_length=wanted.sequence_length,
-        precision=wanted.precision,
+        preset=settings.preset,
+        num_gpus=settings.num_gpus,
+        global_batch_size=settings.global_batch_size,
+        micro_batch_size=settings.micro_batch_size,
+        sequence_length=settings.sequence_length,
+        precision=settings.precision,
     )
     result = found_log.read(job.search.path, job.model, facts, machine)
-    result = methodology.label(training.with_command(result), wanted.methodology)
-    return Outcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
+    result = methodology.label(training.with_command(result), settings.methodology)
+    return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
 
 
 def _show_end(result: Result, path: Path, screen: Screen) -> None:
@@ -211,7 +207,7 @@ def _show_end(result: Result, path: Path, screen: Screen) -> None:
         screen.warn(warning)
 
 
-def _finish(outcomes: Sequence[Outcome], request: Request, screen: Screen) -> int:
+def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) -> int:
     """The table over models, the JSON, what to do next, and the exit code."""
     done = [outcome for outcome in outcomes if outcome.result is not None and outcome.path is not None]
     results = [outcome.result for outcome in done if outcome.result is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorprimat.core import training_memory
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.records import MemoryMetrics, Result
+from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare

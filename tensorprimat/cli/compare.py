@@ -19,9 +19,9 @@ from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
-    from tensorprimat.cli.aside import Aside
     from tensorprimat.core.statements import Statement
-    from tensorprimat.core.store import Loaded, Outcome
+    from tensorprimat.core.store import Loaded, ReadOutcome
+    from tensorprimat.session.second_process import Aside
 
 DEFAULT_FOLDER = Path("output")
 DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
@@ -53,11 +53,11 @@ def command(
         int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
     ] = None,
     model_name: facts.ModelName = None,
-    gpu: facts.Gpu = None,
+    gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
-    preset: facts.Preset = None,
-    shape: facts.Shape = None,
-    precision: facts.Precision = None,
+    preset: facts.PresetOption = None,
+    shape: facts.ShapeOption = None,
+    precision: facts.PrecisionOption = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
     price: prices.Prices = None,
@@ -92,7 +92,7 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is nothing to compare
     """
-    from tensorprimat.cli.aside import second_process
+    from tensorprimat.session.second_process import second_process
 
     stated = facts.statements(
         gpu=gpu,
@@ -145,7 +145,8 @@ FILE_ENDINGS = (".json", ".csv", ".md", ".html", ".png")
 def _write_one(comparison: Comparison, file: Path) -> list[str]:
     """Write the one report that the file's ending names."""
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import comparison_plot, csv, html, json, markdown
+    from tensorprimat.reports import csv, html, json, markdown
+    from tensorprimat.reports.plots import comparison as comparison_plot
 
     ending = file.suffix.lower()
     if ending == ".png":
@@ -165,7 +166,7 @@ def folders_here() -> list[Path]:
 
 
 def _load_matplotlib() -> None:
-    from tensorprimat.reports import canvas
+    from tensorprimat.reports.plots import canvas
 
     if canvas.can_draw():
         canvas.load()
@@ -185,7 +186,7 @@ def _loaded(
     from tensorprimat.core.summary import summarise
     from tensorprimat.session import sides
 
-    def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
+    def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
         if len(files) < MANY_FILES:
             return read_each(files, model_name)
         half = len(files) // 2
@@ -216,7 +217,10 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.reports import canvas, comparison_plot, csv, html, json, loss_plot, markdown
+    from tensorprimat.reports import csv, html, json, markdown
+    from tensorprimat.reports.plots import canvas
+    from tensorprimat.reports.plots import comparison as comparison_plot
+    from tensorprimat.reports.plots import losses as loss_plot
 
     files: dict[str, str | bytes] = {}
     plot = None

@@ -36,7 +36,7 @@ def command(
     """
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.units import GB
-    from tensorprimat.engines import conversion
+    from tensorprimat.engines.nemo import conversion
 
     refuse_file("--output", output, "a NeMo checkpoint is a folder")
 

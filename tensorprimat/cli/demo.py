@@ -46,15 +46,15 @@ def command(
     from tensorprimat.analysis import mlperf_compare
     from tensorprimat.analysis.compare import compare
     from tensorprimat.analysis.published import find, result_of
-    from tensorprimat.cli.aside import second_process
     from tensorprimat.cli.compare import write
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core.mlperf_library import DERIVED, bundled
     from tensorprimat.core.store import Loaded
-    from tensorprimat.reports.canvas import can_draw
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
     from tensorprimat.reports.mlperf_plot import task
+    from tensorprimat.reports.plots.canvas import can_draw
+    from tensorprimat.session.second_process import second_process
 
     loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]
     comparison = compare(loaded)

@@ -17,8 +17,8 @@ from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
-    from tensorprimat.analysis.metrics import Assumptions
-    from tensorprimat.analysis.returns import Economics
+    from tensorprimat.analysis.economics import Economics
+    from tensorprimat.analysis.metrics import MetricChoices
 
 DEFAULT_FOLDER = Path("output")
 FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
@@ -39,11 +39,11 @@ def command(
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for enhanced_*{TO_FILE}")
     ] = DEFAULT_FOLDER,
     model_name: facts.ModelName = None,
-    gpu: facts.Gpu = None,
+    gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
-    preset: facts.Preset = None,
-    shape: facts.Shape = None,
-    precision: facts.Precision = None,
+    preset: facts.PresetOption = None,
+    shape: facts.ShapeOption = None,
+    precision: facts.PrecisionOption = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
@@ -69,7 +69,7 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is no result to look at
     """
-    from tensorprimat.analysis.returns import economics
+    from tensorprimat.analysis.economics import economics
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all, write_atomically
     from tensorprimat.reports import enhanced, enhanced_json
@@ -118,7 +118,7 @@ def command(
 
 def _pictures(content: Economics) -> dict[str, str | bytes]:
     """The plot's files; none where matplotlib is missing, which stderr says."""
-    from tensorprimat.reports import metric_panels
+    from tensorprimat.reports.plots import metric_panels
 
     try:
         return {f"{PICTURE}.{form}": picture for form, picture in metric_panels.render(content).items()}
@@ -129,13 +129,13 @@ def _pictures(content: Economics) -> dict[str, str | bytes]:
 
 def assumed(
     typed_prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
-) -> Assumptions:
+) -> MetricChoices:
     """The user's choices, checked, and the preflights beside the results. Raises UsageError that names the flag."""
-    from tensorprimat.analysis.metrics import Assumptions
+    from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named
 
-    return Assumptions(
+    return MetricChoices(
         convention=convention_named(convention).name,
         prices=prices.of(typed_prices),
         budget_tokens=_tokens(budget_tokens),

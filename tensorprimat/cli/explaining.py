@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tensorprimat.core import audit, terms
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
     PerformanceMetrics,

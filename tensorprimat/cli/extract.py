@@ -19,11 +19,11 @@ def command(
         list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as a flag; may be repeated.")
     ] = None,
     model_name: facts.ModelName = None,
-    gpu: facts.Gpu = None,
+    gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
-    preset: facts.Preset = None,
-    shape: facts.Shape = None,
-    precision: facts.Precision = None,
+    preset: facts.PresetOption = None,
+    shape: facts.ShapeOption = None,
+    precision: facts.PrecisionOption = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
     micro_batch_size: Annotated[

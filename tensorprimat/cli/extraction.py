@@ -15,7 +15,7 @@ from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, check_sides, given_for, words_of_file
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.reports.safe_text import one_line

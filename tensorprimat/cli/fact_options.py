@@ -18,11 +18,11 @@ SEQUENCE_LENGTH = "Tokens of a sequence."
 GLOBAL_BATCH_SIZE = "Sequences of one optimizer step."
 MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
 
-Gpu = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=GPU)]
+GpuOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=GPU)]
 NumGpus = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=NUM_GPUS)]
-Preset = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=PRESET)]
-Shape = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]SHAPE", help=SHAPE)]
-Precision = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]P", help=PRECISION)]
+PresetOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=PRESET)]
+ShapeOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]SHAPE", help=SHAPE)]
+PrecisionOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]P", help=PRECISION)]
 SequenceLength = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=SEQUENCE_LENGTH)]
 GlobalBatchSize = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=GLOBAL_BATCH_SIZE)]
 ModelName = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]MODEL", help=MODEL_NAME)]

@@ -58,11 +58,11 @@ def command(
     ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
     model_name: facts.ModelName = None,
-    gpu: facts.Gpu = None,
+    gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
-    preset: facts.Preset = None,
-    shape: facts.Shape = None,
-    precision: facts.Precision = None,
+    preset: facts.PresetOption = None,
+    shape: facts.ShapeOption = None,
+    precision: facts.PrecisionOption = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
 ) -> int:
@@ -87,7 +87,7 @@ def command(
       3  undecided: more runs are needed
     """
     from tensorprimat.analysis.gate import Limits, gate
-    from tensorprimat.analysis.ratios import Assumptions
+    from tensorprimat.analysis.ratios import StatedScatter
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all
     from tensorprimat.reports.gate import render
@@ -97,7 +97,7 @@ def command(
         memory_increase=None if max_memory_increase is None else fraction("--max-memory-increase", max_memory_increase),
         loss_gap=None if max_loss_gap is None else fraction("--max-loss-gap", max_loss_gap),
     )
-    assumed = Assumptions(
+    assumed = StatedScatter(
         run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
         host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
         confidence=fraction("--confidence", confidence),

@@ -75,7 +75,7 @@ def command(
     folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot and (file is None or file.suffix.lower() in PICTURES):
-        from tensorprimat.reports import history_plot
+        from tensorprimat.reports.plots import history as history_plot
 
         try:
             files |= {f"history.{form}": picture for form, picture in history_plot.render(all_series).items()}

@@ -10,22 +10,14 @@ from pathlib import Path
 from tensorprimat.cli import appending
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import GpuInfo, Result
+from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.stated import Given
-from tensorprimat.engines import (
-    Engine,
-    Plan,
-    choose,
-    cluster,
-    default_engine,
-    looks_for_logs,
-    prepare,
-    primus_checkout,
-    profiling,
-)
-from tensorprimat.engines.cluster import Cluster
-from tensorprimat.engines.prepare import Wanted
+from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
+from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.budget import Budget
@@ -45,7 +37,7 @@ class Request:
     append: bool
     dry_run: bool
     json: bool
-    wanted: Wanted
+    settings: RunSettings
     profile: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
     file: Path | None = None
@@ -100,7 +92,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
 
 def check(request: Request) -> None:
     """Flags that no engine and no reader could work with."""
-    if request.wanted.config is None and request.model not in (*MODELS, "all"):
+    if request.settings.config is None and request.model not in (*MODELS, "all"):
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
     if request.runs < 1:
         raise UsageError(f"--runs {request.runs}: must be at least 1")
@@ -108,19 +100,19 @@ def check(request: Request) -> None:
     pause = request.cooldown_seconds
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
-    wanted = request.wanted
+    settings = request.settings
     for name in (
         *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus", "num_nodes"),
         *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     ):
-        value = getattr(wanted, name)
+        value = getattr(settings, name)
         if value is not None and value < 1:
             flag = {"num_nodes": "nodes"}.get(name) or name.replace("_model", "").replace("_", "-")
             raise UsageError(f"--{flag} {value}: must be at least 1")
-    if wanted.precision is not None and wanted.precision not in PRECISIONS:
-        raise UsageError(f"--precision {wanted.precision}: no such precision; choose {', '.join(PRECISIONS)}")
+    if settings.precision is not None and settings.precision not in PRECISIONS:
+        raise UsageError(f"--precision {settings.precision}: no such precision; choose {', '.join(PRECISIONS)}")
     prepare.check_folder(request.output)
-    cluster.check(request.cluster, nodes=wanted.num_nodes, folder=request.output, dry_run=request.dry_run)
+    executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
 
 
 def plan_here(
@@ -153,10 +145,10 @@ def job_of(
     elsewhere = request.cluster.executor
     if request.cluster.container_image is None:  # an image has packages of its own
         prepare.check_engine(engine)
-    spec = prepare.spec_of(model, request.wanted, engine=engine, machine=machine)
+    spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
     if elsewhere:
-        spec = spec.model_copy(update={"options": {cluster.OPTION: elsewhere}})
+        spec = spec.model_copy(update={"options": {executors.OPTION: elsewhere}})
     if request.profile is not None:
         profiling.check(request.profile, engine)
         if elsewhere:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from tensorprimat.core import processes, stated, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, prepare, torch_engine
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.torch import engine as torch_engine
 
 if TYPE_CHECKING:
     from tensorprimat.cli.jobs import Request
-    from tensorprimat.core.records import Result
+    from tensorprimat.core.result import Result
     from tensorprimat.machine.platform import Machine
 
 INTERACTIVE = ("bash", "interactive")  # job names under which Lightning does not take part in srun's ranks
@@ -76,14 +77,14 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
     per_node, rest = divmod(place.world_size, place.nodes)
     if rest:
         raise UsageError(f"{place.launcher}: {place.world_size} processes on {place.nodes} nodes; use as many on each")
-    if request.wanted.num_gpus not in (None, per_node):
+    if request.settings.num_gpus not in (None, per_node):
         raise UsageError(
-            f"--num-gpus {request.wanted.num_gpus}: {place.launcher} has started {per_node} processes per node"
+            f"--num-gpus {request.settings.num_gpus}: {place.launcher} has started {per_node} processes per node"
         )
     engine = ENGINES["torch"]
     prepare.check_engine(engine)
-    wanted = replace(request.wanted, num_gpus=per_node)
-    spec = prepare.spec_of(request.model, wanted, engine=engine, machine=machine)
+    settings = replace(request.settings, num_gpus=per_node)
+    spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)
     spec = spec.model_copy(update={"num_nodes": place.nodes, "output_dir": str(request.output)}).check()
     prepare.check_spec(engine, spec, machine)
     return spec

@@ -20,11 +20,11 @@ def command(
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
     model_name: facts.ModelName = None,
-    gpu: facts.Gpu = None,
+    gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
-    preset: facts.Preset = None,
-    shape: facts.Shape = None,
-    precision: facts.Precision = None,
+    preset: facts.PresetOption = None,
+    shape: facts.ShapeOption = None,
+    precision: facts.PrecisionOption = None,
     sequence_length: facts.SequenceLength = None,
     global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -44,7 +44,7 @@ def command(
       0  shown
       2  a flag is wrong, or the file is no result
     """
-    from tensorprimat.analysis.returns import economics
+    from tensorprimat.analysis.economics import economics
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import Loaded, load
     from tensorprimat.reports import enhanced, enhanced_json

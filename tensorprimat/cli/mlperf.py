@@ -13,7 +13,7 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
-    from tensorprimat.analysis.mlperf_choice import Choice
+    from tensorprimat.analysis.mlperf_choice import EntryChoice
     from tensorprimat.core.mlperf_library import Entry, Library
 
 ACTIONS = ("import", "list", "show", "compare")
@@ -91,13 +91,13 @@ def command(
         raise UsageError(f"--published belongs to list, not to {action}")
     if plot is not None and action != "compare":
         raise UsageError(f"--plot belongs to compare, not to {action}")
-    from tensorprimat.analysis.mlperf_choice import Choice, choose
+    from tensorprimat.analysis.mlperf_choice import EntryChoice, choose
     from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
 
     level = fraction("--confidence", confidence)
     found = mlperf_library.load(library)
-    wanted = Choice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
+    wanted = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
     if published:
         _list_all(found, wanted, names or [], as_json)
         return 0
@@ -109,7 +109,7 @@ def command(
     return 0
 
 
-def _list_all(library: Library, wanted: Choice, names: list[str], as_json: bool) -> None:
+def _list_all(library: Library, wanted: EntryChoice, names: list[str], as_json: bool) -> None:
     from tensorprimat.analysis.published import choose
     from tensorprimat.reports import mlperf as report
 
@@ -179,7 +179,7 @@ def _write(plot: Path, picture: bytes) -> None:
 def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.core import mlperf_library
     from tensorprimat.core.store import write_atomically
-    from tensorprimat.logs.mlperf_round import round_name
+    from tensorprimat.logs.mlperf.round import round_name
     from tensorprimat.session import mlperf_import
 
     if len(names) != 1:

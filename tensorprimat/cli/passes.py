@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli import cell_options as options
+from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
-    from tensorprimat.core.cells import Cell
+    from tensorprimat.core.micro_result import MicroResult
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     num_layers: options.NumLayers = None,
     num_heads: options.NumHeads = None,
     vocab_size: options.VocabSize = None,
-    shape: options.Shape = None,
+    shape: options.MicroShapeOption = None,
     label: options.Label = None,
     context_length: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.", show_default="256, or the preset's")
@@ -40,7 +40,7 @@ def command(
     attention: options.Attention = "sdpa",
     data: options.Data = None,
     seed: options.Seed = 1234,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     memory_limit: options.MemoryLimit = None,
     output: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for JSON, CSV and Markdown{TO_FILE}")
@@ -68,10 +68,10 @@ def command(
       2  a flag is wrong, flags contradict, or the token file does not suit
     """
     from tensorprimat.cli.options import named_file, writable_folder
-    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import grid, passes
-    from tensorprimat.reports.cells import table
+    from tensorprimat.reports.micro_tables import table
 
     specs = grid.cells(
         grid.Asked(
@@ -105,7 +105,7 @@ def command(
         passes.check(spec, machine)
     file = named_file("--output", output)
     folder = None if file else writable_folder("--output", output)
-    cells: list[Cell] = []
+    cells: list[MicroResult] = []
     try:
         for number, spec in enumerate(specs, start=1):
             options.say(f"[{number}/{len(specs)}] {spec.title}")

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from tensorprimat.cli import cell_options as options
+from tensorprimat.cli import micro_options as options
 
 
 def command(
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: done in seconds.")] = False,
     output: Annotated[
         Path,

@@ -130,8 +130,10 @@ def command(
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS
-    from tensorprimat.engines import ENGINES, nemo, prepare
-    from tensorprimat.engines.facts import NVIDIA_RECIPE
+    from tensorprimat.engines import ENGINES, prepare
+    from tensorprimat.engines.introspect import NVIDIA_RECIPE
+    from tensorprimat.engines.nemo import engine as nemo
+    from tensorprimat.engines.run_settings import RunSettings
     from tensorprimat.machine.platform import detect
 
     if model not in MODELS:
@@ -141,7 +143,7 @@ def command(
     prepare.check_folder(output)
     prepare.check_engine(engine)
     machine = detect()
-    wanted = prepare.Wanted(
+    settings = RunSettings(
         steps=steps,
         warmup_steps=warmup_steps,
         seed=nemo.NEMO_SEED,
@@ -158,7 +160,7 @@ def command(
         preset="full",
         recompute="full" if recompute else None,
     )
-    spec = prepare.spec_of(model, wanted, engine=engine, machine=machine)
+    spec = prepare.spec_of(model, settings, engine=engine, machine=machine)
     spec = spec.model_copy(update={"output_dir": str(output)})
     prepare.check_spec(engine, spec, machine)
     if machine.platform != "nvd":

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from tensorprimat.core.catalogue import Configuration
-    from tensorprimat.engines.primus_config import Effective
+    from tensorprimat.engines.primus.config import Effective
 
 UNSET = "not set"
 
@@ -47,8 +47,8 @@ def command(
     """
 
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.engines import primus_checkout
-    from tensorprimat.engines.primus_config import effective
+    from tensorprimat.engines.primus import checkout as primus_checkout
+    from tensorprimat.engines.primus.config import effective
 
     if config is None:
         root = primus_checkout.find()
@@ -92,7 +92,7 @@ def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration
 def _show(sets: Effective, nvidia: Configuration | None, model: str | None, console: Any) -> None:
     from rich.table import Table
 
-    from tensorprimat.engines.primus_spec import SETTINGS
+    from tensorprimat.engines.primus.spec import SETTINGS
 
     rows: list[tuple[str, object, object]] = [
         (name, sets.settings.get(name), getattr(nvidia, field, None)) for field, name in SETTINGS.items()

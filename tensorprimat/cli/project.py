@@ -13,7 +13,7 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports.safe_text import one_line
 
 if TYPE_CHECKING:
-    from tensorprimat.analysis.projection import Group
+    from tensorprimat.analysis.projection import ScalingGroup
 
 
 def command(
@@ -65,7 +65,9 @@ def command(
     return 0
 
 
-def _project(found: tuple[Group, ...], benchmark: str, source: Path, gpus: int, gpu: str | None) -> dict[str, Any]:
+def _project(
+    found: tuple[ScalingGroup, ...], benchmark: str, source: Path, gpus: int, gpu: str | None
+) -> dict[str, Any]:
     from tensorprimat.analysis import projection
     from tensorprimat.core import catalogue
     from tensorprimat.core.store import load
@@ -94,7 +96,7 @@ def _project(found: tuple[Group, ...], benchmark: str, source: Path, gpus: int, 
     }  # fmt: skip
 
 
-def _print_validation(found: tuple[Group, ...], benchmark: str, as_json: bool) -> None:
+def _print_validation(found: tuple[ScalingGroup, ...], benchmark: str, as_json: bool) -> None:
     from tensorprimat.analysis import projection
     from tensorprimat.reports.mlperf import table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 
 

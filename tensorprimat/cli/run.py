@@ -228,7 +228,7 @@ def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
 
     if text in (*MODELS, "all"):
         return text, None
-    from tensorprimat.engines import torch_config
+    from tensorprimat.engines.torch import config as torch_config
 
     if engine not in ("auto", "torch"):
         raise UsageError(f"--engine {engine}: knows {', '.join(MODELS)}; for --model {text} use --engine torch")
@@ -241,8 +241,8 @@ def _request(given: Mapping[str, Any]) -> Request:
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.core.spec import MODELS
-    from tensorprimat.engines.cluster import Cluster
-    from tensorprimat.engines.prepare import Wanted
+    from tensorprimat.engines.cluster.executors import Cluster
+    from tensorprimat.engines.run_settings import RunSettings
     from tensorprimat.session.budget import Budget
 
     cluster = Cluster(
@@ -286,7 +286,7 @@ def _request(given: Mapping[str, Any]) -> Request:
             model_name=given["model_name"],
             model=given["model"],
         ),
-        wanted=Wanted(
+        settings=RunSettings(
             steps=given["steps"],
             warmup_steps=given["warmup_steps"],
             seed=given["seed"],

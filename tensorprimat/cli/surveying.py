@@ -26,14 +26,14 @@ from tensorprimat.cli import options
 from tensorprimat.core import identity, processes, store
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
-from tensorprimat.logs.survey import Finding
-from tensorprimat.reports import console, harmless, markdown, words
+from tensorprimat.logs.survey import SurveyedFile
+from tensorprimat.reports import console, formatting, harmless, markdown
 from tensorprimat.reports.safe_text import csv_cell, one_line
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.extract import Extracted, joined
@@ -45,14 +45,14 @@ MOST_WORKERS = 16  # beyond, the disk is what all wait for
 ITEMS_AT_ONCE = 16
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
 
-Value = str | float | int | None
+SurveyValue = str | float | int | None
 
 
-def _of_result(read: Callable[[Result], Value]) -> Callable[[Finding], Value]:
+def _of_result(read: Callable[[Result], SurveyValue]) -> Callable[[SurveyedFile], SurveyValue]:
     return lambda finding: None if finding.result is None else read(finding.result)
 
 
-COLUMNS: Mapping[str, Callable[[Finding], Value]] = {
+COLUMNS: Mapping[str, Callable[[SurveyedFile], SurveyValue]] = {
     "file": lambda finding: str(finding.path),
     "format": lambda finding: finding.format,
     "model": _of_result(lambda result: result.model.name),
@@ -124,12 +124,12 @@ def _places(folders: Sequence[Path]) -> list[Path]:
     return known
 
 
-def _words(finding: Finding) -> set[str]:
+def _words(finding: SurveyedFile) -> set[str]:
     """Names by which --gpu SIDE=… can mean a finding."""
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
-def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[list[Finding], int]:
+def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[list[SurveyedFile], int]:
     """Return the findings, and the number of items without training data; show a progress bar on a terminal."""
     found, foreign = [], 0
     for finding in _with_progress(_looked_at(items, stated), len(items)):
@@ -140,7 +140,7 @@ def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[li
     return found, foreign
 
 
-def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[Finding]:
+def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[SurveyedFile]:
     """The findings in the order of the items, by several processes where there are many.
 
     Raises RunError where the system ends one of them.
@@ -159,7 +159,7 @@ def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Ite
             raise RunError("a process that read files was killed, perhaps for want of memory") from error
 
 
-def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> Finding:
+def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
     return survey.look(item, stated, alone=alone).without_steps()
 
 
@@ -169,7 +169,7 @@ def _begin(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]:
+def _with_progress(findings: Iterable[SurveyedFile], total: int) -> Iterator[SurveyedFile]:
     screen = harmless.console(stderr=True)
     if not screen.is_terminal:
         yield from findings
@@ -188,12 +188,12 @@ def _with_progress(findings: Iterable[Finding], total: int) -> Iterator[Finding]
             yield finding
 
 
-def _save(found: Sequence[Finding], folder: Path, look: Callable[[survey.Item], Finding]) -> list[Path]:
+def _save(found: Sequence[SurveyedFile], folder: Path, look: Callable[[survey.Item], SurveyedFile]) -> list[Path]:
     """Save results of logs and event files, those of one benchmark as its runs; return the files.
 
     Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
     """
-    benchmarks: dict[object, list[Finding]] = {}
+    benchmarks: dict[object, list[SurveyedFile]] = {}
     for finding in found:
         if finding.result and finding.format != "result":
             benchmarks.setdefault(identity.signature(finding.result), []).append(finding)
@@ -213,13 +213,13 @@ def _save(found: Sequence[Finding], folder: Path, look: Callable[[survey.Item], 
     return sorted(saved)
 
 
-def _warnings(finding: Finding) -> tuple[str, ...]:
+def _warnings(finding: SurveyedFile) -> tuple[str, ...]:
     if finding.result is not None:
         return finding.result.warnings
     return finding.profile.warnings if finding.profile is not None else ()
 
 
-def _document(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> dict[str, Any]:
+def _document(found: Sequence[SurveyedFile], foreign: int, saved: Sequence[Path]) -> dict[str, Any]:
     rows = []
     for finding in found:
         row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
@@ -237,11 +237,11 @@ def _document(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> 
     }
 
 
-def _json(found: Sequence[Finding], foreign: int, saved: Sequence[Path]) -> str:
+def _json(found: Sequence[SurveyedFile], foreign: int, saved: Sequence[Path]) -> str:
     return json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _file_of(found: Sequence[Finding], foreign: int, ending: str) -> str:
+def _file_of(found: Sequence[SurveyedFile], foreign: int, ending: str) -> str:
     """Return the findings as text in the format that a file name's suffix selects."""
     if ending == ".json":
         return _json(found, foreign, ()) + "\n"
@@ -251,7 +251,7 @@ def _file_of(found: Sequence[Finding], foreign: int, ending: str) -> str:
     return f"# Training data\n\n{markdown.table(_table(results))}\n"
 
 
-def _csv(found: Sequence[Finding]) -> str:
+def _csv(found: Sequence[SurveyedFile]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -261,7 +261,7 @@ def _csv(found: Sequence[Finding]) -> str:
     return buffer.getvalue()
 
 
-def _show(found: Sequence[Finding], foreign: int) -> None:
+def _show(found: Sequence[SurveyedFile], foreign: int) -> None:
     screen = harmless.console(highlight=False, markup=False, emoji=False)
     if not screen.is_terminal:
         screen = harmless.console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
@@ -286,7 +286,7 @@ def _show(found: Sequence[Finding], foreign: int) -> None:
         screen.print(Text(f"\n{files} no training data", style="dim"))
 
 
-def _show_warnings(screen: Console, found: Sequence[Finding]) -> None:
+def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
     """Each warning once, the most frequent first, with the number of files it is about."""
     counts = Counter(warning for finding in found for warning in _warnings(finding))
     if counts:
@@ -298,7 +298,7 @@ def _show_warnings(screen: Console, found: Sequence[Finding]) -> None:
         screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json has them by file"))
 
 
-def _table(findings: Sequence[Finding]) -> Table:
+def _table(findings: Sequence[SurveyedFile]) -> Table:
     titles = ("File", "Format", "Model", "Precision", "GPU", "Steps", "tokens/s/GPU", "Warnings")
     numeric = ("Steps", "tokens/s/GPU", "Warnings")
     return Table(
@@ -309,7 +309,7 @@ def _table(findings: Sequence[Finding]) -> Table:
     )
 
 
-def _row(finding: Finding, result: Result) -> tuple[Cell, ...]:
+def _row(finding: SurveyedFile, result: Result) -> tuple[Cell, ...]:
     config, performance = result.training_config, result.performance_metrics
     from_path = named_by_path(result)
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
@@ -319,9 +319,9 @@ def _row(finding: Finding, result: Result) -> tuple[Cell, ...]:
         text(_marked(result.model.name, "model.name" in from_path)),
         text(_marked(config.precision, "precision" in from_path)),
         text(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
-        figure(performance.total_steps, words.count),
-        figure(performance.tokens_per_second_per_gpu, words.rate),
-        figure(len(result.warnings), words.count),
+        figure(performance.total_steps, formatting.count),
+        figure(performance.tokens_per_second_per_gpu, formatting.rate),
+        figure(len(result.warnings), formatting.count),
     )
 
 
@@ -329,13 +329,13 @@ def _marked(name: str | None, from_path: bool) -> str | None:
     return f"{name}*" if name and from_path else name
 
 
-def _pair(found: Sequence[Finding]) -> tuple[Profile, Profile] | None:
+def _pair(found: Sequence[SurveyedFile]) -> tuple[Profile, Profile] | None:
     """The two profiles that can stand side by side, where there are just two."""
     timed = [finding.profile for finding in found if finding.profile is not None and finding.profile.timelines]
     return (timed[0], timed[1]) if len(timed) == 2 else None
 
 
-def _profile_tables(found: Sequence[Finding]) -> Iterator[Table]:
+def _profile_tables(found: Sequence[SurveyedFile]) -> Iterator[Table]:
     profiles = [(finding, finding.profile) for finding in found if finding.profile is not None]
     timed = [(finding, shown) for finding, shown in profiles if shown.timelines or shown.kernels]
     if timed:
@@ -345,7 +345,7 @@ def _profile_tables(found: Sequence[Finding]) -> Iterator[Table]:
             yield _collectives(finding, shown)
 
 
-def _parts(profiles: Sequence[tuple[Finding, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
+def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
     """Parts of the wall time and kernels as rows, profiles as columns; two of them with their ratio."""
     empty = Profile(files=(), timelines=(), kernels=(), collectives=())
     columns: list[dict[str, Contrast]] = [{row.name: row for row in compare(shown, empty)} for _, shown in profiles]
@@ -356,7 +356,7 @@ def _parts(profiles: Sequence[tuple[Finding, Profile]], pair: tuple[Profile, Pro
         for column in columns:
             row = column.get(name)
             cells.append(_time_and_share(row) if row else text(None))
-        rows.append((*cells, *([figure(ratios.get(name), words.times)] if pair else [])))
+        rows.append((*cells, *([figure(ratios.get(name), formatting.times)] if pair else [])))
     titles = ["", *(one_line(finding.path) for finding, _ in profiles), *(["second / first"] if pair else [])]
     return Table(
         key="profiles",
@@ -367,20 +367,20 @@ def _parts(profiles: Sequence[tuple[Finding, Profile]], pair: tuple[Profile, Pro
 
 
 def _time_and_share(row: Contrast) -> Cell:
-    share = f" ({words.percent(row.one_share)})" if row.one_share is not None else ""
-    return Cell(text=f"{words.seconds(row.one_seconds)}{share}", value=row.one_seconds)
+    share = f" ({formatting.percent(row.one_share)})" if row.one_share is not None else ""
+    return Cell(text=f"{formatting.seconds(row.one_seconds)}{share}", value=row.one_seconds)
 
 
-def _collectives(finding: Finding, shown: Profile) -> Table:
+def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
     rows = tuple(
         (
             text(row.name),
             text(row.dtype),
-            figure(row.group_size, words.count),
-            figure(row.message_bytes, lambda value: words.gigabytes(None if value is None else value / GB)),
-            figure(row.count, words.count),
-            figure(row.mean_seconds, words.seconds),
-            figure(row.bus_bytes_per_second, lambda value: words.rate(None if value is None else value / GB)),
+            figure(row.group_size, formatting.count),
+            figure(row.message_bytes, lambda value: formatting.gigabytes(None if value is None else value / GB)),
+            figure(row.count, formatting.count),
+            figure(row.mean_seconds, formatting.seconds),
+            figure(row.bus_bytes_per_second, lambda value: formatting.rate(None if value is None else value / GB)),
         )
         for row in shown.collectives
     )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli import cell_options as options
+from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
-    from tensorprimat.core.cells import Cell, CellSpec
-    from tensorprimat.micro.estimate import Estimate
+    from tensorprimat.core.micro_result import CellSpec, MicroResult
+    from tensorprimat.micro.estimate import MicroEstimate
 
 ALL_SIZES = "small,medium,large,xl,2.7B"
 
@@ -24,7 +24,7 @@ def command(
         str | None,
         typer.Option(metavar="NAMES", help="Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape"),
     ] = None,
-    shape: options.Shape = None,
+    shape: options.MicroShapeOption = None,
     context_length: Annotated[str, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.")] = "128,256,512",
     batch_size: Annotated[str, typer.Option(metavar="NUMBERS", help="Sequences of a step.")] = "4",
     pass_name: options.Passes = "train",
@@ -39,7 +39,7 @@ def command(
     steps_per_trial: options.StepsPerTrial = None,
     data: options.Data = None,
     seed: options.Seed = 1234,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     memory_limit: options.MemoryLimit = None,
     fit: Annotated[
         bool,
@@ -73,8 +73,8 @@ def command(
       2  a flag is wrong, or flags contradict
     """
     from tensorprimat.machine.platform import detect
-    from tensorprimat.micro import fresh, grid, passes, sweep
-    from tensorprimat.reports.cells import table
+    from tensorprimat.micro import grid, isolated, passes, sweep
+    from tensorprimat.reports.micro_tables import table
 
     chosen = options.resolved_device(device)
     specs = grid.cells(
@@ -107,9 +107,9 @@ def command(
         _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
         return 0
     folder, file = options.place_of(output)
-    measure = passes.measure if in_process else fresh.measure
+    measure = passes.measure if in_process else isolated.measure
     name = machine.gpu_info.device_name
-    done: list[Cell] = []
+    done: list[MicroResult] = []
     complete = False
     try:
         weights = [estimate.seconds or 1.0 for estimate in estimates]
@@ -133,7 +133,7 @@ def command(
     return 1 if any(cell.status == "failed" for cell in done) else 0
 
 
-def _with_spilling(cells: Sequence[Cell]) -> list[Cell]:
+def _with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
     """With what only shows beside other cells."""
     from tensorprimat.micro.advice import spilling
 
@@ -144,7 +144,7 @@ def _with_spilling(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[Estimate]:
+def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[MicroEstimate]:
     from tensorprimat.core import preflight
     from tensorprimat.core.units import TERA
     from tensorprimat.machine.platform import detect
@@ -165,22 +165,22 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
     return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs]
 
 
-def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[Estimate], memory_gb: float | None) -> None:
-    from tensorprimat.reports import words
+def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], memory_gb: float | None) -> None:
+    from tensorprimat.reports import formatting
     from tensorprimat.reports.tables import Column, Table, figure, text
 
     titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
     rows = tuple(
         (
             text(spec.model_size),
-            figure(spec.num_parameters, words.count),
-            figure(spec.context_length, words.count),
-            figure(spec.batch_size, words.count),
+            figure(spec.num_parameters, formatting.count),
+            figure(spec.context_length, formatting.count),
+            figure(spec.batch_size, formatting.count),
             text(spec.pass_name),
             text(spec.precision),
-            figure(estimated.memory_gb, words.gigabytes),
+            figure(estimated.memory_gb, formatting.gigabytes),
             text(None if memory_gb is None else "yes" if estimated.memory_gb < 0.95 * memory_gb else "no"),
-            figure(estimated.seconds, lambda value: words.UNMEASURED if value is None else duration(value)),
+            figure(estimated.seconds, lambda value: formatting.UNMEASURED if value is None else duration(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )
@@ -233,9 +233,9 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def advance(self, cell: Cell, *, resumed: bool) -> None:
+    def advance(self, cell: MicroResult, *, resumed: bool) -> None:
         """One cell is done. resumed: by an earlier call, so it says nothing about how long the others take."""
-        from tensorprimat.reports.cells import fits, milliseconds
+        from tensorprimat.reports.micro_tables import fits, milliseconds
 
         weight = self._weights[self._done]
         self._done += 1

@@ -14,10 +14,11 @@ from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import cluster, default_engine, launch, profiling
+from tensorprimat.engines import default_engine, launch, profiling
+from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.budget import decide
@@ -26,7 +27,7 @@ GPU_COOLDOWN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ModelOutcome:
     """The outcome of one model: a result, an error, or both if a later run failed."""
 
     model: str
@@ -36,14 +37,14 @@ class Outcome:
     interrupted: bool = False
 
 
-def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> Outcome:
+def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
     """Every run of one model, saved as it ends."""
     planned = appending.planned_result(spec, machine)
     place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
     screen.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
     if request.profile is not None:
         return _profile(job, spec, request.profile, place, planned, screen)
-    outcome = Outcome(model=job.model)
+    outcome = ModelOutcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     began, budget = time.monotonic(), request.budget
     for run in range(1, budget.most + 1):
@@ -59,7 +60,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
                     module=job.module,
                     log=place.kept(planned, f"run{run}.txt"),
                     on_line=show,
-                    wrapping=cluster.wrapping(request.cluster, place.elsewhere(planned, run)),
+                    wrapping=executors.wrapping(request.cluster, place.elsewhere(planned, run)),
                 )
         except KeyboardInterrupt:  # while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
@@ -81,7 +82,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
     return outcome
 
 
-def look_before_run(request: Request, machine: Machine, screen: Screen, run: str) -> noise.Look | None:
+def look_before_run(request: Request, machine: Machine, screen: Screen, run: str) -> noise.NoiseReading | None:
     """Look at the machine and warn of what disturbs the run; None where the run takes place elsewhere."""
     if request.cluster.executor:
         return None
@@ -91,7 +92,7 @@ def look_before_run(request: Request, machine: Machine, screen: Screen, run: str
     return before
 
 
-def with_noise(result: Result, before: noise.Look | None, machine: Machine, run: str) -> Result:
+def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machine, run: str) -> Result:
     """With a warning for everything that disturbed the machine before or after the run, or moved in between."""
     if before is None:
         return result
@@ -121,7 +122,7 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
         return f"could not be kept in {error.filename}: {error.strerror}"
 
 
-def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> Outcome:
+def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> ModelOutcome:
     """One run with a profiler around it; its result goes to history alone, marked."""
     stem = place.kept(planned, profiler).resolve()
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -136,13 +137,13 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
         )
     if ending.result is None or ending.error is not None:
         error = explained(ending.error, 1, 1, kept=None, partial=None)
-        return Outcome(model=job.model, error=error, interrupted=ending.interrupted)
+        return ModelOutcome(model=job.model, error=error, interrupted=ending.interrupted)
     provenance = ending.result.provenance.model_copy(update={"profiled": True})
     result = with_command(pool([ending.result.model_copy(update={"provenance": provenance})]))
     path = store.write(result, place.kept(result, "profiled.json"))
     for written in sorted(stem.parent.glob(f"{stem.name}*")):
         screen.say(f"Profile: {written}")
-    return Outcome(model=job.model, result=result, path=path)
+    return ModelOutcome(model=job.model, result=result, path=path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class Place:
 def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
     rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=_cooldown(request, machine))
     if request.cluster.executor:
-        rows.append(("Nodes", cluster.describe(request.cluster, spec.num_nodes)))
+        rows.append(("Nodes", executors.describe(request.cluster, spec.num_nodes)))
     return rows
 
 

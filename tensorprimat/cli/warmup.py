@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli import cell_options as options
+from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
 
 if TYPE_CHECKING:
-    from tensorprimat.core.cells import Cell
+    from tensorprimat.core.micro_result import MicroResult
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     num_layers: options.NumLayers = None,
     num_heads: options.NumHeads = None,
     vocab_size: options.VocabSize = None,
-    shape: options.Shape = None,
+    shape: options.MicroShapeOption = None,
     label: options.Label = None,
     context_length: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="256, or the preset's")
@@ -42,7 +42,7 @@ def command(
     compile: options.Compile = False,
     attention: options.Attention = "sdpa",
     seed: options.Seed = 1234,
-    device: options.Device = "auto",
+    device: options.DeviceOption = "auto",
     output: Annotated[
         Path,
         typer.Option(
@@ -66,11 +66,11 @@ def command(
       1  a cell failed, ran out of memory or was interrupted; what was finished is kept
       2  a flag is wrong, or flags contradict
     """
-    from tensorprimat.core import cells as cell_files
+    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
     from tensorprimat.machine.platform import detect
-    from tensorprimat.micro import fresh, grid, passes, warmup
-    from tensorprimat.reports.cells import table
+    from tensorprimat.micro import grid, isolated, passes, warmup
+    from tensorprimat.reports.micro_tables import table
 
     chosen = options.resolved_device(device)
     specs = grid.cells(
@@ -104,11 +104,11 @@ def command(
         raise UsageError(f"--counts {counts}: must be 0 or more")
     passes.check(specs[0], detect(cpu=chosen == "cpu"))
     folder, file = options.place_of(output)
-    cells: list[Cell] = []
+    cells: list[MicroResult] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
         with options.ended_like_ctrl_c():
-            for cell in warmup.run(specs[0], sorted(tried), measure=fresh.measure):
+            for cell in warmup.run(specs[0], sorted(tried), measure=isolated.measure):
                 cells.append(cell)
                 options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_said(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
@@ -125,19 +125,20 @@ def command(
     return 0 if all(cell.status == "ok" for cell in cells) else 1
 
 
-def _said(cell: Cell) -> str:
+def _said(cell: MicroResult) -> str:
     if cell.status != "ok" or cell.mean_time_ms is None:
         return cell.reason or cell.status
     scatter = "" if cell.cv_percent is None else f", CV {cell.cv_percent:.1f} %"
     return f"{cell.mean_time_ms:,.2f} ms{scatter}"
 
 
-def _plot(cells: list[Cell], path: Path) -> list[Path]:
+def _plot(cells: list[MicroResult], path: Path) -> list[Path]:
     """The picture, where matplotlib is there and anything was measured."""
     from tensorprimat.core.errors import MissingPackageError
     from tensorprimat.core.store import write_atomically
     from tensorprimat.micro import warmup
-    from tensorprimat.reports import canvas, cell_plots
+    from tensorprimat.reports.plots import canvas
+    from tensorprimat.reports.plots import micro as cell_plots
 
     if not any(cell.mean_time_ms is not None for cell in cells):
         return []

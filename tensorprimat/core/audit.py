@@ -21,8 +21,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core.clocks import Clock, Evidence
-from tensorprimat.core.records import Audit, Result
+from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.result import Audit, Result
 from tensorprimat.core.steady import LONGEST, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 
@@ -54,7 +54,7 @@ class Selected(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """One clock against the headline."""
 
     clock: str
@@ -91,7 +91,7 @@ class Finding:
         return max(abs(self.unexplained) / max(self.seconds, self.expected), 1 - self.steps / self.rows_steps)
 
 
-def findings(result: Result, selections: Sequence[Selected]) -> list[Finding]:
+def findings(result: Result, selections: Sequence[Selected]) -> list[AuditFinding]:
     """Hold every clock of every run against the headline; empty where a log has no clock, or no measured row."""
     steps, config = result.steps, result.training_config
     batch, length = config.global_batch_size, config.sequence_length
@@ -202,7 +202,7 @@ class _Rows:
             measured_from=self.measured_from // size,
         )
 
-    def against(self, clock: Clock) -> Finding | None:
+    def against(self, clock: LogClock) -> AuditFinding | None:
         """One clock that the log states for the whole run."""
         steps = clock.steps or float(self.steps.sum())
         expected = self.pace * float(self.work.sum()) * steps / float(self.steps.sum())
@@ -231,14 +231,14 @@ class _Rows:
 
     def _finding(
         self,
-        clock: Clock,
+        clock: LogClock,
         steps: float,
         seconds: float,
         expected: float,
         explained: Sequence[tuple[str, float]],
         taken_out: tuple[tuple[str, float], ...],
-    ) -> Finding:
-        return Finding(
+    ) -> AuditFinding:
+        return AuditFinding(
             clock=clock.name,
             steps=steps,
             rows_steps=float(self.steps.sum()),
@@ -249,7 +249,7 @@ class _Rows:
             slack=clock.resolution,
         )
 
-    def against_dates(self) -> Finding | None:
+    def against_dates(self) -> AuditFinding | None:
         """The dates of the rows, from the first to the last that has one."""
         dated = np.flatnonzero(np.isfinite(self.ended_at))
         if len(dated) < FEWEST_ROWS or (np.diff(self.ended_at[dated]) < 0).any():
@@ -264,7 +264,7 @@ class _Rows:
         steady = _is_steady(gaps, resolution)
         own = self.pace * median(self.work[after])
         in_lumps = not steady and gaps[gaps <= 2 * max(own, resolution)].sum() < IN_LUMPS * expected
-        return Finding(
+        return AuditFinding(
             clock=self.dates,
             steps=float(self.steps[after].sum()),
             rows_steps=float(self.steps[after].sum()),
@@ -357,7 +357,7 @@ def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple
     return tuple((what, seconds) for what, seconds in sums.items() if abs(seconds) > TOLD / 5 * clock)
 
 
-def record(found: Sequence[Finding], result: Result) -> Audit | None:
+def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
     """The outcome for the result: the clock that the log states if it states one, else the dates of the rows."""
     found = [finding for finding in found if not finding.is_copied]
     if not found:
@@ -400,12 +400,12 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if abs(seconds) >= 10 else f"{seconds:.2g} s"
 
 
-def contradictions(found: Sequence[Finding]) -> list[str]:
+def contradictions(found: Sequence[AuditFinding]) -> list[str]:
     """Return a sentence for every clock that leaves too much of the headline unexplained to be silent about."""
     return [_contradiction(finding) for finding in found if finding.contradiction > WARNED]
 
 
-def refusals(found: Sequence[Finding]) -> list[str]:
+def refusals(found: Sequence[AuditFinding]) -> list[str]:
     """Return a sentence for every clock that contradicts the headline so much that no figure can be trusted."""
     return [
         _contradiction(finding)
@@ -415,7 +415,7 @@ def refusals(found: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _contradiction(finding: Finding) -> str:
+def _contradiction(finding: AuditFinding) -> str:
     if finding.is_copied:
         return (
             f"the lines of steps that took {_seconds(finding.expected)} are dated within {_seconds(finding.seconds)}: "

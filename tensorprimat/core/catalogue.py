@@ -1,7 +1,7 @@
 """Facts about the world, read from tensorprimat/data: GPUs, prices, configurations to compare with, published results.
 
-Every cell of the GPU table is a `Fact` with source and date. A device is found by its whole name as the driver prints
-it; an unknown one is None, never a default. Peaks are dense and count 10**12 FLOP per second.
+Every cell of the GPU table is a `SourcedValue` with source and date. A device is found by its whole name as the driver
+prints it; an unknown one is None, never a default. Peaks are dense and count 10**12 FLOP per second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class SourcedValue:
     """One cell: a value or, where sources differ, a range without a value."""
 
     value: float | None = None
@@ -66,17 +66,17 @@ class Gpu:
     note: str | None = None
     dies: int = 1
     """Devices of the framework on one board, whose power is reported for the board."""
-    memory_gb: Fact | None = None
-    memory_tb_per_second: Fact | None = None
-    tdp_watts: Fact | None = None
-    cores: Fact | None = None
+    memory_gb: SourcedValue | None = None
+    memory_tb_per_second: SourcedValue | None = None
+    tdp_watts: SourcedValue | None = None
+    cores: SourcedValue | None = None
     """CUDA cores or stream processors."""
-    peak_tflops: Mapping[str, Fact] = field(default_factory=dict)
+    peak_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
     """Dense peak by precision."""
-    achievable_tflops: Mapping[str, Fact] = field(default_factory=dict)
+    achievable_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
     """Best matrix product that somebody measured, by precision."""
 
-    def peak(self, precision: str) -> Fact | None:
+    def peak(self, precision: str) -> SourcedValue | None:
         """The dense peak that matrix products of this precision run against; None where it is not known."""
         names = PEAKS_OF_PRECISION.get(precision, (precision,))
         return next((self.peak_tflops[name] for name in names if name in self.peak_tflops), None)
@@ -166,13 +166,13 @@ def gpus() -> tuple[Gpu, ...]:
     document = _read("gpus")
     sources = document["sources"]
 
-    def fact(cell: dict[str, Any] | None) -> Fact | None:
+    def fact(cell: dict[str, Any] | None) -> SourcedValue | None:
         if cell is None:
             return None
         source = sources[cell["source"]]
-        return Fact(**{**cell, "source": source["title"], "url": source.get("url"), "date": source["date"]})
+        return SourcedValue(**{**cell, "source": source["title"], "url": source.get("url"), "date": source["date"]})
 
-    def facts(cells: dict[str, Any]) -> Mapping[str, Fact]:
+    def facts(cells: dict[str, Any]) -> Mapping[str, SourcedValue]:
         return MappingProxyType({name: known for name, cell in cells.items() if (known := fact(cell))})
 
     return tuple(
@@ -248,13 +248,13 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
     """Return a Gpu that holds only the facts on which all variants agree."""
     first, *others = candidates
 
-    def agreed(cell: str) -> Fact | None:
-        mine: Fact | None = getattr(first, cell)
+    def agreed(cell: str) -> SourcedValue | None:
+        mine: SourcedValue | None = getattr(first, cell)
         theirs = [getattr(gpu, cell) for gpu in others]
         return mine if mine and all(fact and fact.value == mine.value for fact in theirs) else None
 
-    def agreed_table(table: str) -> dict[str, Fact]:
-        mine: Mapping[str, Fact] = getattr(first, table)
+    def agreed_table(table: str) -> dict[str, SourcedValue]:
+        mine: Mapping[str, SourcedValue] = getattr(first, table)
         theirs = [getattr(gpu, table) for gpu in others]
         return {
             name: fact

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensorprimat.core import catalogue, flops
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
+from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
 from tensorprimat.core.units import TERA
-
-if TYPE_CHECKING:
-    from tensorprimat.core.summary import Selection
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty helps nobody

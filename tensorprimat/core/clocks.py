@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
+class LogClock:
     """The total time that a log itself states for one run."""
 
     name: str
@@ -44,7 +44,7 @@ class Elapsed:
 class Evidence:
     """Everything that a reader passes on for the audit."""
 
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[LogClock, ...] = ()
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", for what a log announces between rows whose times leave it out."""
     elapsed: Elapsed | None = None

@@ -17,7 +17,7 @@ from tensorprimat.core import decoders, models
 from tensorprimat.core.decoders import Config, Decoder
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import ALIASES, Preset
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
 PRESETS = ("full", "tiny")

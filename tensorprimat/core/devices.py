@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tensorprimat.core.records import Platform
+from tensorprimat.core.result import Platform
 
 _VENDORS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
     ("cpu", re.compile(r"\bCPU\b|\bXeon\b|\bEPYC\b|\bRyzen\b", re.IGNORECASE)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import ModelShape, Result
+from tensorprimat.core.result import ModelShape, Result
 
 
 @dataclass(frozen=True, kw_only=True)

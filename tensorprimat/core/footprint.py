@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.core import models
-from tensorprimat.core.cells import CellSpec
+from tensorprimat.core.micro_result import CellSpec
 
 LARGEST_LOGITS = 2**28
 """Logits up to which head and loss are left to autograd: 1 GB in float32. Larger ones are never held whole (the 128k

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensorprimat.core import names
-from tensorprimat.core.records import ModelShape, Result
+from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured

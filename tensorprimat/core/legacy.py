@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
+from tensorprimat.core.result import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
 

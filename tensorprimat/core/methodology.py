@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Configuration
-from tensorprimat.core.records import Result, TrainingConfig
+from tensorprimat.core.result import Result, TrainingConfig
 
 VALUES = (
     "precision",

@@ -28,7 +28,7 @@ SUCCESS = "success"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class LibraryRun:
     """One result file; None where its marks do not tell."""
 
     file: str
@@ -73,7 +73,7 @@ class Entry:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     scaling_factor: float | None = 1.0
     """Of scaling.json; 1 without such a file, None where it has no number that can be one."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[LibraryRun, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -170,7 +170,7 @@ def _entry(document: dict[str, Any]) -> Entry:
         if not isinstance(document.get(field_name), (*kinds, type(None))):
             raise ValueError(f"{field_name} is {document[field_name]!r}")
     rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
-    runs = tuple(Run(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
+    runs = tuple(LibraryRun(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
     for run in runs:
         if not all(isinstance(text, str) for text in (run.file, run.sha256, run.status)):
             raise ValueError("file, sha256 and status of a run must be texts")
@@ -194,4 +194,4 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "notes": (list,),
 }
 _FIELDS = tuple(column.name for column in dataclasses.fields(Entry) if column.name != "runs")
-_COLUMNS = tuple(column.name for column in dataclasses.fields(Run))
+_COLUMNS = tuple(column.name for column in dataclasses.fields(LibraryRun))

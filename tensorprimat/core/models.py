@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 
 COURSE = "course"
 """Model of the ladder of sizes of `tprimat sweep`."""

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import Count, Figure, Record
+from tensorprimat.core.result import Count, Figure, Record
 from tensorprimat.core.store import write_atomically
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes

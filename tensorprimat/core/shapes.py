@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tensorprimat.core import models, names, regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 
 NUMBERS = re.compile(r"(?P<name>[^=/]+)=(?P<numbers>\d+(?:/\d+)+)")
 """name=d_model/d_ff/layers/heads, and where a model has them /kv_heads/vocabulary."""

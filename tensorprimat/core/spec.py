@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Record
+from tensorprimat.core.result import Record
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 MODELS = ("llama", "qwen", "mistral")

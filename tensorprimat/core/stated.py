@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, models, names, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
     Model,

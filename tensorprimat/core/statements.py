@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorprimat.core import catalogue, shapes, stated
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import LARGEST_COUNT, Result
+from tensorprimat.core.result import LARGEST_COUNT, Result
 from tensorprimat.core.stated import ALL_FLAGS, Given
 from tensorprimat.core.store import Loaded
 

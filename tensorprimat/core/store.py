@@ -27,7 +27,7 @@ from tensorprimat.core import legacy, processes, regular, series
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.identity import continues, differing, short_hash
-from tensorprimat.core.records import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
+from tensorprimat.core.result import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
 from tensorprimat.core.steps import FLOAT_COLUMNS
 from tensorprimat.core.summary import summarise
 
@@ -407,18 +407,18 @@ def _check_series(result: Result, path: Path) -> None:
             )  # fmt: skip
 
 
-Outcome = Result | InputError | None
+ReadOutcome = Result | InputError | None
 """Outcome of reading a file: its result, an error, or None for JSON of another kind."""
 
-Read = Callable[[Sequence[Path], str | None], Sequence[Outcome]]
+Read = Callable[[Sequence[Path], str | None], Sequence[ReadOutcome]]
 
 
-def read_each(files: Sequence[Path], model_name: str | None) -> list[Outcome]:
+def read_each(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
     """Return the outcome of reading each file of a folder, in order."""
     return [_outcome(file, model_name) for file in files]
 
 
-def _outcome(file: Path, model_name: str | None) -> Outcome:
+def _outcome(file: Path, model_name: str | None) -> ReadOutcome:
     try:
         with regular.usable(file):
             document = read_json(file)

@@ -15,7 +15,7 @@ import numpy as np
 from tensorprimat.core import audit, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     MemoryMetrics,
     PerformanceMetrics,
     PowerMetrics,
@@ -23,42 +23,13 @@ from tensorprimat.core.records import (
     Run,
     Source,
 )
+from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.terms import RATES, Term, time_of
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on something else
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """The measured rows of one run."""
-
-    run: int
-    of_run: np.ndarray
-    """Positions of all rows of the run."""
-    rows: np.ndarray
-    """Positions of the measured rows, in their order."""
-    segment: int
-    """The longest of the measured stretches between restarts."""
-    segments: int
-    measured_segments: tuple[int, ...]
-    """Stretches whose rows are measured: the longest, and those that it continues or that continue it."""
-    off_level: tuple[int, ...]
-    """Stretches that would be measured with them, but for another step time."""
-    dropped_steps: int
-    """Optimizer steps of the segment left out as warm-up."""
-    excluded_steps: int
-    """Optimizer steps after warm-up left out because something else lies inside them."""
-    settled: bool
-    """The step times of this run came to rest."""
-    side_settled: bool = True
-    """Those of all runs together did."""
-    drift: float = 0.0
-    """Relative amount by which the mean may lie off the level that follows warm-up, of all runs together."""
-    declared_steps: int | None = None
-    """Optimizer steps that were declared as warm-up, where more were dropped."""
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core.records import TrainingConfig
+from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.units import GB

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from tensorprimat.core import models
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
 RECOMPUTE_STEPS = ("none", "every second layer", "full")

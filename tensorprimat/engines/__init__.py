@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Platform
+from tensorprimat.core.result import Platform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ ENGINES = {
         Engine(
             name="torch",
             title="the torch engine (Lightning)",
-            module="tensorprimat.engines.torch_engine",
+            module="tensorprimat.engines.torch.engine",
             packages=("torch", "lightning", "transformers"),
             install="pip install torch lightning transformers",
         ),
         Engine(
             name="nemo",
             title="the NeMo engine",
-            module="tensorprimat.engines.nemo",
+            module="tensorprimat.engines.nemo.engine",
             packages=("nemo.collections.llm", "nemo_run"),
             install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: benchmark.py --engine bridge; "
             "else benchmark.py --engine torch",
@@ -65,7 +65,7 @@ ENGINES = {
 }
 
 
-PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.engines.primus", packages=("yaml",))
+PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.engines.primus.engine", packages=("yaml",))
 """Engine behind --engine primus if there is a Primus checkout; without one it reads logs."""
 
 

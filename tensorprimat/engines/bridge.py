@@ -24,10 +24,10 @@ from typing import Any
 from tensorprimat import logs
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
-from tensorprimat.engines.following import follow
+from tensorprimat.engines.launcher_output import follow
 from tensorprimat.logs.format import Given
 from tensorprimat.machine.platform import Machine, detect
 
@@ -49,8 +49,8 @@ PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
 """Our precision → Megatron-Bridge's recipe for it, where no performance recipe sets it."""
 
-Value = Callable[[RunSpec], Any]
-SETTINGS: tuple[tuple[tuple[str, ...], Value], ...] = (
+SettingValue = Callable[[RunSpec], Any]
+SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("model.tensor_model_parallel_size",), lambda spec: spec.tensor_model_parallel_size),
     (("model.pipeline_model_parallel_size",), lambda spec: spec.pipeline_model_parallel_size),
     (("model.context_parallel_size",), lambda spec: spec.context_parallel_size),

@@ -21,11 +21,11 @@ from lightning.pytorch.callbacks import Callback
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Result, TrainingConfig
+from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
-from tensorprimat.engines.endings import reason
-from tensorprimat.engines.facts import batch_shape, is_nemo, optimizer_dtype
+from tensorprimat.engines.failures import reason
+from tensorprimat.engines.introspect import batch_shape, is_nemo, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory
 from tensorprimat.engines.recorder import Recorder, mean_loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-Mark = Any
+StepMark = Any
 """A moment, as its clock stores it."""
 
 
@@ -19,13 +19,13 @@ class Clock(Protocol):
     name: str
     """Value of provenance.timer."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> StepMark:
         """The moment at which the device finishes what was queued so far (or now, on a host clock)."""
 
-    def reached(self, mark: Mark) -> bool:
+    def reached(self, mark: StepMark) -> bool:
         """Return True if a mark can be read without waiting."""
 
-    def seconds(self, start: Mark, end: Mark) -> float:
+    def seconds(self, start: StepMark, end: StepMark) -> float:
         """Seconds from one reached mark to another."""
 
     def synchronise(self) -> None:
@@ -70,17 +70,17 @@ class EventClock:
 
     name = "device events"
 
-    def mark(self) -> Mark:
+    def mark(self) -> StepMark:
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def reached(self, mark: Mark) -> bool:
+    def reached(self, mark: StepMark) -> bool:
         return bool(mark.query())
 
-    def seconds(self, start: Mark, end: Mark) -> float:
+    def seconds(self, start: StepMark, end: StepMark) -> float:
         return float(start.elapsed_time(end)) / 1e3  # torch gives milliseconds
 
     def synchronise(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorprimat.core.records import MemoryMetrics, Result
+from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GB
 

@@ -24,9 +24,9 @@ from typing import IO
 import tensorprimat
 from tensorprimat.core import processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import endings
+from tensorprimat.engines import failures
 
 GRACE_SECONDS = 15.0  # to write what was measured; importing torch, which cannot be interrupted, alone takes 5
 TERMINATE_SECONDS = 5.0
@@ -37,7 +37,7 @@ ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
 """Error line of an engine on stderr: "torch engine: out of memory …"."""
 
 ELSEWHERE = "cluster engine: "
-"""Prefix of the line in which engines/submitted reports the outcome of a job on other machines."""
+"""Prefix of the line in which engines/cluster/submitted reports the outcome of a job on other machines."""
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "outofmemoryerror")
 """Out-of-memory texts of CUDA, ROCm, the CPU allocator and Linux, in lower case."""
@@ -184,8 +184,8 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
         return kind(said + ("" if code == 2 else kept))
     last = tail[-1] if tail else "no output"
     if any(sign in line.lower() for line in tail for sign in OUT_OF_MEMORY):
-        remedies = endings.memory_remedies(spec)
-        return OutOfMemoryError(f"out of memory: {endings.configuration(spec)}; try {remedies}{kept}")
+        remedies = failures.memory_remedies(spec)
+        return OutOfMemoryError(f"out of memory: {failures.configuration(spec)}; try {remedies}{kept}")
     if code == -signal.SIGKILL:
         tiny = " or --preset tiny" if spec.engine == "torch" else ""
         return RunError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorprimat.core import models, names, store
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.records import (
+from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     Model,
     PerformanceMetrics,
@@ -27,7 +27,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.units import GB
 from tensorprimat.core.version import __version__
-from tensorprimat.engines import facts
+from tensorprimat.engines import introspect
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
 from tensorprimat.machine import environment, platform
 
@@ -56,16 +56,18 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         warnings.append(f"platform: {declared.platform} was requested, but the training runs on {machine.label}")
     model = Model()
     if built:
-        model, odd = facts.model_stated_by(module) or facts.model(module, sharded=facts.is_sharded(trainer))
+        model, odd = introspect.model_stated_by(module) or introspect.model(
+            module, sharded=introspect.is_sharded(trainer)
+        )
         warnings += odd
     preset, contradicted = _preset(declared, model)
     warnings += contradicted
-    found = {**facts.training_config(trainer, module), **(facts.stated_by(module) if built else {})}
+    found = {**introspect.training_config(trainer, module), **(introspect.stated_by(module) if built else {})}
     model_name = names.resolve(declared.model_name) if declared.model_name else model.name
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     config = TrainingConfig.model_validate(
         {
-            **facts.framework(trainer),
+            **introspect.framework(trainer),
             **found,
             **declared.training_config,
             "warmup_steps": declared.warmup_steps,
@@ -73,15 +75,15 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
             "environment": environment.settings(),
         }
     )
-    if facts.is_nemo(trainer) and machine.platform != "nvd":
-        warnings.append(facts.NVIDIA_RECIPE.format(machine=machine.label))
-    if facts.is_nemo(trainer) and config.gradient_accumulation_steps is None:
-        config = config.model_copy(update={"gradient_accumulation_steps": facts.accumulation(trainer, config)})
+    if introspect.is_nemo(trainer) and machine.platform != "nvd":
+        warnings.append(introspect.NVIDIA_RECIPE.format(machine=machine.label))
+    if introspect.is_nemo(trainer) and config.gradient_accumulation_steps is None:
+        config = config.model_copy(update={"gradient_accumulation_steps": introspect.accumulation(trainer, config)})
     for name, value in found.items():
         said = declared.training_config.get(name)
         if said is not None and said != value:
             warnings.append(f"training_config: {name} is {said} in the callback, but {value} in the trainer")
-    engine = declared.engine or ("nemo" if facts.is_nemo(trainer) else None)
+    engine = declared.engine or ("nemo" if introspect.is_nemo(trainer) else None)
     return Result(
         platform=machine.platform,
         source=f"{engine} engine" if engine else "Lightning training",

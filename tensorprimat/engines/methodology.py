@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.methodology import differing as _differing
-from tensorprimat.core.records import GpuInfo, Result
+from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.store import DEFAULT_METHODOLOGY
 
 if TYPE_CHECKING:

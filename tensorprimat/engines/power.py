@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import Device
 
 ENERGY_TOLERANCE = 0.05  # a counter and sampled power of one device agree within the noise of sampling
 LEAST_THROTTLED = 0.01
@@ -27,7 +28,7 @@ def with_own_gpus(result: Result, trainer: Any) -> Result:
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"gpu_ids": own})})
 
 
-def devices_of(result: Result) -> list[telemetry.Device]:
+def devices_of(result: Result) -> list[Device]:
     """Return the telemetry of the result's GPUs; none where torch does not tell which they are."""
     return telemetry.open_devices(result.provenance.gpu_ids) if result.provenance.gpu_ids else []
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -17,7 +15,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
-from tensorprimat.engines import Engine, methodology, primus_spec
+from tensorprimat.engines import Engine, methodology
+from tensorprimat.engines.primus import spec as primus_spec
+from tensorprimat.engines.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
@@ -28,50 +28,22 @@ CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "ful
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The settings that the user chose by flag; None means that the flag was not used."""
-
-    steps: int
-    warmup_steps: int
-    seed: int
-    preset: str | None = None
-    micro_batch_size: int | None = None
-    global_batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str | None = None
-    tensor_model_parallel_size: int | None = None
-    pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
-    methodology: str | None = None
-    num_gpus: int | None = None
-    num_nodes: int = 1
-    strategy: str = "auto"
-    recompute: str | None = None
-    """none, selective or full; None leaves it to the memory there is (torch engine), or to none."""
-    compile: bool | None = None
-    attention: str | None = None
-    master_weights: str | None = None
-    config: Mapping[str, Any] | None = None
-    """Complete Hugging Face configuration where --model is a file."""
-
-
-def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> RunSpec:
+def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
     """One run of a model on this machine, checked: the methodology's, else the preset's values where nothing was said,
     the real shape in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the
     flag."""
-    _check_torch_flags(wanted, engine)
+    _check_torch_flags(settings, engine)
     if engine.name == "primus":
-        return primus_spec.spec_of(model, wanted, machine=machine)
+        return primus_spec.spec_of(model, settings, machine=machine)
     platform = machine.platform
-    preset = _preset(model, wanted, engine, wanted.preset or DEFAULT_PRESET.get(platform, "full"))
+    preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
-    num_gpus = _said(wanted.num_gpus, 1 if platform == "cpu" else devices)
+    num_gpus = _said(settings.num_gpus, 1 if platform == "cpu" else devices)
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
     configured = methodology.values(
-        wanted.methodology,
-        vars(wanted),
+        settings.methodology,
+        vars(settings),
         model=model,
         preset=preset.name,
         engine=engine.name,
@@ -80,7 +52,7 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
     )
     fields = {
         "micro_batch_size": preset.micro_batch_size,
-        "global_batch_size": _default_batch(preset, engine, num_gpus * wanted.num_nodes),
+        "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes),
         "sequence_length": preset.sequence_length,
         "precision": "fp32" if platform == "cpu" and engine.name == "torch" else "bf16",
         **configured,
@@ -88,16 +60,16 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         "preset": preset.name,
         "config": preset.config if isinstance(preset, ConfiguredModel) else None,
         "engine": engine.name,
-        "steps": wanted.steps,
-        "warmup_steps": wanted.warmup_steps,
+        "steps": settings.steps,
+        "warmup_steps": settings.warmup_steps,
         "num_gpus": num_gpus,
-        "num_nodes": wanted.num_nodes,
-        "strategy": wanted.strategy,
-        "recompute": _recompute(wanted.recompute, engine),
-        "compile": (engine.name == "torch" and platform != "cpu") if wanted.compile is None else wanted.compile,
-        "attention_backend": wanted.attention,
-        "master_weights": wanted.master_weights,
-        "seed": wanted.seed,
+        "num_nodes": settings.num_nodes,
+        "strategy": settings.strategy,
+        "recompute": _recompute(settings.recompute, engine),
+        "compile": (engine.name == "torch" and platform != "cpu") if settings.compile is None else settings.compile,
+        "attention_backend": settings.attention,
+        "master_weights": settings.master_weights,
+        "seed": settings.seed,
         "platform": platform,
     }
     try:
@@ -112,20 +84,20 @@ def spec_of(model: str, wanted: Wanted, *, engine: Engine, machine: Machine) -> 
         )
     spec = spec.check()
     memory = machine.gpu_info.total_memory_gb
-    if engine.name != "torch" or wanted.recompute is not None or platform == "cpu" or memory is None:
+    if engine.name != "torch" or settings.recompute is not None or platform == "cpu" or memory is None:
         return spec
     return training_memory.smallest_that_fits(spec, memory * GB) or spec
 
 
-def _preset(model: str, wanted: Wanted, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
+def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
     """Return what is trained. Raises UsageError where only the torch engine could."""
-    if wanted.config is None:
+    if settings.config is None:
         return models.find(model, name)
     if engine.name != "torch":
         raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
-    from tensorprimat.engines import torch_config
+    from tensorprimat.engines.torch import config as torch_config
 
-    return torch_config.model(model, dict(wanted.config), name)
+    return torch_config.model(model, dict(settings.config), name)
 
 
 def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devices: int) -> int:
@@ -139,25 +111,25 @@ def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devi
     return max(1, preset.global_batch_size // GPUS_OF_A_NODE) * devices
 
 
-def _recompute(wanted: str | None, engine: Engine) -> str:
+def _recompute(settings: str | None, engine: Engine) -> str:
     """Return the spec's word for --activation-checkpointing. Raises UsageError for another word, or another engine."""
-    if wanted not in (None, *CHECKPOINTING):
-        raise UsageError(f"--activation-checkpointing {wanted}: must be {', '.join(CHECKPOINTING)}")
-    if wanted == "selective" and engine.name != "torch":
+    if settings not in (None, *CHECKPOINTING):
+        raise UsageError(f"--activation-checkpointing {settings}: must be {', '.join(CHECKPOINTING)}")
+    if settings == "selective" and engine.name != "torch":
         raise UsageError(
             f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"
         )
-    return CHECKPOINTING[wanted or "none"]
+    return CHECKPOINTING[settings or "none"]
 
 
-def _check_torch_flags(wanted: Wanted, engine: Engine) -> None:
+def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
     """Raise UsageError for a flag that only the torch engine understands."""
     if engine.name == "torch":
         return
     given = {
-        "--compile": wanted.compile is True,
-        "--attention": wanted.attention is not None,
-        "--master-weights": wanted.master_weights is not None,
+        "--compile": settings.compile is True,
+        "--attention": settings.attention is not None,
+        "--master-weights": settings.master_weights is not None,
     }
     if flag := next((flag for flag, is_given in given.items() if is_given), None):
         raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")

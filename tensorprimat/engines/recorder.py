@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
-from tensorprimat.engines.clock import Clock, Mark
+from tensorprimat.engines.clock import Clock, StepMark
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class _StepEnd:
 
     index: int
     covers: int
-    mark: Mark
+    mark: StepMark
     loss: torch.Tensor | None
     learning_rate: float | None
     data_wait_seconds: float | None
@@ -48,8 +48,8 @@ class _Interruption:
     """A validation or a checkpoint, from its first mark to its last."""
 
     kind: str
-    start: Mark
-    end: Mark | None = None
+    start: StepMark
+    end: StepMark | None = None
 
 
 FIGURES = ("seconds", "ended_at", "loss", "learning_rate", "data_wait_seconds", "power_watts_per_gpu")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tensorprimat.core import regular, stated
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
-from tensorprimat.logs import auditing, endings, files, folded, joining, spelling
+from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
 from tensorprimat.logs.detection import FORMATS, Detection, detect, named
 from tensorprimat.logs.format import Format, Given
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
@@ -41,7 +41,7 @@ def read(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            result = stated.amended(joining.join(log, chosen, warnings, segment, cited=cited), given or Given())
+            result = stated.amended(assemble.join(log, chosen, warnings, segment, cited=cited), given or Given())
             return _with_something(log, chosen, [result])[0]
 
 
@@ -53,7 +53,7 @@ def read_each(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            results = joining.join_each(log, chosen, warnings, cited=cited)
+            results = assemble.join_each(log, chosen, warnings, cited=cited)
             return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
 
 
@@ -68,7 +68,7 @@ def _log(path: str | Path) -> Iterator[Log]:
 
 def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
     """Return the results that hold a figure. Raises the refusal of the log where none does."""
-    telling = [result for result in results if joining.says_anything(result)]
+    telling = [result for result in results if assemble.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
     return [auditing.audited(_with_odd_rows(log, _without_overridden(result)), log.name) for result in telling]
@@ -138,7 +138,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             path=log.name,
             remedy="train for more steps",
         )
-    cause = endings.cause_of(log)
+    cause = failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
         reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None

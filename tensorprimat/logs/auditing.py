@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorprimat.core import audit
 from tensorprimat.core.errors import ContradictionError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.summary import select_measured
 
 REMEDY = (

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.logs import files, segments
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log, Part, lines_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from tensorprimat.core.steps import Step
-from tensorprimat.logs.rows import LONGEST_STEP_SECONDS
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
 
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
 LARGEST_FRACTION = 9
@@ -41,7 +41,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class TimeMark:
     """One logged row: the number of its step and when it was written."""
 
     line: int | None
@@ -77,13 +77,13 @@ def moment_in(text: str) -> Moment | None:
     return None
 
 
-def steps_between(marks: Iterable[Mark]) -> Iterator[Step]:
+def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """Yield rows timed by the clock between marks; the first of a stretch has no time, nor has what is too short.
 
     A number that does not grow is another rank's row, or a restart where it goes back.
     """
-    start: Mark | None = None
-    last: Mark | None = None
+    start: TimeMark | None = None
+    last: TimeMark | None = None
     for mark in marks:
         if last is not None and mark.index == last.index:
             continue
@@ -103,7 +103,7 @@ def steps_between(marks: Iterable[Mark]) -> Iterator[Step]:
             start = mark
 
 
-def _seconds(before: Mark, after: Mark) -> float | None:
+def _seconds(before: TimeMark, after: TimeMark) -> float | None:
     """Return the mean time of a step between two marks, where their stamps are fine enough for it."""
     grown = after.moment.seconds - before.moment.seconds
     resolution = max(before.moment.resolution, after.moment.resolution)
@@ -113,7 +113,7 @@ def _seconds(before: Mark, after: Mark) -> float | None:
     return seconds if seconds < LONGEST_STEP_SECONDS else None
 
 
-def _row(mark: Mark, seconds: float | None, covers: int) -> Step:
+def _row(mark: TimeMark, seconds: float | None, covers: int) -> Step:
     return Step(
         index=mark.index,
         seconds=seconds,

@@ -21,9 +21,9 @@ from typing import Any
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
+from tensorprimat.logs.fields import iso, merged, moment, positive, seconds
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.names import model_name
-from tensorprimat.logs.rows import iso, merged, moment, positive, seconds
+from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![.,]?\d)"

@@ -19,10 +19,8 @@ from tensorprimat.logs import (
     litgpt,
     madengine,
     maxtext,
-    megatron,
     metrics,
     mlflow,
-    mlperf,
     nanogpt,
     nemo,
     olmo,
@@ -32,6 +30,8 @@ from tensorprimat.logs import (
     torchtitan,
 )
 from tensorprimat.logs.format import Format
+from tensorprimat.logs.megatron import reader as megatron
+from tensorprimat.logs.mlperf import reader as mlperf
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 FORMATS: tuple[Format, ...] = (

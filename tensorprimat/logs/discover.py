@@ -11,7 +11,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core import names as spellings
 from tensorprimat.core.errors import InputError, TensorPrimatError
-from tensorprimat.logs import names
+from tensorprimat.logs import model_names
 from tensorprimat.logs.text import Log
 
 _ENDING = re.compile(r"\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?(?:\.(?:gz|zst|xz|bz2))?$", re.IGNORECASE)
@@ -51,11 +51,13 @@ _RULES = (
         reason="named training_{model}.log",
         fits=lambda name, model: (
             name == f"training_{model}.log"
-            or (name.startswith(f"primus_training_{model}") and name.endswith(".log") and names.fits(name, model))
+            or (name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.fits(name, model))
         ),
     ),
-    _Rule(reason="named *{model}*.log", fits=lambda name, model: name.endswith(".log") and names.fits(name, model)),
-    _Rule(reason="named *{model}*", fits=names.fits),
+    _Rule(
+        reason="named *{model}*.log", fits=lambda name, model: name.endswith(".log") and model_names.fits(name, model)
+    ),
+    _Rule(reason="named *{model}*", fits=model_names.fits),
 )
 
 
@@ -171,7 +173,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]
             continue
         try:
             name = logs.read(path).model.name
-            said = {spellings.known(name) or name: ""} if name else names.in_text(Log(path))
+            said = {spellings.known(name) or name: ""} if name else model_names.in_text(Log(path))
         except TensorPrimatError:
             continue
         for model in said:

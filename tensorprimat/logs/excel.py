@@ -22,7 +22,7 @@ from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.profile import Collective, KernelCategory, Profile, Timeline
+from tensorprimat.logs.profile import KernelCategory, Profile, ProfiledCollective, Timeline
 from tensorprimat.logs.text import Log
 
 MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
@@ -83,7 +83,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     """
     timelines: list[Timeline] = []
     kernels: list[list[KernelCategory]] = []
-    collectives: list[Collective] = []
+    collectives: list[ProfiledCollective] = []
     remarks: list[str] = []
     for path in paths:
         sheets = _sheets(path)
@@ -123,10 +123,10 @@ def _rank_number(path: Path) -> tuple[int, str]:
     return int(match[1] or match[2]) if match else -1, path.name
 
 
-Row = dict[str, Any]
+SheetRow = dict[str, Any]
 
 
-def _sheets(path: Path) -> dict[str, list[Row]]:
+def _sheets(path: Path) -> dict[str, list[SheetRow]]:
     """Rows of the sheets that matter, by the names in their first row."""
     try:
         from openpyxl import load_workbook
@@ -152,7 +152,7 @@ def _refuse_bombs(path: Path) -> None:
         raise InputError(f"unpacks to {unpacked / MIB:,.0f} MiB, which no report does", path=path)
 
 
-def _rows(sheet: Any) -> Iterator[Row]:
+def _rows(sheet: Any) -> Iterator[SheetRow]:
     names: list[str] = []
     for cells in sheet.iter_rows(max_row=MOST_ROWS, max_col=MOST_COLUMNS, values_only=True):
         if not names:
@@ -161,7 +161,7 @@ def _rows(sheet: Any) -> Iterator[Row]:
             yield dict(zip(names, cells, strict=False))
 
 
-def _timelines(path: Path, rows: list[Row]) -> list[Timeline]:
+def _timelines(path: Path, rows: list[SheetRow]) -> list[Timeline]:
     """One per process of the file."""
     by_process: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -173,7 +173,7 @@ def _timelines(path: Path, rows: list[Row]) -> list[Timeline]:
     return [Timeline(rank=rank, **parts) for rank, parts in by_process.items()]
 
 
-def _categories(sheets: dict[str, list[Row]]) -> list[KernelCategory]:
+def _categories(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
     return _summed(
         (
             _label(row.get("op category")),
@@ -185,7 +185,7 @@ def _categories(sheets: dict[str, list[Row]]) -> list[KernelCategory]:
     )
 
 
-def _kernels(sheets: dict[str, list[Row]]) -> list[KernelCategory]:
+def _kernels(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
     """The table of single kernels by category, for reports without the table of categories."""
     return _summed(
         (
@@ -227,9 +227,9 @@ def _mean_of(ranks: list[list[KernelCategory]]) -> tuple[KernelCategory, ...]:
     )
 
 
-def _collectives(rows: list[Row]) -> list[Collective]:
+def _collectives(rows: list[SheetRow]) -> list[ProfiledCollective]:
     return [
-        Collective(
+        ProfiledCollective(
             name=_label(row.get("Collective name")),
             dtype=_label(row.get("dtype")),
             group_size=_whole(row.get("Group size")),

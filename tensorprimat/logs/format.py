@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.records import Platform, Result, SegmentFacts
+from tensorprimat.core.result import Platform, Result, SegmentFacts
 from tensorprimat.core.stated import Given
 from tensorprimat.core.steps import Steps
 

@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorprimat.core.clocks import Clock, Evidence
+from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
 
@@ -133,7 +133,7 @@ def _read(log: Log) -> Reading:
         reported=reported,
         platform=devices.platform_of(content.gpu_info.get("device_name")),
         source="Hugging Face Trainer",
-        timestamp=rows.iso(content.timestamp),
+        timestamp=fields.iso(content.timestamp),
     )
     if any(AXOLOTL_RATE in row.values for row in content.rows):
         reading.warnings.append(
@@ -177,7 +177,7 @@ def _is_row(said: Mapping[str, str]) -> bool:
 def _is_repeated(said: Mapping[str, str], before: _Row) -> bool:
     """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
     same_place = before.step in (None, _position(said))  # a bar drawn between them tells steps apart
-    return same_place and said == before.values and all(rows.positive(said.get(name)) for name in (LOSS, "grad_norm"))
+    return same_place and said == before.values and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
 
 
 def _is_summary(said: Mapping[str, str]) -> bool:
@@ -277,14 +277,14 @@ def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
 def _position(said: Mapping[str, str]) -> int | None:
     """The optimizer step that a row states."""
     for name in POSITIONS:
-        if name in said and (step := rows.whole(said[name].split("/")[0])):
+        if name in said and (step := fields.whole(said[name].split("/")[0])):
             return step
     return None
 
 
 def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
     """Seconds since training began by what the row states, and half the last digit that it was printed with."""
-    if runtime := rows.seconds(said.get(RUNTIME)):
+    if runtime := fields.seconds(said.get(RUNTIME)):
         return runtime, _half_digit(said[RUNTIME])
     if by_tokens := _clock_of_tokens(said):
         return by_tokens
@@ -292,7 +292,7 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
     if step is None or elapsed is None:
         return None
     for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
-        if speed := rows.positive(said.get(name)):
+        if speed := fields.positive(said.get(name)):
             clock = step * speed**power
             resolution = clock * _half_digit(said[name]) / speed
             # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
@@ -304,7 +304,7 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
 
 def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
     """LLaMA-Factory's clock: all tokens so far over the rate since the start, which it rounds to two decimals."""
-    tokens, rate = rows.positive(said.get("total_tokens")), rows.positive(said.get("throughput"))
+    tokens, rate = fields.positive(said.get("total_tokens")), fields.positive(said.get("throughput"))
     if not (tokens and rate):
         return None
     return tokens / rate, tokens / rate * min(_half_digit(said["throughput"]), 0.005) / rate
@@ -355,9 +355,9 @@ def _note_bar(bar: re.Match[str], content: _Content) -> None:
 
 def _notice(text: str, content: _Content) -> None:
     if content.timestamp is None:
-        content.timestamp = rows.moment(text)
+        content.timestamp = fields.moment(text)
     for pattern, name in _SETTINGS:
-        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+        if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value
     if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
         content.gpu_info["device_name"] = device
@@ -376,7 +376,7 @@ class _Interval:
 
 def _summary(content: _Content) -> Mapping[str, str] | None:
     """The summary of the middle rank, by its runtime."""
-    by_runtime = sorted(content.summaries, key=lambda said: rows.positive(said.get(RUNTIME)) or 0.0)
+    by_runtime = sorted(content.summaries, key=lambda said: fields.positive(said.get(RUNTIME)) or 0.0)
     return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
 
 
@@ -384,7 +384,7 @@ def _total_steps(content: _Content) -> float | None:
     """Optimizer steps of the whole run: stated, or the rate of the summary times its runtime."""
     summary = _summary(content)
     if summary is not None:
-        rate, runtime = rows.positive(summary.get("train_steps_per_second")), rows.positive(summary.get(RUNTIME))
+        rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
         # a rate of 0.001 to three decimals says nothing; of four digits it tells hundreds of steps exactly
         if rate and runtime and _half_digit(summary["train_steps_per_second"]) <= COUNT_RESOLUTION * rate:
             return float(round(rate * runtime))
@@ -394,13 +394,13 @@ def _total_steps(content: _Content) -> float | None:
 
 def _final_epoch(content: _Content) -> float | None:
     summary = _summary(content)
-    return rows.positive(summary.get("epoch")) if summary is not None else None
+    return fields.positive(summary.get("epoch")) if summary is not None else None
 
 
 def _evidence(content: _Content, total: float | None) -> Evidence:
     """Return train_runtime for the audit. The time after the last row with a clock belongs to no row."""
     summary = _summary(content)
-    runtime = rows.positive(summary.get(RUNTIME)) if summary is not None else None
+    runtime = fields.positive(summary.get(RUNTIME)) if summary is not None else None
     clocked = [row for row in content.rows if row.clock is not None]
     numbered = [row.step for row in content.rows if row.step is not None]
     if not runtime or not total or summary is None or len(clocked) < FEWEST_CLOCKED or len(content.summaries) > 1:
@@ -414,7 +414,7 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
     before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began behind them
     return Evidence(
         clocks=(
-            Clock(
+            LogClock(
                 name=RUNTIME,
                 seconds=runtime,
                 steps=total,
@@ -440,7 +440,7 @@ def _steps(found: list[_Row], total: float | None, final_epoch: float | None) ->
     intervals = _intervals(found, index)
     if not numbered:
         intervals[0].steps = interval
-    return rows.merged(
+    return fields.merged(
         (None, _step(row, number, between)) for row, number, between in zip(found, index, intervals, strict=True)
     )
 
@@ -449,7 +449,7 @@ def _steps_of_a_row(found: list[_Row], total: float | None, final: float | None)
     """Return the number of steps between rows without numbers, from the run's steps and the rows' share of epochs."""
     if not total:
         return 1
-    last = rows.positive(found[-1].values.get("epoch"))
+    last = fields.positive(found[-1].values.get("epoch"))
     share = last / final if last and final and last <= final else 1.0
     return max(1, round(total * share / len(found)))
 
@@ -487,7 +487,7 @@ def _intervals(found: list[_Row], index: list[int]) -> list[_Interval]:
 
 def _tokens_between(before: _Row, row: _Row, steps: int) -> float | None:
     """Tokens of one step between two rows that count them."""
-    first, last = (rows.number(_first_of(said.values, TOKENS_SEEN)) for said in (before, row))
+    first, last = (fields.number(_first_of(said.values, TOKENS_SEEN)) for said in (before, row))
     tokens = (last - first) / steps if first is not None and last is not None else None
     return tokens if tokens is not None and 0 < tokens < math.inf else None
 
@@ -503,12 +503,12 @@ def _step(row: _Row, index: int, between: _Interval) -> Step:
         seconds=between.seconds,
         covers=between.steps,
         tokens=between.tokens,
-        loss=rows.number(said.get(LOSS)),
-        learning_rate=rows.positive(_first_of(said, ("learning_rate", "lr"))),
-        gradient_norm=rows.number(said.get("grad_norm")),
-        memory_allocated_peak_bytes=rows.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
-        memory_reserved_peak_bytes=rows.positive(_first_of(said, RESERVED_PEAKS), GIB),
-        reported_tokens_per_second_per_gpu=rows.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
+        loss=fields.number(said.get(LOSS)),
+        learning_rate=fields.positive(_first_of(said, ("learning_rate", "lr"))),
+        gradient_norm=fields.number(said.get("grad_norm")),
+        memory_allocated_peak_bytes=fields.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
+        memory_reserved_peak_bytes=fields.positive(_first_of(said, RESERVED_PEAKS), GIB),
+        reported_tokens_per_second_per_gpu=fields.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
         interrupted_by=between.interrupted_by or row.interrupted_by,
         line=row.line,
     )
@@ -519,7 +519,7 @@ def _reported(content: _Content) -> dict[str, Any]:
     reported: dict[str, Any] = {}
     if (summary := _summary(content)) is not None:
         for name, target in REPORTED.items():
-            if value := rows.positive(summary.get(name)):
+            if value := fields.positive(summary.get(name)):
                 reported[target] = value
         if (steps := _position(summary)) and (runtime := reported.get("runtime_seconds")):
             reported["step_time_seconds"] = runtime / steps

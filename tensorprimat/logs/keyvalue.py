@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from functools import cache, partial
 from math import inf, isfinite, prod
 from typing import Any
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.clocks import Elapsed, Evidence
-from tensorprimat.core.records import TrainingConfig
+from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
 from tensorprimat.logs.dialects import DIALECTS, Dialect, Number
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
@@ -35,7 +36,7 @@ _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
 _CUT = "…"  # stands behind a last line without line end: no delimiter
 
-_AMOUNTS = frozenset(f.name for f in fields(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
+_AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
 NO_COLUMNS = ("total_tokens", "elapsed")
 _MEASURES = (
     "seconds",
@@ -89,8 +90,8 @@ def _detect(log: Log, dialect: Dialect) -> int:
 def _read(log: Log, dialect: Dialect) -> Reading:
     seen = _Seen()
     found = list(_rows(log, dialect, seen))
-    steps = Steps.of(rows.merged((None, _step(row)) for row in found))
-    steps = rows.with_intervals(steps) if dialect.averaged else steps
+    steps = Steps.of(fields.merged((None, _step(row)) for row in found))
+    steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps = with_times(with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
     config = _configuration(dialect, seen, steps)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
@@ -101,7 +102,7 @@ def _read(log: Log, dialect: Dialect) -> Reading:
         platform=devices.platform_of(seen.device),
         source=dialect.source,
         evidence=Evidence(elapsed=_elapsed(dialect, found)),
-        timestamp=rows.iso(seen.began),
+        timestamp=fields.iso(seen.began),
         warnings=[*dialect.notes, *unseen, *seen.notes],
     )
 
@@ -154,7 +155,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
 
 def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> _Row:
     index = steps_before + _index(match, seen)
-    return _Row(line=line, index=index, ended_at=rows.moment(match.string[: match.start()]))
+    return _Row(line=line, index=index, ended_at=fields.moment(match.string[: match.start()]))
 
 
 def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
@@ -172,7 +173,7 @@ def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
 def _index(match: re.Match[str], seen: _Seen) -> int:
     """Number of the step over all epochs, where the row says in which epoch it is and how many steps one has."""
     said = match.groupdict()
-    step, last, epoch = int(said["step"]), rows.whole(said.get("last")), rows.whole(said.get("epoch"))
+    step, last, epoch = int(said["step"]), fields.whole(said.get("last")), fields.whole(said.get("epoch"))
     if epoch is None and last:
         seen.config.setdefault("max_steps", last)
     return step + (epoch - 1) * last if epoch and last else step
@@ -197,8 +198,8 @@ def _value(text: str, number: Number, dialect: Dialect) -> float | None:
         return None
     scale = number.scale * (_SUFFIX.get(match["suffix"] or "", 1.0) if dialect.suffixes else 1.0)
     if number.means == "seconds":
-        return rows.seconds(match["number"], scale)
-    plain = rows.number(match["number"])
+        return fields.seconds(match["number"], scale)
+    plain = fields.number(match["number"])
     if plain is None or (number.means in _AMOUNTS and not 0 < plain < inf):
         return None
     return plain * scale
@@ -246,7 +247,7 @@ def with_times(steps: Steps) -> Steps:
     if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
         return steps
     seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
-    seconds[~((seconds > 0) & (seconds < rows.LONGEST_STEP_SECONDS))] = np.nan
+    seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
 

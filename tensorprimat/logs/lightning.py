@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 
 from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, merged
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.rows import LONGEST_STEP_SECONDS, merged
 from tensorprimat.logs.text import Log
 
 TIME_SO_FAR = ("train/time", "train|time")

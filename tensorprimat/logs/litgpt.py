@@ -17,9 +17,9 @@ import numpy as np
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
+from tensorprimat.logs.fields import merged, number
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.names import model_name
-from tensorprimat.logs.rows import merged, number
+from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(

@@ -10,9 +10,9 @@ import csv
 import re
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.names import model_name
+from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 COLUMNS = ("model", "performance", "metric", "gpu_architecture")
@@ -94,7 +94,7 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
     spelled = re.sub(r"[_\s]+per[_\s]+|[_\s]*/[_\s]*", "/", row["metric"].lower()).strip("/ ").replace("_", "/")
     for pattern, target, factor in METRICS:
         if pattern.fullmatch(spelled):
-            if value := rows.positive(row["performance"], factor):
+            if value := fields.positive(row["performance"], factor):
                 reading.reported[target] = value
                 reading.warnings.append(
                     "steps: the table has no step times, only the mean that the run computed; so no variance is known"
@@ -108,7 +108,7 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
 def _configure(row: dict[str, str], reading: Reading) -> None:
     config = reading.training_config
     for name, target in (("n_gpus", "num_gpus"), ("nnodes", "num_nodes")):
-        if value := rows.whole(row.get(name)):
+        if value := fields.whole(row.get(name)):
             config[target] = value
     precision = row.get("training_precision", "").lower()
     if precision in PRECISIONS:

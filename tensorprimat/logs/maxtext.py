@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorprimat.core.records import Platform
+from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import rows
+from tensorprimat.logs import fields
+from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.rows import NUMBER
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
@@ -83,7 +83,7 @@ def _detect(log: Log) -> int:
 
 def _read(log: Log) -> Reading:
     seen = _Seen()
-    printed = rows.merged(_rows(log, seen))
+    printed = fields.merged(_rows(log, seen))
     steps = list(_measurable(printed, seen.drained))
     reading = Reading(
         steps=Steps.of(steps),
@@ -131,12 +131,12 @@ def _step(line: int, row: re.Match[str]) -> Step:
     values = {name or last: value or end for name, value, last, end in _FIELD.findall(row["fields"])}
     return Step(
         index=int(row["step"]),
-        seconds=rows.seconds(row["seconds"]),
-        tokens=rows.positive(values.get("total_weights")),
-        loss=rows.number(values.get("loss")),
-        reported_tokens_per_second_per_gpu=rows.positive(values.get("Tokens/s/device")),
-        reported_samples_per_second_per_gpu=rows.positive(values.get("Samples/s/device")),
-        reported_tflops_per_gpu=rows.positive(values.get("TFLOP/s/device")),
+        seconds=fields.seconds(row["seconds"]),
+        tokens=fields.positive(values.get("total_weights")),
+        loss=fields.number(values.get("loss")),
+        reported_tokens_per_second_per_gpu=fields.positive(values.get("Tokens/s/device")),
+        reported_samples_per_second_per_gpu=fields.positive(values.get("Samples/s/device")),
+        reported_tflops_per_gpu=fields.positive(values.get("TFLOP/s/device")),
         line=line,
     )
 
@@ -193,7 +193,7 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
     settings = seen.settings
     config: dict[str, Any] = {"framework": "maxtext", "versions": seen.versions}
     for name, target in WHOLE_SETTINGS.items():
-        if value := rows.whole(settings.get(name)):
+        if value := fields.whole(settings.get(name)):
             config[target] = value
     for name, target in TEXT_SETTINGS.items():
         if name in settings:
@@ -201,10 +201,10 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
     if seen.devices:
         config["num_gpus"] = seen.devices
         replicas = seen.devices * config.get("gradient_accumulation_steps", 1)
-        batch = rows.positive(settings.get("per_device_batch_size"), replicas)
+        batch = fields.positive(settings.get("per_device_batch_size"), replicas)
         if "global_batch_size" not in config and batch and batch.is_integer():
             config["global_batch_size"] = int(batch)
-    if rate := rows.positive(settings.get("learning_rate")):
+    if rate := fields.positive(settings.get("learning_rate")):
         config["learning_rate"] = rate
     if "fp8" in settings.get("quantization", ""):
         config |= {"precision": "fp8", "fp8_recipe": settings["quantization"]}

@@ -21,8 +21,8 @@ import numpy as np
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import keyvalue, rows
-from tensorprimat.logs.clocks import Mark, Moment, moment_in, steps_between
+from tensorprimat.logs import fields, keyvalue
+from tensorprimat.logs.clocks import Moment, TimeMark, moment_in, steps_between
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
@@ -35,7 +35,7 @@ WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 
-Row = Mapping[str, Any]
+MetricRow = Mapping[str, Any]
 
 
 class _Merged(NamedTuple):
@@ -71,11 +71,11 @@ def _read(log: Log) -> Reading:
     return read_table(table, reading)
 
 
-def read_table(table: Sequence[tuple[int | None, Row]], reading: Reading) -> Reading:
+def read_table(table: Sequence[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
     """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
     _totals(table, reading)
     found = list(_merged(table))
-    steps = Steps.of(rows.merged((None, _step(row)) for row in found))
+    steps = Steps.of(fields.merged((None, _step(row)) for row in found))
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
         reading.steps = keyvalue.with_times(_with_tokens(steps, found))
         reading.evidence = Evidence(elapsed=_elapsed(found))
@@ -118,11 +118,11 @@ def _names_a_table(names: Iterable[str]) -> bool:
     return any(field in MEASURES for field in found) or (any(name in WANDB_MARKS for name in plain) and "loss" in found)
 
 
-def _is_row(row: Row) -> bool:
+def _is_row(row: MetricRow) -> bool:
     return _names_a_table(row)
 
 
-def _is_summary(row: Row) -> bool:
+def _is_summary(row: MetricRow) -> bool:
     return "_wandb" in row or ("_runtime" in row and "_step" in row)
 
 
@@ -132,7 +132,7 @@ def _plain(name: str) -> str:
     return match["name"] if match else name
 
 
-def _object(text: str) -> Row | None:
+def _object(text: str) -> MetricRow | None:
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > LONGEST_ROW:
         return None
@@ -147,7 +147,7 @@ def _may_be_document(log: Log) -> bool:
     return any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
 
 
-def _document(log: Log) -> list[tuple[int | None, Row]]:
+def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
     """Return the rows of one JSON document: a list of objects, or a summary."""
     try:
         document = json.loads(log.text())
@@ -157,7 +157,7 @@ def _document(log: Log) -> list[tuple[int | None, Row]]:
     return [(None, row) for row in entries if isinstance(row, dict) and (_is_row(row) or _is_summary(row))]
 
 
-def _rows(log: Log) -> Iterator[tuple[int | None, Row]]:
+def _rows(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
     """Yield (line, values by name) of a table in any of its shapes."""
     lines = log.bare_lines()
     number, first = next(((line, text) for line, text in lines if text.strip()), (0, ""))
@@ -172,7 +172,7 @@ def _rows(log: Log) -> Iterator[tuple[int | None, Row]]:
         yield from _csv(_header(first), lines, log)
 
 
-def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Iterator[tuple[int, Row]]:
+def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Iterator[tuple[int, MetricRow]]:
     runs = {match["run"] for name in header if (match := _OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
     if len(runs) > 1:
         some = ", ".join(sorted(runs)[:3])
@@ -186,7 +186,7 @@ def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Itera
             yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in ("", "NaN", "None")}
 
 
-def _merged(table: Iterable[tuple[int | None, Row]]) -> Iterator[_Merged]:
+def _merged(table: Iterable[tuple[int | None, MetricRow]]) -> Iterator[_Merged]:
     """Yield steps of the train set; rows that follow each other with one number (calls of a logger) are one step."""
     interrupted_by = ""
     open_row: _Merged | None = None
@@ -209,7 +209,7 @@ def _merged(table: Iterable[tuple[int | None, Row]]) -> Iterator[_Merged]:
         yield open_row
 
 
-def _index(row: Row) -> int | None:
+def _index(row: MetricRow) -> int | None:
     for name in STEPS:
         value = _number(row.get(name))
         if value is not None and 0 <= value < LARGEST_STEP and value == int(value):
@@ -217,7 +217,7 @@ def _index(row: Row) -> int | None:
     return None
 
 
-def _values(row: Row) -> Iterator[tuple[str, float]]:
+def _values(row: MetricRow) -> Iterator[tuple[str, float]]:
     seen = set()
     for name, said in row.items():
         if (field := field_of(name)) is None or field[0] in seen or (value := _number(said)) is None:
@@ -225,7 +225,7 @@ def _values(row: Row) -> Iterator[tuple[str, float]]:
         kind, scale = field
         if kind not in ("loss", "gradient_norm", "learning_rate") and not 0 < value < math.inf:
             continue
-        if kind == "seconds" and not value * scale < rows.LONGEST_STEP_SECONDS:
+        if kind == "seconds" and not value * scale < fields.LONGEST_STEP_SECONDS:
             continue
         seen.add(kind)
         yield kind, value * scale
@@ -240,7 +240,7 @@ def _number(said: object) -> float | None:
         return None
 
 
-def _moment(row: Row) -> Moment | None:
+def _moment(row: MetricRow) -> Moment | None:
     for name in CLOCKS:
         said = row.get(name)
         value = _number(said)
@@ -283,7 +283,7 @@ def _with_tokens(steps: Steps, found: list[_Merged]) -> Steps:
 
 def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
     marks = [
-        Mark(
+        TimeMark(
             line=row.line,
             index=row.step,
             moment=row.moment,
@@ -294,7 +294,7 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
         for row in found
         if row.moment is not None and "loss" in row.values
     ]
-    steps = Steps.of(rows.merged((None, step) for step in steps_between(marks)))
+    steps = Steps.of(fields.merged((None, step) for step in steps_between(marks)))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             "steps: the table has neither step times nor rates, and its clock is too coarse for any"
@@ -307,7 +307,7 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
     return reading
 
 
-def _totals(table: Iterable[tuple[int | None, Row]], reading: Reading) -> None:
+def _totals(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> None:
     """Means over the whole run that a trainer logged once."""
     for _, row in table:
         for name, said in row.items():
@@ -317,7 +317,7 @@ def _totals(table: Iterable[tuple[int | None, Row]], reading: Reading) -> None:
                 reading.reported[target] = value
 
 
-def _summary(row: Row, reading: Reading) -> Reading:
+def _summary(row: MetricRow, reading: Reading) -> Reading:
     """The last value of every metric: means of the run where a trainer logs them, else rates of the last step."""
     _totals([(None, row)], reading)
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import files, rows
+from tensorprimat.logs import fields, files
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
-from tensorprimat.logs.metrics import Row, read_table
-from tensorprimat.logs.names import model_name
+from tensorprimat.logs.metrics import MetricRow, read_table
+from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 FOLDER, PARAMETERS = "metrics", "params"
@@ -64,11 +64,11 @@ def _read(log: Log) -> Reading:
         return reading
     entries = [entry for name, path in known for entry in _entries(name, path)]
     entries.sort(key=lambda entry: (entry[0], entry[1]))
-    table: list[tuple[int | None, Row]] = [
+    table: list[tuple[int | None, MetricRow]] = [
         (None, {"step": step, name: value, CLOCK_MS: time}) for time, step, name, value in entries
     ]
     _parameters(root.parent / PARAMETERS, reading)
-    reading.timestamp = rows.iso(entries[0][0] / 1000) if entries else None
+    reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
     return read_table(table, reading)
 
 
@@ -118,7 +118,7 @@ def _parameters(folder: Path, reading: Reading) -> None:
         if path.is_file() and path.stat().st_size <= LARGEST_PARAMETER:
             said[name] = path.read_text(encoding="utf-8", errors="replace").strip()
     for name, target in SETTINGS.items():
-        if value := rows.whole(said.get(name)):
+        if value := fields.whole(said.get(name)):
             reading.training_config.setdefault(target, value)
     if spelled := said.get("model_name") or said.get("model_name_or_path"):
         reading.model["name"] = model_name(spelled)

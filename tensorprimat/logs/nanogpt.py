@@ -25,11 +25,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from tensorprimat.core.clocks import Clock, Evidence
+from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.rows import NUMBER
 from tensorprimat.logs.text import Log
 
 MIB = 2**20
@@ -52,7 +52,7 @@ class _Seen:
     timestamp: float | None = None
     warmed_up: bool = False
     """The log declares a warm-up before the clock starts."""
-    clock: Clock | None = None
+    clock: LogClock | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ def _read(log: Log) -> Reading:
     seen = _Seen()
     found = list(_rows(log, seen))
     projects = [project for project, _ in found]
-    steps = rows.merged((None, step) for _, step in found)
+    steps = fields.merged((None, step) for _, step in found)
     if seen.peaks and steps:
         peaks: dict[str, Any] = dict(seen.peaks)
         steps[-1] = replace(steps[-1], **peaks)  # said once, at the end, about the whole run
@@ -221,7 +221,7 @@ def _read(log: Log) -> Reading:
         model=seen.model,
         platform=devices.platform_of(seen.gpu_info.get("device_name")),
         source=project,
-        timestamp=rows.iso(seen.timestamp),
+        timestamp=fields.iso(seen.timestamp),
         evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
         begins=begins,
     )
@@ -267,7 +267,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
 
 def _plan(row: re.Match[str], seen: _Seen) -> None:
     """Note the planned number of steps if a row states it: `step 12/6200`."""
-    if planned := rows.whole(row.groupdict().get("last")):
+    if planned := fields.whole(row.groupdict().get("last")):
         seen.config["max_steps"] = planned
 
 
@@ -275,12 +275,12 @@ def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: s
     said = match.groupdict()
     return Step(
         index=int(said["step"]),
-        seconds=rows.seconds(said["time"], spelling.unit),
-        loss=rows.number(said["loss"]),
-        learning_rate=rows.positive(said.get("lr")),
-        gradient_norm=rows.number(said.get("norm")),
-        reported_tokens_per_second=rows.positive(said.get("tokens")),
-        reported_mfu=rows.positive(said.get("mfu"), 0.01),
+        seconds=fields.seconds(said["time"], spelling.unit),
+        loss=fields.number(said["loss"]),
+        learning_rate=fields.positive(said.get("lr")),
+        gradient_norm=fields.number(said.get("norm")),
+        reported_tokens_per_second=fields.positive(said.get("tokens")),
+        reported_mfu=fields.positive(said.get("mfu"), 0.01),
         interrupted_by=interrupted_by if spelling.holds_evaluation else "",
         line=line,
     )
@@ -305,26 +305,26 @@ class _Clock:
 
     def note(self, line: int, match: re.Match[str]) -> None:
         """One line with train_time."""
-        clock = rows.number(match["time"])
+        clock = fields.number(match["time"])
         if clock is not None:
             self._marks.append(
                 _Mark(
                     line=line,
                     step=int(match["step"]),
                     clock=clock * (MILLISECOND if match["unit"] == "ms" else 1.0),
-                    loss=rows.number(match["loss"]),
+                    loss=fields.number(match["loss"]),
                     validation=match["validation"] is not None,
                 )
             )
 
     @property
-    def total(self) -> Clock | None:
+    def total(self) -> LogClock | None:
         """The clock of the whole run, if it was never set back."""
         times = [mark.clock for mark in self._marks]
         last = self._marks[-1] if self._marks else None
         if last is None or times != sorted(times) or any(b.step < a.step for a, b in pairwise(self._marks)):
             return None
-        return Clock(name="train_time", seconds=last.clock, steps=float(last.step), resolution=1.0)
+        return LogClock(name="train_time", seconds=last.clock, steps=float(last.step), resolution=1.0)
 
     def steps(self) -> Iterator[Step]:
         """A row for every line of training; for every validation where only those were printed.
@@ -344,7 +344,7 @@ class _Clock:
             distance = mark.step - before.step if before else 1
             if distance > 0 and (before or not mark.validation):
                 grown = (mark.clock - before.clock) / distance if before else mark.clock
-                usable = 0 < grown < rows.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
+                usable = 0 < grown < fields.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
                 seconds = grown if usable else None
                 yield Step(index=mark.step, seconds=seconds, covers=distance, loss=mark.loss, line=mark.line)
             before = mark
@@ -353,7 +353,7 @@ class _Clock:
 def _notice(text: str, seen: _Seen) -> None:
     """Keep what a line between the rows states about the run."""
     for pattern, name in CONFIGURATION:
-        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+        if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             _set(name, value, seen)
     if match := _BATCH_OF_SOURCE.match(text):
         seen.tokens_per_step = math.prod(int(factor) for factor in match[1].split("*"))
@@ -374,12 +374,12 @@ def _notice(text: str, seen: _Seen) -> None:
         seen.gpu_info["pytorch_version"] = match[1]
     elif match := _PEAK.search(text):
         for name, size in (("memory_allocated_peak_bytes", match[1]), ("memory_reserved_peak_bytes", match[2])):
-            if peak := rows.positive(size, MIB):
+            if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
     elif seen.timestamp is None and _DATE.match(text):
-        seen.timestamp = rows.moment(text)
+        seen.timestamp = fields.moment(text)
     elif (match := _SMI_DATE.match(text)) and match[1] in _MONTHS:
-        seen.timestamp = rows.moment(f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+        seen.timestamp = fields.moment(f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
 
 
 def _set(name: str, value: int, seen: _Seen) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.rows import NUMBER
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(
@@ -88,7 +88,7 @@ def _read(log: Log) -> Reading:
     for line, rank, text in _lines(log, config, gpu_info):
         if (row := _ROW.search(text)) and (step := _step(line, row, consumed)):
             printed.append((rank, step))
-    steps = rows.with_intervals(Steps.of(rows.merged(printed)))
+    steps = fields.with_intervals(Steps.of(fields.merged(printed)))
     return Reading(
         steps=_with_samples(_with_first_interval(steps), consumed),
         training_config={**config, **_batch(steps)},
@@ -122,17 +122,17 @@ def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | N
     values = dict(_FIELD.findall(row["fields"]))
     if TIMING not in values and NUMBERS["loss"] not in values:
         return None
-    if samples := rows.positive(values.get("consumed_samples")):
+    if samples := fields.positive(values.get("consumed_samples")):
         consumed[line] = samples
-    fields: dict[str, Any] = {name: rows.number(values.get(metric)) for name, metric in NUMBERS.items()}
-    fields |= {name: rows.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
-    if fields["memory_reserved_peak_bytes"] is None:
-        fields["memory_reserved_peak_bytes"] = rows.positive(values.get(OLD_RESERVED_PEAK))
+    columns: dict[str, Any] = {name: fields.number(values.get(metric)) for name, metric in NUMBERS.items()}
+    columns |= {name: fields.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
+    if columns["memory_reserved_peak_bytes"] is None:
+        columns["memory_reserved_peak_bytes"] = fields.positive(values.get(OLD_RESERVED_PEAK))
     return Step(
         index=int(row["step"]),
-        seconds=rows.seconds(values.get(TIMING)),
+        seconds=fields.seconds(values.get(TIMING)),
         line=line,
-        **fields,
+        **columns,
     )
 
 
@@ -178,7 +178,7 @@ def _notice(text: str, config: dict[str, Any], gpu_info: dict[str, Any]) -> None
     elif found := list(_ARGUMENT.finditer(text[:LONGEST_NOTE])):
         for argument in found:
             target = "sequence_length" if argument["name"] == "seq_length" else argument["name"]
-            if value := rows.whole(argument["value"]):
+            if value := fields.whole(argument["value"]):
                 config.setdefault(target, value)
     elif (name := devices.find_name(text)) and "device_name" not in gpu_info:
         gpu_info["device_name"] = name

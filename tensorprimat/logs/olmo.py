@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.records import ModelShape
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Format, Reading
-from tensorprimat.logs.rows import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
-_METRIC = re.compile(rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{rows.NUMBER})\s*$")
+_METRIC = re.compile(rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{fields.NUMBER})\s*$")
 _NOTABLE = re.compile(
     r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d"
     r"|\"(?:global_batch_size|rank_microbatch_size|sequence_length)\":|world[ _]size"
@@ -68,14 +68,14 @@ BATCHES_PER_SECOND = "throughput/device/BPS"
 TOTALS = ("throughput/total_tokens", "throughput/total tokens")
 
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "global_train_batch_size": ("global_batch_size", rows.whole),
-    "device_train_microbatch_size": ("micro_batch_size", rows.whole),
-    "device_train_grad_accum": ("gradient_accumulation_steps", rows.whole),
-    "max_sequence_length": ("sequence_length", rows.whole),
-    "max_duration": ("max_steps", rows.whole),
+    "global_train_batch_size": ("global_batch_size", fields.whole),
+    "device_train_microbatch_size": ("micro_batch_size", fields.whole),
+    "device_train_grad_accum": ("gradient_accumulation_steps", fields.whole),
+    "max_sequence_length": ("sequence_length", fields.whole),
+    "max_duration": ("max_steps", fields.whole),
     "distributed_strategy": ("strategy", str),
     "precision": ("precision", {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get),
-    "seed": ("seed", rows.whole),
+    "seed": ("seed", fields.whole),
 }
 """Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; the first of a name counts, except
 precision, which the model's own comes before and repeats."""
@@ -97,9 +97,9 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
-    steps = Steps.of(rows.merged((None, step) for step in _rows(log, reading, totals)))
+    steps = Steps.of(fields.merged((None, step) for step in _rows(log, reading, totals)))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
-    reading.steps = _with_tokens(steps if single else rows.with_intervals(steps), totals)
+    reading.steps = _with_tokens(steps if single else fields.with_intervals(steps), totals)
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
@@ -136,7 +136,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
             yield Step(**{"seconds": None, **block})
         block, said = {}, set()
         if "[step=" in text and (head := _BLOCK.search(text)):
-            block = {"index": int(head["step"]), "line": line, "ended_at": rows.moment(text[: head.start()])}
+            block = {"index": int(head["step"]), "line": line, "ended_at": fields.moment(text[: head.start()])}
         elif _NOTABLE.search(text):
             _notice(text, reading)
     if "reported_tokens_per_second_per_gpu" in block:
@@ -148,13 +148,15 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
 
 def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
     if metric["name"] in TOTALS:
-        totals[block["line"]] = rows.positive(metric["value"]) or np.nan
+        totals[block["line"]] = fields.positive(metric["value"]) or np.nan
     elif metric["name"] == BATCHES_PER_SECOND:
-        if (rate := rows.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
+        if (rate := fields.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
             block["seconds"] = 1 / rate
     elif metric["name"] in METRICS:
         name, unit = METRICS[metric["name"]]
-        value = rows.number(metric["value"]) if unit == 1.0 and name == "loss" else rows.positive(metric["value"], unit)
+        value = (
+            fields.number(metric["value"]) if unit == 1.0 and name == "loss" else fields.positive(metric["value"], unit)
+        )
         if value is not None:
             block[name] = value
 
@@ -170,11 +172,11 @@ def _with_tokens(steps: Steps, totals: dict[int, float]) -> Steps:
 def _notice(text: str, reading: Reading) -> None:
     """Keep what a line between the blocks states about the run."""
     if reading.timestamp is None:
-        reading.timestamp = rows.iso(rows.moment(text))
+        reading.timestamp = fields.iso(fields.moment(text))
     if reading.host is None and (match := _HOST.match(text)):
         reading.host = match["host"]
     if match := _PARAMETERS.search(text):
-        reading.model["parameters"] = rows.whole(match[1])
+        reading.model["parameters"] = fields.whole(match[1])
     elif "Device: " in text and (name := devices.find_name(text)):
         reading.gpu_info["device_name"] = name
     elif "TrainConfig(" in text:
@@ -187,7 +189,7 @@ def _notice_core(text: str, reading: Reading) -> None:
     """Settings of OLMo-core, printed as dataclasses or as JSON; it counts batches in tokens."""
     config = reading.training_config
     for match in _CORE_ARGUMENT.finditer(text):
-        if value := rows.whole(match["value"]):
+        if value := fields.whole(match["value"]):
             config.setdefault(CORE_SETTINGS.get(match["name"], match["name"]), value)
     length = config.get("sequence_length")
     for name, target in (("batch_tokens", "global_batch_size"), ("micro_batch_tokens", "micro_batch_size")):
@@ -203,10 +205,10 @@ def _notice_configuration(text: str, reading: Reading) -> None:
     for name, (target, convert) in SETTINGS.items():
         if said.get(name, "None") != "None" and (value := convert(said[name])) is not None:
             config[target] = value
-    per_device = rows.whole(said.get("device_train_batch_size"))
+    per_device = fields.whole(said.get("device_train_batch_size"))
     if per_device and config.get("global_batch_size", 0) % per_device == 0:
         config["num_gpus"] = config["global_batch_size"] // per_device or None
-    config["window"] = rows.whole(said.get("window_size"))
+    config["window"] = fields.whole(said.get("window_size"))
     if "run_name" in said:
         reading.model["name"] = said["run_name"]
     if shape := _shape(said):
@@ -215,9 +217,9 @@ def _notice_configuration(text: str, reading: Reading) -> None:
 
 def _shape(said: dict[str, str]) -> ModelShape | None:
     """The model's shape, where every number of it is stated (olmo/config.py, ModelConfig)."""
-    width, layers, heads = (rows.whole(said.get(name)) for name in ("d_model", "n_layers", "n_heads"))
-    vocabulary = rows.whole(said.get("embedding_size")) or rows.whole(said.get("vocab_size"))
-    hidden = rows.whole(said.get("mlp_hidden_size")) or (rows.whole(said.get("mlp_ratio")) or 0) * (width or 0)
+    width, layers, heads = (fields.whole(said.get(name)) for name in ("d_model", "n_layers", "n_heads"))
+    vocabulary = fields.whole(said.get("embedding_size")) or fields.whole(said.get("vocab_size"))
+    hidden = fields.whole(said.get("mlp_hidden_size")) or (fields.whole(said.get("mlp_ratio")) or 0) * (width or 0)
     if not (width and layers and heads and vocabulary and hidden) or width % heads:
         return None
     gated = said.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
@@ -226,7 +228,7 @@ def _shape(said: dict[str, str]) -> ModelShape | None:
         hidden_size=width,
         ffn_hidden_size=hidden // 2 if gated else hidden,
         num_attention_heads=heads,
-        num_key_value_heads=rows.whole(said.get("n_kv_heads")) or heads,
+        num_key_value_heads=fields.whole(said.get("n_kv_heads")) or heads,
         head_dim=width // heads,
         vocab_size=vocabulary,
         gated_mlp=gated,

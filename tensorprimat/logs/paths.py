@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.core import names as spellings
-from tensorprimat.core.records import STACK_OF_PLATFORM, Platform, Result
-from tensorprimat.logs import names
+from tensorprimat.core.result import STACK_OF_PLATFORM, Platform, Result
+from tensorprimat.logs import model_names
 
 ORIGIN = "path "
 """Prefix of the origin of such a fact in provenance.assumed."""
@@ -85,7 +85,7 @@ def model_of(parts: Sequence[str]) -> str | None:
         if model := spellings.known(part):
             return model
         if match := _MODEL.search(part):
-            return names.model_name(match[0])
+            return model_names.model_name(match[0])
     return None
 
 

@@ -41,7 +41,7 @@ class KernelCategory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective:
+class ProfiledCollective:
     """One kind of collective over all ranks."""
 
     name: str
@@ -61,7 +61,7 @@ class Profile:
     files: tuple[str, ...]
     timelines: tuple[Timeline, ...]
     kernels: tuple[KernelCategory, ...]
-    collectives: tuple[Collective, ...]
+    collectives: tuple[ProfiledCollective, ...]
     warnings: tuple[str, ...] = ()
 
     def seconds(self, name: str) -> float | None:

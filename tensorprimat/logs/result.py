@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tensorprimat.core import store
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.logs.format import Format
 from tensorprimat.logs.text import Log
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.records import Result, SegmentFacts
+from tensorprimat.core.result import Result, SegmentFacts
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
-from tensorprimat.logs import endings, files, starts
+from tensorprimat.logs import failures, files, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
@@ -77,7 +77,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader tells runs apart
-        endings.examine(log, whole)
+        failures.examine(log, whole)
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
         return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]
@@ -235,7 +235,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):
         return None
-    endings.examine(part, reading)
+    failures.examine(part, reading)
     last = max(part.count_lines(), int(reading.steps.column("line").max(initial=1)))
     return Segment(
         number=number,

@@ -113,7 +113,7 @@ STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a ste
 SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
 
 
-class Mark(NamedTuple):
+class StartMark(NamedTuple):
     """A line that tells that training starts or has ended."""
 
     line: int
@@ -139,7 +139,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
     certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in reversed(whole.begins)}
     marks = list(_marks(log, format, rows, whole))
-    by_gap: dict[int, list[Mark]] = {}
+    by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
             by_gap.setdefault(place, []).append(mark)
@@ -153,7 +153,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     return found
 
 
-def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
+def _cuts_in(marks: Sequence[StartMark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
     """Yield the places between two rows at which segments begin.
 
     certain: the latest place at which one begins, if that is known beforehand.
@@ -178,11 +178,11 @@ def _cuts_in(marks: Sequence[Mark], certain: Cut | None, next_row: int | None, *
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 
-def _attempts(marks: Sequence[Mark], next_row: int | None) -> Iterator[Cut]:
+def _attempts(marks: Sequence[StartMark], next_row: int | None) -> Iterator[Cut]:
     """Yield the places at which a training starts while the one before has no row yet, and so died."""
     seen: dict[bytes, bytes] = {}
-    begin: Mark | None = None
-    foreign: Mark | None = None
+    begin: StartMark | None = None
+    foreign: StartMark | None = None
     died = False
     for mark in marks:
         if mark.kind in ("death", "crash"):
@@ -203,7 +203,7 @@ def _attempts(marks: Sequence[Mark], next_row: int | None) -> Iterator[Cut]:
         yield Cut(begin.line if begin else foreign.line + 1, "rows of another format end")
 
 
-def _reason(marks: Sequence[Mark]) -> str:
+def _reason(marks: Sequence[StartMark]) -> str:
     return f"'{marks[0].text.decode().strip()}' in line {marks[0].line}"
 
 
@@ -275,7 +275,9 @@ def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
                     yield line
 
 
-def _believable(by_gap: Mapping[int, list[Mark]], rows: int, certain: Collection[int]) -> dict[int, list[Mark]]:
+def _believable(
+    by_gap: Mapping[int, list[StartMark]], rows: int, certain: Collection[int]
+) -> dict[int, list[StartMark]]:
     """Leave out what stands between too many rows to be the start or the end of trainings.
 
     Rows of another format are a training of their own where many more of them follow one another than usually stand
@@ -295,7 +297,7 @@ def _believable(by_gap: Mapping[int, list[Mark]], rows: int, certain: Collection
     return believed
 
 
-def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[Mark]:
+def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[StartMark]:
     """Every mark that lies between rows, before the first or behind the last, in the order of lines."""
     wanted = _searched(rows, whole, every_gap=format.name not in VAST)
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
@@ -347,7 +349,7 @@ class _OtherRows:
 
 def _marks_in(
     number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows, own: Collection[bytes]
-) -> Iterator[Mark]:
+) -> Iterator[StartMark]:
     found = list(others.within(block))
     for text in kinds:
         at = block.find(text)
@@ -359,7 +361,7 @@ def _marks_in(
         number += block.count(b"\n", counted, at)
         counted = at
         end = block.find(b"\n", at)
-        yield Mark(
+        yield StartMark(
             number,
             text,
             kinds.get(text, "own" if text in own else "row"),

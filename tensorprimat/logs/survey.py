@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, amended, words_of, words_of_file
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import excel, paths, tensorboard
@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SurveyedFile:
     """The content of an item: a result, a profile or a problem; none of them if it is no training data."""
 
     item: Item
@@ -54,7 +54,7 @@ class Finding:
         """Return the path to show to the user."""
         return self.item.path
 
-    def without_steps(self) -> Finding:
+    def without_steps(self) -> SurveyedFile:
         """The same without its series, to keep while thousands of others are read."""
         slim = self.result and self.result.model_copy(update={"steps": Steps({})})
         return replace(self, result=slim)
@@ -85,27 +85,27 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
             yield from _of_files([path], path.parent)
 
 
-def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> Finding:
+def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> SurveyedFile:
     """Read one item; every reason why that fails is in the finding.
 
     stated: facts that the user states; alone: the item is all there is. Raises UsageError for a preset that the model
     does not have.
     """
     if item.problem is not None:
-        return Finding(item=item, problem=item.problem)
+        return SurveyedFile(item=item, problem=item.problem)
     try:
         if item.ranks:
-            return Finding(item=item, profile=excel.read_profile(item.ranks))
+            return SurveyedFile(item=item, profile=excel.read_profile(item.ranks))
         result = _with_stated(logs.read(item.path), item, stated, alone)
-        return Finding(item=item, result=paths.with_facts(result, _parts(item)))
+        return SurveyedFile(item=item, result=paths.with_facts(result, _parts(item)))
     except NoFormatError:
-        return Finding(item=item)
+        return SurveyedFile(item=item)
     except InputError as error:
-        return Finding(item=item, problem=None if _is_other_data(item.path) else error.what)
+        return SurveyedFile(item=item, problem=None if _is_other_data(item.path) else error.what)
     except MissingPackageError as error:
-        return Finding(item=item, problem=str(error))
+        return SurveyedFile(item=item, problem=str(error))
     except OSError as error:
-        return Finding(item=item, problem=error.strerror or str(error))
+        return SurveyedFile(item=item, problem=error.strerror or str(error))
 
 
 def _of_folder(folder: Path, root: Path, entered: set[tuple[int, int]]) -> Iterator[Item]:

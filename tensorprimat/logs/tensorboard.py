@@ -26,10 +26,10 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import files
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.lightning import TIME_SO_FAR
 from tensorprimat.logs.paths import platform_of
-from tensorprimat.logs.rows import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
 from tensorprimat.logs.text import Log
 
 MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
@@ -41,7 +41,7 @@ MOST_ENTRIES = 20_000  # of a folder, while looking for event files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class TagDialect:
     """The tags of one framework."""
 
     name: str
@@ -54,7 +54,7 @@ class Dialect:
 
 
 DIALECTS = (
-    Dialect(
+    TagDialect(
         name="Megatron-LM",
         seconds="iteration-time",
         averaged=True,
@@ -69,7 +69,7 @@ DIALECTS = (
             "mem-max-allocated-bytes": ("memory_allocated_peak_bytes", 1),
         },
     ),
-    Dialect(
+    TagDialect(
         name="NeMo",
         seconds="train_step_timing in s",
         averaged=False,
@@ -86,7 +86,7 @@ DIALECTS = (
             "peak_memory_usage": ("memory_allocated_peak_bytes", 1),
         },
     ),
-    Dialect(
+    TagDialect(
         name="torchtitan",
         seconds="time_metrics/end_to_end(s)",
         averaged=True,
@@ -102,7 +102,7 @@ DIALECTS = (
             "memory/max_reserved(GiB)": ("memory_reserved_peak_bytes", GIB),
         },
     ),
-    Dialect(
+    TagDialect(
         name="MaxText",
         seconds="perf/step_time_seconds",
         averaged=False,
@@ -306,7 +306,7 @@ def _collect_hparams(log: Log, content: _Content) -> None:
                 content.texts.setdefault(str(name), str(value))
 
 
-def _timed(content: _Content, dialect: Dialect) -> Iterator[Step]:
+def _timed(content: _Content, dialect: TagDialect) -> Iterator[Step]:
     """One row per logged step time, with what was logged for the same step."""
     others = _by_step(content.scalars, dialect.fields)
     for scalar in content.scalars:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import prefixes, rows
-from tensorprimat.logs.clocks import CLOCK_SHARE, Mark, moment_in, steps_between
+from tensorprimat.logs import fields, prefixes
+from tensorprimat.logs.clocks import CLOCK_SHARE, TimeMark, moment_in, steps_between
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
 
@@ -24,8 +24,10 @@ _STEP = re.compile(
     r"['\"]?\]?\s?[:=#\[(]?\s{0,8}(?P<step>\d{1,12})(?![\d.:%])(?:\s?(?:/|of)\s?(?P<last>\d{1,12})(?![\d.:%]))?",
     re.IGNORECASE,
 )
-_LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{rows.NUMBER})(?![\w.])", re.IGNORECASE)
-_RATE = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{rows.NUMBER})(?![\w.])", re.IGNORECASE)
+_LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])", re.IGNORECASE)
+_RATE = re.compile(
+    rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{fields.NUMBER})(?![\w.])", re.IGNORECASE
+)
 _OTHER = re.compile(
     r"\b(?P<validation>val(?:id(?:ation)?)?|eval(?:uat\w+)?|test)(?:_|\b)|\b(?:sav\w+|checkpoint\w*)\b", re.I
 )
@@ -69,8 +71,8 @@ def _read(log: Log) -> Reading:
             f"spans {1 / CLOCK_SHARE:.0f} times that without an interruption; no step time follows"
         )
         return reading
-    reading.steps = Steps.of(rows.merged((None, step) for step in steps))
-    reading.timestamp = rows.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
+    reading.steps = Steps.of(fields.merged((None, step) for step in steps))
+    reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
         f"steps: timed from timestamps (known to {resolution:g} s): {len(marks)} rows are merged into {len(steps)}; "
         "each time includes everything the loop did between rows"
@@ -88,7 +90,7 @@ FORMAT = Format(
 )
 
 
-def _marks(log: Log, reading: Reading) -> Iterator[Mark]:
+def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     speaker: int | None = None
     interrupted_by = ""
     for line, text in _lines(log):
@@ -103,14 +105,14 @@ def _marks(log: Log, reading: Reading) -> Iterator[Mark]:
         if origin.rank != speaker or moment is None:
             continue
         loss, rate = _LOSS.search(text), _RATE.search(text)
-        if planned := rows.whole(match["last"]):
+        if planned := fields.whole(match["last"]):
             reading.training_config["max_steps"] = planned
-        yield Mark(
+        yield TimeMark(
             line=line,
             index=int(match["step"]),
             moment=moment,
-            loss=rows.number(loss["loss"]) if loss else None,
-            learning_rate=rows.positive(rate["rate"]) if rate else None,
+            loss=fields.number(loss["loss"]) if loss else None,
+            learning_rate=fields.positive(rate["rate"]) if rate else None,
             interrupted_by=interrupted_by,
         )
         interrupted_by = ""

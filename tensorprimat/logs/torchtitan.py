@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorprimat.core.records import Platform
+from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
-from tensorprimat.logs import devices, rows
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.prefixes import Origin
-from tensorprimat.logs.rows import NUMBER
 from tensorprimat.logs.text import Log
 
 LEAST_TPS = 500  # half a token in 500 is 0.1 %
@@ -131,7 +131,7 @@ def _may_be_row(text: str) -> bool:
 
 def _read(log: Log) -> Reading:
     seen = _Seen()
-    steps = rows.merged(_rows(log, seen))
+    steps = fields.merged(_rows(log, seen))
     config = {**seen.arguments, **seen.config}
     if (tokens := seen.tokens_per_step) and (length := config.get("sequence_length")) and tokens % length == 0:
         config.setdefault("global_batch_size", tokens // length)
@@ -142,14 +142,14 @@ def _read(log: Log) -> Reading:
         steps = [replace(step, seconds=_seconds(step, tokens / gpus)) for step in steps]
     starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
     return Reading(
-        steps=rows.with_intervals(Steps.of(steps), starts=starts, extra_boundaries=seen.validations),
+        steps=fields.with_intervals(Steps.of(steps), starts=starts, extra_boundaries=seen.validations),
         training_config=config,
         gpu_info=seen.gpu_info,
         model=seen.model,
         platform=devices.platform_of(seen.gpu_info.get("device_name")) or seen.platform,
         source=seen.source,
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
-        timestamp=rows.iso(seen.timestamp),
+        timestamp=fields.iso(seen.timestamp),
     )
 
 
@@ -170,7 +170,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
                 if origin.primus:
-                    step = replace(step, ended_at=step.ended_at or rows.moment(origin.time or ""))
+                    step = replace(step, ended_at=step.ended_at or fields.moment(origin.time or ""))
                     _notice_primus(origin, step, seen)
                 yield origin.rank, step
             elif match := _VALIDATION.search(text):
@@ -186,21 +186,21 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     if row is None:
         return None
     values = {match[1] or match["rate"]: match[2] or match["value"] for match in _FIELD.finditer(text, row.end())}
-    rate = rows.positive(values.get("tps") or values.get("wps"))
+    rate = fields.positive(values.get("tps") or values.get("wps"))
     if rate is None:
         return None
-    loss = rows.number(values.get("loss"))
-    norm = rows.number(values.get("grad_norm"))
+    loss = fields.number(values.get("loss"))
+    norm = fields.number(values.get("grad_norm"))
     return Step(
         index=int(row[1]),
         seconds=None,
-        ended_at=rows.moment(text[: row.start()]),
+        ended_at=fields.moment(text[: row.start()]),
         loss=None if loss == NO_LOSS else loss,
         gradient_norm=None if norm == NO_LOSS else norm,
-        memory_reserved_peak_bytes=rows.positive(values.get("memory"), GIB),
+        memory_reserved_peak_bytes=fields.positive(values.get("memory"), GIB),
         reported_tokens_per_second_per_gpu=rate,
-        reported_tflops_per_gpu=rows.positive(values.get("tflops")),
-        reported_mfu=rows.positive(values.get("mfu"), 0.01),
+        reported_tflops_per_gpu=fields.positive(values.get("tflops")),
+        reported_mfu=fields.positive(values.get("mfu"), 0.01),
         interrupted_by=interrupted_by,
         line=line,
     )
@@ -217,7 +217,7 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
     if not _NOTABLE.search(text):
         return
     if seen.timestamp is None:
-        seen.timestamp = rows.moment(text) if "[titan]" in text else None
+        seen.timestamp = fields.moment(text) if "[titan]" in text else None
     if (match := _START.search(text)) and origin.rank in (None, 0):
         seen.starts.append(int(match[1]))
     if _TRAINER.search(text):
@@ -226,15 +226,15 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
         _notice_mesh(match, seen.config)
     elif match := _CAPACITY.search(text):
         seen.gpu_info["device_name"] = match["device"]
-        if memory := rows.positive(match["gib"], GIB / GB):
+        if memory := fields.positive(match["gib"], GIB / GB):
             seen.gpu_info["total_memory_gb"] = memory
     elif match := _MODEL.search(text):
-        seen.model = {"name": match["name"], "parameters": rows.whole(match["parameters"])}
+        seen.model = {"name": match["name"], "parameters": fields.whole(match["parameters"])}
     for pattern, name, value in MARKS:
         if match := pattern.search(text):
             seen.config[name] = match[1] if value is None else value
     for match in _ARGUMENT.finditer(text):
-        if (target := ARGUMENTS.get(match["name"])) and (stated := rows.whole(match["value"])):
+        if (target := ARGUMENTS.get(match["name"])) and (stated := fields.whole(match["value"])):
             seen.arguments[target] = stated
     if (match := _DTYPE.search(text)) and match[1] in DTYPES:
         seen.arguments["precision"] = DTYPES[match[1]]
@@ -251,7 +251,7 @@ def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
 
 def _notice_trainer(text: str, seen: _Seen) -> None:
     for name, pattern in SETTINGS.items():
-        if (match := pattern.search(text)) and (value := rows.whole(match[1])):
+        if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             if name == "tokens_per_step":
                 seen.tokens_per_step = value
             else:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.machine.telemetry import Device, Process, Reading
+from tensorprimat.machine.device import Device, DeviceReading, Process
 
 MEGA = 1e6
 MICRO = 1e-6
@@ -48,10 +48,10 @@ class AmdDevice:
             return {}
         return answer if isinstance(answer, Mapping) else {"value": answer}
 
-    def glance(self) -> Reading:
+    def glance(self) -> DeviceReading:
         power, energy = self._ask("amdsmi_get_power_info"), self._ask("amdsmi_get_energy_count")
         clock = self._ask("amdsmi_get_clock_info", self._smi.AmdSmiClkType.GFX)
-        return Reading(
+        return DeviceReading(
             power_watts=_number(power, "current_socket_power", "average_socket_power"),
             energy_joules=_product(
                 _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
@@ -60,7 +60,7 @@ class AmdDevice:
             throttled_by=self._throttled_by(),
         )
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         smi = self._smi
         light = self.glance()
         clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
@@ -68,7 +68,7 @@ class AmdDevice:
         hottest = self._ask(
             "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
         )
-        return Reading(
+        return DeviceReading(
             power_watts=light.power_watts,
             energy_joules=light.energy_joules,
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),

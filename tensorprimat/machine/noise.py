@@ -15,6 +15,7 @@ import psutil
 
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import Device
 
 LOOK_SECONDS = 0.3  # a share of CPU time over less is a few scheduler ticks
 BUSY_SHARE = 0.25  # of the cores in use by others: one data loader or a build slows a step by more than runs scatter
@@ -34,7 +35,7 @@ class GpuLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class NoiseReading:
     """The machine at one moment."""
 
     cores: int
@@ -52,13 +53,13 @@ class Look:
         return self.busy_share >= BUSY_SHARE and (self.load is None or self.load > self.cores)
 
 
-def look(gpu_ids: Sequence[str] = ()) -> Look:
+def look(gpu_ids: Sequence[str] = ()) -> NoiseReading:
     """Look at this machine now; takes LOOK_SECONDS. gpu_ids: the GPUs that take part; none: no GPU is asked."""
     try:
         load: float | None = os.getloadavg()[0]
     except OSError:
         load = None
-    return Look(
+    return NoiseReading(
         cores=usable_cores(),
         load=load,
         busy_share=psutil.cpu_percent(interval=LOOK_SECONDS) / 100,
@@ -67,7 +68,7 @@ def look(gpu_ids: Sequence[str] = ()) -> Look:
     )
 
 
-def _gpu(device: telemetry.Device) -> GpuLook:
+def _gpu(device: Device) -> GpuLook:
     reading = device.read()
     return GpuLook(
         id=device.id,
@@ -89,12 +90,12 @@ def _cpu_cap(folder: Path) -> float | None:
     return sum(caps) / len(caps) if caps else None
 
 
-def about(now: Look, when: str) -> list[str]:
+def about(now: NoiseReading, when: str) -> list[str]:
     """Return a sentence for everything that disturbs a run. when: "before run 1" or the like."""
     return [*company(now, when), *clocks(now, when)]
 
 
-def company(now: Look, when: str) -> list[str]:
+def company(now: NoiseReading, when: str) -> list[str]:
     """Return a sentence for everything that others do here."""
     said = []
     if now.is_busy:
@@ -113,7 +114,7 @@ def company(now: Look, when: str) -> list[str]:
     return said
 
 
-def clocks(now: Look, when: str) -> list[str]:
+def clocks(now: NoiseReading, when: str) -> list[str]:
     """Return a sentence for every GPU whose clock is held down."""
     return [
         f"noise: {when} the clock of GPU {number} is held down by {' and '.join(gpu.throttled_by)}; the figures are "
@@ -123,7 +124,7 @@ def clocks(now: Look, when: str) -> list[str]:
     ]
 
 
-def moved(before: Look, after: Look, when: str) -> list[str]:
+def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
     """Return a sentence for every limit that changed between two looks."""
     said = []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):

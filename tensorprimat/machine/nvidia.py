@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensorprimat.machine.telemetry import Device, Process, Reading
+from tensorprimat.machine.device import Device, DeviceReading, Process
 
 MEGA = 1e6
 
@@ -41,22 +41,22 @@ class NvidiaDevice:
 
     boundary: str | None = "GPU with its memory, as NVML counts it"
 
-    def glance(self) -> Reading:
+    def glance(self) -> DeviceReading:
         held = self._query(lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)) or 0
-        return Reading(
+        return DeviceReading(
             power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
             energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
             clock_hertz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM, scale=MEGA),
             throttled_by=tuple(why for bit, why in THROTTLING.items() if held & bit),
         )
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         nvml = self._nvml
         memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))
         busy = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(self._handle))
         held = self._query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)) or 0
         present = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or ()
-        return Reading(
+        return DeviceReading(
             power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
             energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),

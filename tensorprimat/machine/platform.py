@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.cores import usable_cores
-from tensorprimat.core.records import GpuInfo, Platform
+from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Telemetry of a working GPU: power, clocks, utilisation, temperature, and other processes on it.
 
-One interface for every vendor (`Device`), with machine/nvidia.py and machine/amd.py beside it and `Replay` for tests
-and for recordings. `Sampler` reads devices in the background. A figure that a device does not give is None.
+`Sampler` reads devices in the background. A figure that a device does not give is None.
 """
 
 from __future__ import annotations
@@ -10,83 +9,16 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from tensorprimat.core.steps import FloatArray
+from tensorprimat.machine import amd, nvidia
+from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; twice per refresh says no more
 COUNTER_PATIENCE_SECONDS = 2.0  # counters are renewed several times a second
 NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling takes the sample nearest to it, if that is near
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """Someone on the device."""
-
-    pid: int
-    memory_bytes: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One look at one device."""
-
-    power_watts: float | None = None
-    energy_joules: float | None = None
-    """Since the driver was loaded."""
-    power_limit_watts: float | None = None
-    clock_hertz: float | None = None
-    """Of the compute units."""
-    max_clock_hertz: float | None = None
-    memory_clock_hertz: float | None = None
-    utilisation: float | None = None
-    """Fraction of the last sampling period in which any kernel ran."""
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    temperature_celsius: float | None = None
-    throttled_by: tuple[str, ...] = ()
-    """Reasons why the clock is held down, in words; empty if it is not, or if the device does not report any."""
-    processes: tuple[Process, ...] = ()
-
-
-class Device(Protocol):
-    """One GPU that can be asked."""
-
-    id: str
-    """Its identity, as the driver spells it."""
-    name: str
-    boundary: str | None
-    """The hardware that its power and energy include, in words."""
-
-    def read(self) -> Reading:
-        """All figures, now."""
-
-    def glance(self) -> Reading:
-        """Power, energy, clock and throttling alone: the figures that are read many times while training runs."""
-
-
-class Replay:
-    """A device that gives recorded readings in their order, then the last one for ever."""
-
-    def __init__(self, readings: Sequence[Reading], *, id: str = "replay", name: str = "replayed device") -> None:
-        if not readings:
-            raise ValueError("nothing to replay")
-        self.id, self.name = id, name
-        self._readings, self._next = tuple(readings), 0
-
-    boundary: str | None = None
-
-    def glance(self) -> Reading:
-        return self.read()
-
-    def read(self) -> Reading:
-        reading = self._readings[min(self._next, len(self._readings) - 1)]
-        self._next += 1
-        return reading
 
 
 def open_devices(ids: Iterable[str]) -> list[Device]:
@@ -94,8 +26,6 @@ def open_devices(ids: Iterable[str]) -> list[Device]:
 
     An empty list where no package or no device is there: telemetry is never needed.
     """
-    from tensorprimat.machine import amd, nvidia
-
     wanted = {_bare(identity) for identity in ids}
     devices: list[Device] = [*nvidia.devices(), *amd.devices()]
     return [device for device in devices if not wanted or _bare(device.id) in wanted]
@@ -106,7 +36,7 @@ def _bare(identity: str) -> str:
     return identity.lower().removeprefix("gpu-").replace("-", "")
 
 
-def strangers(reading: Reading, *, ours: Iterable[int]) -> tuple[Process, ...]:
+def strangers(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
     """Processes on the device that are not ours, which are on it. Within a container some drivers number processes as
     the host does: where none of the numbers is ours, as many as we are do not count."""
     own = set(ours)
@@ -114,7 +44,7 @@ def strangers(reading: Reading, *, ours: Iterable[int]) -> tuple[Process, ...]:
     return others[len(own) :] if len(others) == len(reading.processes) else others
 
 
-def numbered_as_here(reading: Reading, own: int) -> bool:
+def numbered_as_here(reading: DeviceReading, own: int) -> bool:
     """Return True if the device lists our process under the process id that it has here (False in some containers)."""
     return any(process.pid == own for process in reading.processes)
 
@@ -128,11 +58,11 @@ class Sampler:
         self._watts: list[float] = []
         self._throttled: dict[str, int] = {}
         self._samples = 0
-        self._looks: list[tuple[float, tuple[Reading, ...]]] = []
+        self._looks: list[tuple[float, tuple[DeviceReading, ...]]] = []
         self._sampling_seconds = 0.0
-        self.first: tuple[Reading, ...] = ()
+        self.first: tuple[DeviceReading, ...] = ()
         """Full readings at the start."""
-        self.last: tuple[Reading, ...] = ()
+        self.last: tuple[DeviceReading, ...] = ()
         """Full readings at the end."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

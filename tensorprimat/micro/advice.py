@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.cells import Cell
+from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
@@ -45,12 +45,12 @@ class Watch:
         return tuple(dict.fromkeys(found))
 
 
-def advise(cell: Cell, seen: Sequence[str] = ()) -> tuple[str, ...]:
+def advise(cell: MicroResult, seen: Sequence[str] = ()) -> tuple[str, ...]:
     """Sentences about one cell. seen: what `Watch` found."""
     return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
 
 
-def _scatter(cell: Cell) -> list[str]:
+def _scatter(cell: MicroResult) -> list[str]:
     """More warm-up or more trials, in numbers."""
     if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
         return []
@@ -72,7 +72,7 @@ def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> 
     return len(later) < 2 or 100 * statistics.stdev(later) / statistics.fmean(later) < cv_percent / 2
 
 
-def _precision(cell: Cell) -> list[str]:
+def _precision(cell: MicroResult) -> list[str]:
     if cell.precision != "fp32" or cell.platform in (None, "cpu"):
         return []
     gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb)
@@ -82,7 +82,7 @@ def _precision(cell: Cell) -> list[str]:
     return [f"precision: TF32 is off, and this GPU multiplies at {fact.value:g} TFLOP/s with it; --precision tf32"]
 
 
-def _memory(cell: Cell) -> list[str]:
+def _memory(cell: MicroResult) -> list[str]:
     peak, total = cell.peak_memory_gb, cell.total_memory_gb
     if cell.memory_kind != "allocated" or not peak or not total or peak > HALF_EMPTY * total or cell.status != "ok":
         return []
@@ -92,7 +92,7 @@ def _memory(cell: Cell) -> list[str]:
     ]
 
 
-def _loss(cell: Cell) -> list[str]:
+def _loss(cell: MicroResult) -> list[str]:
     if cell.loss is None or "gradients in forward" not in cell.loss or cell.forward_only:
         return []
     return [
@@ -101,7 +101,7 @@ def _loss(cell: Cell) -> list[str]:
     ]
 
 
-def spilling(cells: Sequence[Cell]) -> dict[int, str]:
+def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
     """Cells whose time grows far beyond their FLOPs while memory is full, by position."""
     found = {}
     for place, cell in enumerate(cells):

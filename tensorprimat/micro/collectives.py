@@ -28,7 +28,7 @@ _TYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
 _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 Value = TypeVar("Value")
 Work = tuple[Callable[[], object], Callable[[], object]]
 """The call that is timed, and what restores its data."""
@@ -90,7 +90,7 @@ def _reduce_scatter(size: int, device: torch.device, processes: int) -> Work:
     return lambda: _SCATTER(part, whole), lambda: None
 
 
-_KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Work], int]] = {
+_KINDS: dict[CollectiveKind, tuple[Callable[[int, torch.device, int], Work], int]] = {
     "all_reduce": (_all_reduce, 2),
     "all_gather": (_all_gather, 1),
     "reduce_scatter": (_reduce_scatter, 1),
@@ -98,7 +98,7 @@ _KINDS: dict[Kind, tuple[Callable[[int, torch.device, int], Work], int]] = {
 """Function of each collective, and how often each link carries the message (times (n−1)/n)."""
 
 
-def _timed(kind: Kind, size: int, device: torch.device, processes: int) -> Collective:
+def _timed(kind: CollectiveKind, size: int, device: torch.device, processes: int) -> Collective:
     prepare, passes = _KINDS[kind]
     work, refill = prepare(size, device, processes)
     work()

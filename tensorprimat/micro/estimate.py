@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.footprint import activation_bytes, state_bytes
+from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.machine.platform import Machine
@@ -22,7 +22,7 @@ START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, bui
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class MicroEstimate:
     """Of one cell."""
 
     memory_gb: float
@@ -30,7 +30,7 @@ class Estimate:
     """The whole process, warm-up included; None where no rate is known."""
 
 
-def estimate(spec: CellSpec, *, flops_per_second: float | None) -> Estimate:
+def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:
     """Return the estimated memory and time of a cell.
 
     flops_per_second: the best matrix rate of the device at this precision, measured or nameplate; without it, time is
@@ -38,7 +38,7 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> Estimate:
     """
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
-    return Estimate(
+    return MicroEstimate(
         memory_gb=(state_bytes(spec) + activation_bytes(spec) + (PROCESS_BYTES if spec.device == "cpu" else 0)) / GB,
         seconds=None if work is None else START_SECONDS + work,
     )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.core import models, shapes
-from tensorprimat.core.cells import ATTENTIONS, PASSES, PRECISIONS, CellSpec
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.micro_result import ATTENTIONS, PASSES, PRECISIONS, CellSpec
 from tensorprimat.core.models import COURSE, Preset
 
 DEFAULT_TRIALS = 10

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core.cells import Cell, CellSpec, with_figures
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.version import __version__
 from tensorprimat.engines import clock as clocks
-from tensorprimat.engines import endings
+from tensorprimat.engines import failures
 from tensorprimat.machine.platform import Machine, detect
 from tensorprimat.micro import advice, memory
 
@@ -54,7 +54,7 @@ def check(spec: CellSpec, machine: Machine) -> None:
             raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16 or fp16")
 
 
-def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
+def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> MicroResult:
     """Time one cell in this process. Memory that is not enough, or a step that fails, is a cell too.
 
     Raises UsageError where the cell cannot run here and InputError for its token file. Ctrl-C passes through.
@@ -75,8 +75,8 @@ def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> Cell:
             _run(spec, times, on_step)
             cell = with_figures(_cell(spec, machine, times), times.parts)
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
-            short = endings.is_out_of_memory(error)
-            reason = f"out of memory: {spec.title}" if short else endings.reason(error)
+            short = failures.is_out_of_memory(error)
+            reason = f"out of memory: {spec.title}" if short else failures.reason(error)
             kept = times if not short else Times()  # trials before the refusal are not the cell that was asked for
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
             cell = cell.model_copy(update={"status": "oom" if short else "failed", "reason": reason})
@@ -169,9 +169,9 @@ def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
                 torch.cuda.empty_cache()
 
 
-def _cell(spec: CellSpec, machine: Machine, times: Times) -> Cell:
+def _cell(spec: CellSpec, machine: Machine, times: Times) -> MicroResult:
     gpu = machine.gpu_info
-    return Cell(
+    return MicroResult(
         **{name: getattr(spec, name) for name in CellSpec.model_fields},
         trial_times_ms=tuple(times.trials),
         warmup_times_ms=tuple(times.warmups),

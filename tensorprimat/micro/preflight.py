@@ -21,6 +21,7 @@ from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Pref
 from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
 from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, matmul
 
@@ -188,7 +189,7 @@ def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
         SIBLING_SIZE, "bf16" if torch.cuda.is_bf16_supported() else "fp16", torch.device("cuda", place)
     )
     sampler.stop()
-    reading = known[0].read() if known else telemetry.Reading()
+    reading = known[0].read() if known else DeviceReading()
     return DeviceCheck(
         index=number,
         id=identity,

@@ -7,33 +7,33 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import cells
-from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core import micro_result
 from tensorprimat.core.errors import InputError, RunError
+from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.store import new_stamp
 
 CONTEXT_PARTS = 64  # how finely the largest context is looked for
 
-Measure = Callable[[CellSpec], Cell]
+Measure = Callable[[CellSpec], MicroResult]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SweepOutcome:
     """One cell of the sweep and its file."""
 
-    cell: Cell
+    cell: MicroResult
     path: Path
     resumed: bool
     """Measured by an earlier call."""
 
 
-def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> Cell | None:
+def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:
     """The cell that an earlier call measured on this device; None where it has to be (or failed, and may work now).
 
     fit: a cell that ran out of memory is finished only when it says what fits.
     """
     try:
-        cell = cells.load(folder / spec.file_name)
+        cell = micro_result.load(folder / spec.file_name)
     except InputError:  # absent, or not whole: measured again
         return None
     if cell.spec != spec or cell.status == "failed" or cell.device_name not in (None, device_name):
@@ -44,7 +44,7 @@ def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool
 
 def run(
     specs: Sequence[CellSpec], folder: Path, *, measure: Measure, device_name: str | None, fit: bool = False
-) -> Iterator[Outcome]:
+) -> Iterator[SweepOutcome]:
     """Every cell in turn, saved before the next begins.
 
     A file of another measurement that is in a cell's place goes to history/. Raises RunError where a cell cannot be
@@ -54,19 +54,19 @@ def run(
         path = folder / spec.file_name
         known = finished(spec, folder, device_name=device_name, fit=fit)
         if known is not None:
-            yield Outcome(cell=known, path=path, resumed=True)
+            yield SweepOutcome(cell=known, path=path, resumed=True)
             continue
         cell = measure(spec)
         if fit and cell.status == "oom":
             cell = with_fit(cell, measure)
         try:
             _keep_other(path, spec)
-            cells.save(cell, path)
+            micro_result.save(cell, path)
         except OSError as error:
             raise RunError(
                 f"{path}: {error.strerror or error}; cells before it are kept; the same command goes on from there"
             ) from error
-        yield Outcome(cell=cell, path=path, resumed=False)
+        yield SweepOutcome(cell=cell, path=path, resumed=False)
 
 
 def _keep_other(path: Path, spec: CellSpec) -> None:
@@ -74,7 +74,7 @@ def _keep_other(path: Path, spec: CellSpec) -> None:
     if not path.exists():
         return
     try:
-        if cells.load(path).spec == spec:
+        if micro_result.load(path).spec == spec:
             return
     except InputError:  # not ours, or broken: kept all the same
         pass
@@ -83,7 +83,7 @@ def _keep_other(path: Path, spec: CellSpec) -> None:
     os.replace(path, history / f"{path.stem}_{new_stamp()}.json")
 
 
-def with_fit(cell: Cell, measure: Measure) -> Cell:
+def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     """A cell that ran out of memory, with the largest batch that fits, or else the largest context at a batch of 1."""
     probe = cell.spec.model_copy(update={"num_warmups": 1, "num_trials": 1, "num_steps": 1})
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.micro_result import CellSpec
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ def batches(spec: CellSpec) -> list[torch.Tensor]:
 
     size, length = spec.batch_size, spec.context_length + 1
     if spec.data is None:
-        from tensorprimat.engines.torch_data import TokenStream
+        from tensorprimat.engines.torch.data import TokenStream
 
         stream = TokenStream(vocabulary_size=spec.vocab, seed=spec.seed)
         made = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from tensorprimat.core.cells import Cell, CellSpec
+from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.micro.sweep import Measure
 
 COUNTS = (0, 1, 2, 5, 10)
@@ -14,13 +14,13 @@ LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean o
 MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves both
 
 
-def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[Cell]:
+def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
     """The same cell after each number of warm-up steps, each measured from nothing."""
     for count in counts:
         yield measure(spec.model_copy(update={"num_warmups": count}))
 
 
-def stable_from(cells: Sequence[Cell]) -> Cell | None:
+def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
     """The cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
 
     The largest count alone says nothing of the kind: what comes after it was not looked at. A CV above LOW_CV_PERCENT
@@ -40,7 +40,7 @@ def stable_from(cells: Sequence[Cell]) -> Cell | None:
     return None if stable is measured[-1] else stable
 
 
-def conclusion(cells: Sequence[Cell]) -> tuple[str, ...]:
+def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
     """Two or three sentences that the data bear out."""
     measured = [cell for cell in cells if cell.median_time_ms is not None]
     if not measured:

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tensorprimat.core.cells import CellSpec
 from tensorprimat.core.footprint import LARGEST_LOGITS
-from tensorprimat.engines.cross_entropy import cross_entropy, linear_cross_entropy
-from tensorprimat.engines.torch_model import LanguageModel
+from tensorprimat.core.micro_result import CellSpec
+from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-Mark = Callable[[], None]
+TimingMark = Callable[[], None]
 
 
 class Network(LanguageModel):
@@ -88,7 +88,7 @@ class Workload:
         if spec.pass_name == "train":
             self._optimizer = _adamw(self.network, fused=not self._scaler.is_enabled())
 
-    def step(self, mark: Mark = lambda: None) -> None:
+    def step(self, mark: TimingMark = lambda: None) -> None:
         """Run the pass once; mark is called at the start and after each part."""
         batch = next(self._batches)
         mark()

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorprimat.analysis.aggregate import LEAST_POINTS, PassPair, Pivot, Scaling, pass_pairs, told_apart, values_of
-from tensorprimat.core.cells import Row, is_figure
+from tensorprimat.analysis.aggregate import (
+    LEAST_POINTS,
+    PassPair,
+    Pivot,
+    SizeScaling,
+    pass_pairs,
+    told_apart,
+    values_of,
+)
+from tensorprimat.core.micro_result import MicroRow, is_figure
 from tensorprimat.core.units import TERA
-from tensorprimat.reports import markdown, words
-from tensorprimat.reports.cells import milliseconds
+from tensorprimat.reports import formatting, markdown
+from tensorprimat.reports.micro_tables import milliseconds
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -49,30 +57,30 @@ TITLES = {
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
 LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
-FORMS: dict[str, words.Form] = {
-    "num_parameters": words.count,
-    "flops_per_second": lambda value: words.rate(None if value is None else value / TERA),
-    "mfu": words.percent,
-    "peak_memory_gb": words.gigabytes,
-    "cv_percent": lambda value: words.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_cv_percent": lambda value: words.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_forward_ratio": lambda value: words.UNMEASURED if value is None else f"{value:.2f}",
+FORMS: dict[str, formatting.Form] = {
+    "num_parameters": formatting.count,
+    "flops_per_second": lambda value: formatting.rate(None if value is None else value / TERA),
+    "mfu": formatting.percent,
+    "peak_memory_gb": formatting.gigabytes,
+    "cv_percent": lambda value: formatting.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_cv_percent": lambda value: formatting.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_forward_ratio": lambda value: formatting.UNMEASURED if value is None else f"{value:.2f}",
 }
 
 
 def shown(key: str, value: Any) -> str:
     """One value of a column as a reader sees it."""
     if value is None:
-        return words.UNMEASURED
+        return formatting.UNMEASURED
     if not is_figure(value):
         return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     form = FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
     if form is None:
-        return words.count(value) if isinstance(value, int) else words.rate(value)
+        return formatting.count(value) if isinstance(value, int) else formatting.rate(value)
     return form(value)
 
 
-def complete(rows: Sequence[Row], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
+def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
     """One row per cell. added: columns of the reader's own."""
     keys = [
         key
@@ -97,7 +105,7 @@ def complete(rows: Sequence[Row], *, added: Sequence[str] = (), title: str = "Al
     )
 
 
-def _status(row: Row) -> str:
+def _status(row: MicroRow) -> str:
     return {"ok": "measured", "oom": "OOM"}.get(row.get("status", "ok"), "failed")
 
 
@@ -164,7 +172,7 @@ def _mean(key: str, mean: float | str | None) -> Cell:
     return Cell(text=mean if isinstance(mean, str) else shown(key, mean), value=mean)
 
 
-def scaling_table(found: Sequence[Scaling]) -> Table:
+def scaling_table(found: Sequence[SizeScaling]) -> Table:
     """Fitted exponents."""
     return Table(
         key="scaling",
@@ -180,7 +188,7 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
                 Cell(text=scaling.axis),
                 Cell(text=scaling.label),
                 Cell(text=str(len(scaling.points))),
-                Cell(text=words.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
+                Cell(text=formatting.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
             )
             for scaling in found
         ),
@@ -190,7 +198,7 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
 
 
 def tables(
-    rows: Sequence[Row], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[Scaling]
+    rows: Sequence[MicroRow], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
 ) -> list[Table]:
     """Every table of the document, in order."""
     rows = told_apart(rows)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
-from tensorprimat.core.records import Result
-from tensorprimat.reports import facts, words
+from tensorprimat.core.result import Result
+from tensorprimat.reports import facts, formatting
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -30,7 +30,7 @@ class Labelled(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class BarStyle:
     """The appearance of one label in every panel: colour and hatch."""
 
     number: int
@@ -44,7 +44,7 @@ class Look:
 class Bar:
     """One bar: whose, which group it stands in, how long, with which interval."""
 
-    look: Look
+    look: BarStyle
     group: str
     value: float | None
     low: float | None = None
@@ -65,11 +65,11 @@ class Panel:
     bars: tuple[Bar, ...]
 
 
-def looks_of(sides: Sequence[Labelled]) -> dict[str, Look]:
+def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
     """A look for every label, the same for all of its models."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
-        label: Look(
+        label: BarStyle(
             number=number,
             label=label,
             colour=COLOURS[number % len(COLOURS)],
@@ -81,11 +81,11 @@ def looks_of(sides: Sequence[Labelled]) -> dict[str, Look]:
 
 def titles_of(sides: Sequence[Labelled]) -> list[str]:
     """Return the titles of the trained models, each once."""
-    return list(dict.fromkeys(words.model_title(side.result.model) for side in sides))
+    return list(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
 
 
 def panels(
-    sides: Sequence[Side], looks: dict[str, Look], *, comparable: bool, same_work: bool = True
+    sides: Sequence[Side], looks: dict[str, BarStyle], *, comparable: bool, same_work: bool = True
 ) -> tuple[Panel, ...]:
     """Return step time, throughput and memory, each where two sides (or the only one) have it.
 
@@ -93,9 +93,9 @@ def panels(
     takes steps of equal work.
     """
     metric = _common_rate(sides)
-    in_one_unit = words.seconds_together(side.step_time_seconds.value for side in sides)
+    in_one_unit = formatting.seconds_together(side.step_time_seconds.value for side in sides)
     step_time = tuple(_bar(side, looks, side.step_time_seconds, in_one_unit) for side in sides)
-    throughput = tuple(_bar(side, looks, _rate(side, metric), words.rate) for side in sides)
+    throughput = tuple(_bar(side, looks, _rate(side, metric), formatting.rate) for side in sides)
     memory, memory_title = _memory(sides, looks)
     kinds = dict.fromkeys(bar.group for bar in memory)
     every = (
@@ -106,7 +106,7 @@ def panels(
         ),
         Panel(
             title="Throughput" + (" (higher is better)" if comparable else ""),
-            unit=words.METRIC_TITLES[metric] + _intervals_note(throughput),
+            unit=formatting.METRIC_TITLES[metric] + _intervals_note(throughput),
             bars=throughput,
         ),
         Panel(
@@ -149,19 +149,19 @@ def _rate(side: Side, metric: str) -> Estimate:
     return Estimate(value=getattr(side.result.performance_metrics, metric), rests_on="")
 
 
-def _bar(side: Side, looks: dict[str, Look], estimate: Estimate, form: words.Form) -> Bar:
+def _bar(side: Side, looks: dict[str, BarStyle], estimate: Estimate, form: formatting.Form) -> Bar:
     return Bar(
         look=looks[side.label],
-        group=words.model_title(side.result.model),
+        group=formatting.model_title(side.result.model),
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
-        text=UNMEASURED if estimate.value is None else words.with_interval(estimate, form),
+        text=UNMEASURED if estimate.value is None else formatting.with_interval(estimate, form),
         within_run=estimate.within_run,
     )
 
 
-def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, ...], str]:
+def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Bar, ...], str]:
     """Return bars grouped by kind, and the panel's title; the host's memory only where no side has a device's.
 
     A bar is as long as the peak; the average, where it is known, is marked on it.
@@ -169,8 +169,8 @@ def _memory(sides: Sequence[Side], looks: dict[str, Look]) -> tuple[tuple[Bar, .
     several = len(titles_of(sides)) > 1
 
     def bar(side: Side, kind: str, peak: float, average: float | None = None) -> Bar:
-        group = f"{words.model_title(side.result.model)}, {kind}" if several else kind
-        text = words.gigabytes(peak) + ("" if average is None else f" (average {words.gigabytes(average)})")
+        group = f"{formatting.model_title(side.result.model)}, {kind}" if several else kind
+        text = formatting.gigabytes(peak) + ("" if average is None else f" (average {formatting.gigabytes(average)})")
         return Bar(look=looks[side.label], group=group, value=peak, mark=average, text=text)
 
     bars = [

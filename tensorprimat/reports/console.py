@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
-from tensorprimat.reports import forest, harmless, money, sections, words
+from tensorprimat.reports import forest, formatting, harmless, money, sections
 from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -182,7 +182,7 @@ LONGEST_LABEL = 26  # characters of a label on a scale
 WIDEST_STRIP, NARROWEST_STRIP = 48, 12  # columns
 
 
-def _strip(scale: forest.Forest, mark: forest.Mark, width: int) -> str:
+def _strip(scale: forest.Forest, mark: forest.ForestMark, width: int) -> str:
     """Return "┊  ├──●──┤": 1 (equal), the interval and the ratio."""
 
     def place(value: float) -> int:
@@ -262,13 +262,13 @@ def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
     comparable = pair.fairness.level.comparable
     parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:
-        parts.append(safe(f"{words.headline(pair)}.", _style(pair) if comparable else ""))
+        parts.append(safe(f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
     if not comparable and not pair.fairness.errors and (each := sections.alone(pair)):
         parts.append(safe(f"{each}."))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         parts.append(safe(pair.losses.sentence, "bold yellow"))
     parts += [safe(said) for said in money.sentences(pair)]
-    if advice := words.advice(pair):
+    if advice := formatting.advice(pair):
         parts.append(safe(f"{advice}."))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]
 

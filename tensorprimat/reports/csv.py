@@ -11,15 +11,15 @@ import math
 from collections.abc import Callable, Mapping
 
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.reports import words
+from tensorprimat.reports import formatting
 from tensorprimat.reports.safe_text import csv_cell
 
-Value = float | int | str | bool | None
+CsvValue = float | int | str | bool | None
 
 
-def _estimate(name: str) -> dict[str, Callable[[Side], Value]]:
-    def read(end: str) -> Callable[[Side], Value]:
-        def value(side: Side) -> Value:
+def _estimate(name: str) -> dict[str, Callable[[Side], CsvValue]]:
+    def read(end: str) -> Callable[[Side], CsvValue]:
+        def value(side: Side) -> CsvValue:
             estimate: Estimate = getattr(side, name)
             return getattr(estimate, end)  # type: ignore[no-any-return]
 
@@ -28,11 +28,11 @@ def _estimate(name: str) -> dict[str, Callable[[Side], Value]]:
     return {name: read("value"), f"{name}_low": read("low"), f"{name}_high": read("high")}
 
 
-COLUMNS: Mapping[str, Callable[[Side], Value]] = {
+COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {
     "side": lambda side: side.label,
     "model": lambda side: side.result.model.name,
     "preset": lambda side: side.result.model.preset,
-    "model_title": lambda side: words.model_title(side.result.model),
+    "model_title": lambda side: formatting.model_title(side.result.model),
     "platform": lambda side: side.result.platform,
     "device_name": lambda side: side.result.gpu_info.device_name,
     "num_gpus": lambda side: side.result.training_config.num_gpus,
@@ -70,7 +70,7 @@ def render(comparison: Comparison) -> str:
     return buffer.getvalue()
 
 
-def _against_baseline(pair: Pair | None) -> tuple[Value, ...]:
+def _against_baseline(pair: Pair | None) -> tuple[CsvValue, ...]:
     if pair is None:
         return (None,) * len(PAIR_COLUMNS)
     shown = pair.ratio if pair.fairness.verdict != "not_comparable" else None
@@ -84,7 +84,7 @@ def _against_baseline(pair: Pair | None) -> tuple[Value, ...]:
     )  # fmt: skip
 
 
-def _field(value: Value) -> str:
+def _field(value: CsvValue) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return csv_cell(value) if isinstance(value, str) else repr(value)

@@ -9,93 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensorprimat.analysis.derived import Input, Metric
-from tensorprimat.analysis.returns import Economics, Enhanced, Return
+from tensorprimat.analysis.economics import Economics, Enhanced, Return
+from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.core.flops import CONVENTIONS
-from tensorprimat.core.units import SECONDS_PER_HOUR, TERA
+from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import words
+from tensorprimat.reports import console, formatting, markdown
+from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
-
-def duration(value: float | None) -> str:
-    """A long time.
-
-    >>> [duration(v) for v in (1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
-    ['0.50 hours', '25 hours', '100 days', '3.0 years']
-    """
-    if value is None:
-        return words.UNMEASURED
-    hours = value / SECONDS_PER_HOUR
-    if hours < 10:
-        return f"{hours:.2f} hours"
-    if hours < 72:
-        return f"{hours:.0f} hours"
-    days = hours / 24
-    return f"{days:,.0f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
-
-
-def money(value: float | None) -> str:
-    """USD.
-
-    >>> [money(v) for v in (2.1, 123456.7, -20.0)]
-    ['$2.10', '$123,457', '-$20.00']
-    """
-    if value is None:
-        return words.UNMEASURED
-    sign, amount = "-" if value < 0 else "", abs(value)
-    return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
-
-
-def with_prefix(unit: str) -> words.Form:
-    """Figures with T, G, M, k or m before the unit.
-
-    >>> with_prefix("FLOP")(51_470_401_536.0), with_prefix("tokens")(2500.0), with_prefix("J")(0.04968)
-    ('51.47 GFLOP', '2.5 ktokens', '49.68 mJ')
-    """
-
-    def form(value: float | None) -> str:
-        if value is None:
-            return words.UNMEASURED
-        for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
-            if value >= size:
-                return f"{value / size:.4g} {prefix}{unit}"
-        return f"{1000 * value:.4g} m{unit}"
-
-    return form
-
-
-def _unit(unit: str, form: words.Form = words.rate) -> words.Form:
-    return lambda value: words.UNMEASURED if value is None else f"{form(value)} {unit}"
-
-
-FORMS: dict[str, words.Form] = {
-    "tokens_per_second_per_gpu": words.rate,
-    "flops_per_token": with_prefix("FLOP"),
-    "model_tflops_per_gpu": words.rate,
-    "mfu": words.percent,
-    "hfu": words.percent,
-    "achievable_fraction": words.percent,
-    "reported_tflops_per_gpu_restated": words.rate,
-    "memory_utilization": words.percent,
-    "memory_headroom_gb": words.gigabytes,
-    "largest_micro_batch_size": words.count,
-    "power_watts_per_gpu": _unit("W"),
-    "joules_per_token": with_prefix("J"),
-    "tokens_per_watt_hour": words.rate,
-    "price_usd_per_gpu_hour": lambda value: words.UNMEASURED if value is None else f"{money(value)}/h",
-    "cost_usd_per_trillion_tokens": money,
-    "tokens_per_dollar": with_prefix("tokens"),
-    "time_to_1t_tokens_seconds": duration,
-    "time_to_15t_tokens_seconds": duration,
-    "budget_gpu_hours": words.count,
-    "budget_seconds": duration,
-    "budget_energy_kwh": _unit("kWh"),
-    "budget_cost_usd": money,
-    "budget_saving_usd": money,
-    "break_even_price_usd_per_gpu_hour": lambda value: words.UNMEASURED if value is None else f"{money(value)}/h",
-}
 SECTIONS = {
     "Efficiency": (
         "tokens_per_second_per_gpu",
@@ -129,7 +52,7 @@ def shown(metric: Metric) -> str:
 
 def side_heading(sides: Sequence[Enhanced]) -> str:
     """The model as it really is: a tiny one is never called by the real one's name."""
-    return " / ".join(dict.fromkeys(words.model_title(side.side.result.model) for side in sides))
+    return " / ".join(dict.fromkeys(formatting.model_title(side.side.result.model) for side in sides))
 
 
 def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -> Table:
@@ -175,7 +98,7 @@ def _explained(metric: Metric) -> str:
 
 def _input(item: Input) -> str:
     if item.value is None:
-        return words.UNMEASURED
+        return formatting.UNMEASURED
     return item.value if isinstance(item.value, str) else f"{item.value:,.6g} {item.unit}".rstrip()
 
 
@@ -222,7 +145,7 @@ def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
     rows = tuple(
         (
             text(side.side.label),
-            figure(side.side.result.training_config.num_gpus, words.count),
+            figure(side.side.result.training_config.num_gpus, formatting.count),
             *(figure(side.metrics[name].value, FORMS[name], source=_explained(side.metrics[name])) for name in names),
         )
         for side in sides
@@ -315,11 +238,9 @@ def render_markdown(content: Economics, *, picture: str | None = None) -> str:
 
     picture: file name of the plot, in the same folder.
     """
-    from tensorprimat.reports import markdown
-
     parts = [
         "# Efficiency, cost and time to train",
-        f"{safe(words.moment(content.generated_at))} · TensorPrimat {__version__}",
+        f"{safe(formatting.moment(content.generated_at))} · TensorPrimat {__version__}",
         f"{safe(convention_sentence(content))}.",
     ]
     if picture is not None:
@@ -346,8 +267,6 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
     from rich.padding import Padding
     from rich.text import Text
 
-    from tensorprimat.reports import console
-
     for model, sides in content.models.items():
         write(console.safe(side_heading(sides), "bold"))
         for table, sentences in tables(content, model):
@@ -368,8 +287,6 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
 def show_explanation(side: Enhanced, write: Callable[[Any], None]) -> None:
     """Every figure of one side with what it rests on, for a terminal."""
     from rich.padding import Padding
-
-    from tensorprimat.reports import console
 
     write(console.safe(side_heading([side]), "bold"))
     for content in explanation(side):

@@ -7,10 +7,10 @@ import io
 import json
 from typing import Any
 
-from tensorprimat.analysis.derived import Input, Metric
-from tensorprimat.analysis.returns import Economics, Enhanced, Return
+from tensorprimat.analysis.economics import Economics, Enhanced, Return
+from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import words
+from tensorprimat.reports import formatting
 from tensorprimat.reports.safe_text import csv_cell
 
 SCHEMA_VERSION = 1
@@ -56,7 +56,7 @@ def _side(model: str, side: Enhanced) -> dict[str, Any]:
     values = {name: metric.value for name, metric in side.metrics.items()}
     return {
         "model": model,
-        "title": words.model_title(result.model),
+        "title": formatting.model_title(result.model),
         "preset": result.model.preset,
         "label": side.side.label,
         "platform": result.platform,

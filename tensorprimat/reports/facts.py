@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensorprimat.analysis.records import Side
-from tensorprimat.reports import words
-from tensorprimat.reports.tables import Fact, Table, side_by_side
+from tensorprimat.reports import formatting
+from tensorprimat.reports.tables import SideRow, Table, side_by_side
 
 MEMORY_KINDS = (
     ("memory_allocated", "allocated"),
@@ -44,7 +44,7 @@ def basis_of(side: Side) -> str:
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
         return f"as reported by the file, which holds no steps to check it; {source_of(side)}"
-    measured = f"{words.count(figures.measured_steps)} measured steps of {words.count(figures.total_steps)}"
+    measured = f"{formatting.count(figures.measured_steps)} measured steps of {formatting.count(figures.total_steps)}"
     left_out = [
         f"{number} {what}"
         for number, what in (
@@ -63,31 +63,33 @@ def basis_of(side: Side) -> str:
 
 
 HARDWARE = (
-    Fact(label="Device", read=lambda side: side.result.gpu_info.device_name),
-    Fact(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=words.count),
-    Fact(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=words.count),
-    Fact(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=words.count),
-    Fact(label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=words.gigabytes),
-    Fact(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=words.count),
-    Fact(
+    SideRow(label="Device", read=lambda side: side.result.gpu_info.device_name),
+    SideRow(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=formatting.count),
+    SideRow(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=formatting.count),
+    SideRow(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=formatting.count),
+    SideRow(
+        label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=formatting.gigabytes
+    ),
+    SideRow(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=formatting.count),
+    SideRow(
         label="Power limit", read=lambda side: side.result.gpu_info.power_limit_watts, form=lambda watts: f"{watts:g} W"
     ),
-    Fact(label="Platform", read=lambda side: side.result.platform),
-    Fact(label="Software stack", read=lambda side: side.result.gpu_info.software_stack),
-    Fact(label="Stack version", read=lambda side: side.result.gpu_info.software_version),
-    Fact(label="PyTorch", read=lambda side: side.result.gpu_info.pytorch_version),
-    Fact(label="Host", read=lambda side: side.result.provenance.host),
+    SideRow(label="Platform", read=lambda side: side.result.platform),
+    SideRow(label="Software stack", read=lambda side: side.result.gpu_info.software_stack),
+    SideRow(label="Stack version", read=lambda side: side.result.gpu_info.software_version),
+    SideRow(label="PyTorch", read=lambda side: side.result.gpu_info.pytorch_version),
+    SideRow(label="Host", read=lambda side: side.result.provenance.host),
 )
 
 
-def _config(field: str, label: str, form: Callable[[Any], str] | None = None) -> Fact:
+def _config(field: str, label: str, form: Callable[[Any], str] | None = None) -> SideRow:
     """A field of the training configuration; where it was given by hand its source says so."""
 
     def source(side: Side) -> str:
         origin = side.result.provenance.assumed.get(field)
         return f"given by {origin}; {source_of(side)}" if origin else source_of(side)
 
-    return Fact(
+    return SideRow(
         label=label,
         read=lambda side: getattr(side.result.training_config, field),
         form=form or _plain,
@@ -100,22 +102,22 @@ def _plain(value: object) -> str:
 
 
 CONFIGURATION = (
-    Fact(label="Model", read=lambda side: words.model_title(side.result.model)),
-    Fact(label="Parameters", read=lambda side: side.result.model.parameters, form=words.count),
-    _config("sequence_length", "Sequence length", words.count),
-    _config("global_batch_size", "Global batch size", words.count),
-    _config("micro_batch_size", "Micro batch size", words.count),
-    _config("gradient_accumulation_steps", "Gradient accumulation", words.count),
+    SideRow(label="Model", read=lambda side: formatting.model_title(side.result.model)),
+    SideRow(label="Parameters", read=lambda side: side.result.model.parameters, form=formatting.count),
+    _config("sequence_length", "Sequence length", formatting.count),
+    _config("global_batch_size", "Global batch size", formatting.count),
+    _config("micro_batch_size", "Micro batch size", formatting.count),
+    _config("gradient_accumulation_steps", "Gradient accumulation", formatting.count),
     _config("precision", "Precision", str.upper),
     _config("fp8_recipe", "FP8 recipe"),
     _config("compute_dtype", "Compute dtype"),
     _config("parameter_dtype", "Parameter dtype"),
     _config("optimizer_dtype", "Optimizer dtype"),
-    _config("tensor_model_parallel_size", "Tensor parallel", words.count),
-    _config("pipeline_model_parallel_size", "Pipeline parallel", words.count),
-    _config("context_parallel_size", "Context parallel", words.count),
-    _config("expert_model_parallel_size", "Expert parallel", words.count),
-    _config("data_parallel_size", "Data parallel", words.count),
+    _config("tensor_model_parallel_size", "Tensor parallel", formatting.count),
+    _config("pipeline_model_parallel_size", "Pipeline parallel", formatting.count),
+    _config("context_parallel_size", "Context parallel", formatting.count),
+    _config("expert_model_parallel_size", "Expert parallel", formatting.count),
+    _config("data_parallel_size", "Data parallel", formatting.count),
     _config("strategy", "Strategy"),
     _config("recompute", "Recompute"),
     _config("attention_backend", "Attention"),
@@ -123,26 +125,26 @@ CONFIGURATION = (
     _config("fused_kernels", "Fused kernels"),
     _config("compile", "Compiled"),
     _config("optimizer", "Optimizer"),
-    _config("learning_rate", "Learning rate", words.rate),
-    _config("padded_vocabulary_size", "Padded vocabulary", words.count),
+    _config("learning_rate", "Learning rate", formatting.rate),
+    _config("padded_vocabulary_size", "Padded vocabulary", formatting.count),
     _config("data", "Data"),
     _config("seed", "Seed"),
     _config("framework", "Framework"),
     _config("framework_version", "Framework version"),
-    Fact(label="Methodology", read=lambda side: side.result.methodology),
+    SideRow(label="Methodology", read=lambda side: side.result.methodology),
 )
 
 
-def _performance(field: str, label: str, form: words.Form) -> Fact:
+def _performance(field: str, label: str, form: formatting.Form) -> SideRow:
     def read(side: Side) -> float | None:
         value = getattr(side.result.performance_metrics, field)
         return None if value is None else float(value)
 
-    return Fact(label=label, read=read, form=form, source=basis_of)
+    return SideRow(label=label, read=read, form=form, source=basis_of)
 
 
-def _reported(field: str, label: str, form: words.Form) -> Fact:
-    return Fact(
+def _reported(field: str, label: str, form: formatting.Form) -> SideRow:
+    return SideRow(
         label=label,
         read=lambda side: getattr(side.result.performance_metrics.reported, field),
         form=form,
@@ -151,34 +153,34 @@ def _reported(field: str, label: str, form: words.Form) -> Fact:
 
 
 PERFORMANCE = (
-    _performance("total_steps", "Steps logged", words.count),
-    _performance("warmup_steps_dropped", "Warm-up steps left out", words.count),
-    _performance("excluded_steps", "Interrupted steps left out", words.count),
-    _performance("measured_steps", "Steps measured", words.count),
-    _performance("measured_time_seconds", "Time measured", words.seconds),
-    _performance("avg_step_time_seconds", "Step time, mean", words.seconds),
-    _performance("median_step_time_seconds", "Step time, median", words.seconds),
-    _performance("min_step_time_seconds", "Step time, minimum", words.seconds),
-    _performance("max_step_time_seconds", "Step time, maximum", words.seconds),
-    _performance("std_step_time_seconds", "Step time, standard deviation", words.seconds),
-    _performance("cv_step_time", "Step time, CV", words.percent),
-    _performance("steps_per_second", "steps/s", words.rate),
-    _performance("samples_per_second", "samples/s", words.rate),
-    _performance("tokens_per_second", "tokens/s", words.rate),
-    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", words.rate),
-    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", words.rate),
-    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", words.rate),
-    _reported("mfu", "MFU, as reported", words.percent),
+    _performance("total_steps", "Steps logged", formatting.count),
+    _performance("warmup_steps_dropped", "Warm-up steps left out", formatting.count),
+    _performance("excluded_steps", "Interrupted steps left out", formatting.count),
+    _performance("measured_steps", "Steps measured", formatting.count),
+    _performance("measured_time_seconds", "Time measured", formatting.seconds),
+    _performance("avg_step_time_seconds", "Step time, mean", formatting.seconds),
+    _performance("median_step_time_seconds", "Step time, median", formatting.seconds),
+    _performance("min_step_time_seconds", "Step time, minimum", formatting.seconds),
+    _performance("max_step_time_seconds", "Step time, maximum", formatting.seconds),
+    _performance("std_step_time_seconds", "Step time, standard deviation", formatting.seconds),
+    _performance("cv_step_time", "Step time, CV", formatting.percent),
+    _performance("steps_per_second", "steps/s", formatting.rate),
+    _performance("samples_per_second", "samples/s", formatting.rate),
+    _performance("tokens_per_second", "tokens/s", formatting.rate),
+    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", formatting.rate),
+    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", formatting.rate),
+    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", formatting.rate),
+    _reported("mfu", "MFU, as reported", formatting.percent),
 )
 """Rows of the performance table."""
 
 
-def _memory(statistic: str, kind: str, label: str, of: str) -> Fact:
+def _memory(statistic: str, kind: str, label: str, of: str) -> SideRow:
     field = f"{statistic}_{kind}_gb"
-    return Fact(
+    return SideRow(
         label=label,
         read=lambda side: getattr(side.result.memory_metrics, field, None),
-        form=words.gigabytes,
+        form=formatting.gigabytes,
         source=lambda side: f"{of}; {source_of(side)}",
     )
 
@@ -192,10 +194,10 @@ MEMORY = (
             ("peak", "Peak", "highest of all logged steps, maximum over ranks"),
         )
     ),
-    Fact(
+    SideRow(
         label="Peak of the host process",
         read=lambda side: side.result.host_memory_peak_gb,
-        form=words.gigabytes,
+        form=formatting.gigabytes,
         source=source_of,
     ),
 )
@@ -213,8 +215,10 @@ def configuration(sides: Sequence[Side]) -> Table:
 
 def performance(sides: Sequence[Side]) -> Table:
     """Every figure of the measured steps, and what the frameworks said of themselves."""
-    step_times = [fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is words.seconds]
-    together = words.seconds_together(fact.read(side) for fact in step_times for side in sides)
+    step_times = [
+        fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is formatting.seconds
+    ]
+    together = formatting.seconds_together(fact.read(side) for fact in step_times for side in sides)
     rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
     return side_by_side("performance", "Performance", rows, sides, numeric=True)
 
@@ -229,13 +233,13 @@ def memory(sides: Sequence[Side]) -> Table:
 
 
 PROVENANCE = (
-    Fact(label="Result files", read=lambda side: ", ".join(side.files) or None),
-    Fact(label="Measured on", read=lambda side: words.moment(side.result.timestamp)),
-    Fact(label="Engine", read=lambda side: side.result.provenance.engine),
-    Fact(label="Log format", read=lambda side: side.result.provenance.format),
-    Fact(label="Step times", read=lambda side: side.result.provenance.timing),
-    Fact(label="Timer", read=lambda side: side.result.provenance.timer),
-    Fact(
+    SideRow(label="Result files", read=lambda side: ", ".join(side.files) or None),
+    SideRow(label="Measured on", read=lambda side: formatting.moment(side.result.timestamp)),
+    SideRow(label="Engine", read=lambda side: side.result.provenance.engine),
+    SideRow(label="Log format", read=lambda side: side.result.provenance.format),
+    SideRow(label="Step times", read=lambda side: side.result.provenance.timing),
+    SideRow(label="Timer", read=lambda side: side.result.provenance.timer),
+    SideRow(
         label="Logs",
         read=lambda side: (
             "; ".join(
@@ -245,12 +249,12 @@ PROVENANCE = (
             or None
         ),
     ),
-    Fact(label="Command", read=lambda side: side.result.provenance.command),
-    Fact(
+    SideRow(label="Command", read=lambda side: side.result.provenance.command),
+    SideRow(
         label="Given by hand",
         read=lambda side: ", ".join(f"{key} ({how})" for key, how in side.result.provenance.assumed.items()) or None,
     ),
-    Fact(label="Written by", read=lambda side: side.result.provenance.tool_version),
+    SideRow(label="Written by", read=lambda side: side.result.provenance.tool_version),
 )
 
 

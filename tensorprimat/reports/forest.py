@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
-from tensorprimat.reports import words
+from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, text
 
 LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
@@ -21,7 +21,7 @@ ROOM = 0.12  # of the span, left free at both ends of a scale
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class ForestMark:
     """One row of a scale: a ratio to the baseline with its interval, or the baseline itself."""
 
     label: str
@@ -44,7 +44,7 @@ class Forest:
     """Marks that share one scale."""
 
     title: str
-    marks: tuple[Mark, ...]
+    marks: tuple[ForestMark, ...]
     """Best first."""
     start: float
     end: float
@@ -79,14 +79,14 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
     mean = comparison.mean_ratio
     if len(bases) == 1 and len({pair.model for pair in pairs}) == 1:
         marks.append(
-            Mark(
+            ForestMark(
                 label=bases[0], value=1.0, low=None, high=None, text="1x", ends="baseline", said="baseline", level=None
             )
         )
     marks.sort(key=lambda mark: mark.value if less else -mark.value)
     if mean is not None and mean.metric == metric and mean.estimate.value is not None:
         marks.append(_mark(f"mean of {len(pairs)} models", mean, None))
-    of = "time to the quality target" if less else words.METRIC_TITLES.get(metric, metric)
+    of = "time to the quality target" if less else formatting.METRIC_TITLES.get(metric, metric)
     base = bases[0] if len(bases) == 1 else "the baseline"
     title = f"Multiple of the {of} of {base} ({'lower' if less else 'higher'} is better)"
     start, end = _range(marks)
@@ -99,7 +99,7 @@ def _labels(pairs: Sequence[Pair]) -> list[str]:
     models, bases = {pair.model for pair in pairs}, {pair.baseline.label for pair in pairs}
 
     def label(pair: Pair) -> str:
-        title = words.model_title(pair.candidate.result.model)
+        title = formatting.model_title(pair.candidate.result.model)
         parts = [pair.candidate.label] if len(candidates) > 1 or len(models) == 1 else []
         parts += [title] if len(models) > 1 else []
         over = f" over {pair.baseline.label}" if len(bases) > 1 else ""
@@ -108,31 +108,31 @@ def _labels(pairs: Sequence[Pair]) -> list[str]:
     return [label(pair) for pair in pairs]
 
 
-def _mark(label: str, ratio: Ratio, pair: Pair | None) -> Mark:
-    estimate, form = ratio.estimate, words.ratio_form(ratio)
+def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
+    estimate, form = ratio.estimate, formatting.ratio_form(ratio)
     value, low, high = estimate.value or math.nan, estimate.low, estimate.high
     if ratio.metric == TIME_TO_TRAIN:  # of the time, not of the speed
         value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
         form = _three_decimals
     known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
-    return Mark(
+    return ForestMark(
         label=label,
         value=value,
         low=low if known else None,
         high=high if known else None,
         text=form(value),
         ends=f"{form(low)} to {form(high)}" if known else "no interval",
-        said=words.verdict_of(pair) if pair is not None else words.VERDICT_TITLES[ratio.verdict],
+        said=formatting.verdict_of(pair) if pair is not None else formatting.VERDICT_TITLES[ratio.verdict],
         level=LEVELS[pair.fairness.verdict] if pair is not None else None,
         is_mean=pair is None,
     )
 
 
 def _three_decimals(value: float | None) -> str:
-    return words.times(value, 3)
+    return formatting.times(value, 3)
 
 
-def _range(marks: Iterable[Mark]) -> tuple[float, float]:
+def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
     """Return both ends of a scale: every ratio and 1; intervals as far as they leave the ratios apart."""
     shown = list(marks)
     values = [1.0, *(mark.value for mark in shown)]
@@ -171,16 +171,18 @@ def table(forest: Forest) -> Table:
 def answers(comparison: Comparison) -> list[str]:
     """Return the sentences that answer the comparison: one, or one for each model that cannot be averaged."""
     said = []
-    mean = words.mean_in_words(comparison)
+    mean = formatting.mean_in_words(comparison)
     if mean is not None:
         return [mean]
     for model in comparison.models:
         pairs = [pair for pair in comparison.pairs if pair.model == model]
         opening = (
-            f"{words.model_title(pairs[0].candidate.result.model)}: " if len(comparison.models) > 1 and pairs else ""
+            f"{formatting.model_title(pairs[0].candidate.result.model)}: "
+            if len(comparison.models) > 1 and pairs
+            else ""
         )
         if len(pairs) == 1:
-            said.append(opening + words.headline(pairs[0]))
+            said.append(opening + formatting.headline(pairs[0]))
         elif pairs:
             said.append(opening + _of_several(pairs))
     return said
@@ -194,5 +196,6 @@ def _of_several(pairs: Sequence[Pair]) -> str:
     value, best = max(known, key=lambda item: item[0])
     sides = len(known) + len({pair.baseline.label for _, pair in known})
     if value <= 1:
-        return f"Best of {sides} sides as measured is the baseline, {best.baseline.label}; next: {words.headline(best)}"
-    return f"Best of {sides} sides as measured: {words.headline(best)}"
+        named = f"the baseline, {best.baseline.label}"
+        return f"Best of {sides} sides as measured is {named}; next: {formatting.headline(best)}"
+    return f"Best of {sides} sides as measured: {formatting.headline(best)}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tensorprimat.analysis.gate import Check, GateReport
+from tensorprimat.reports.formatting import UNMEASURED
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import Cell, Column, Table, text
-from tensorprimat.reports.words import UNMEASURED
 
 HEADLINES = {
     "pass": "Benchmark gate passed",

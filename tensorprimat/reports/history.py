@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from tensorprimat.analysis.history import Entry, Series
-from tensorprimat.reports import words
+from tensorprimat.analysis.history import HistoryEntry, Series
+from tensorprimat.reports import formatting
 from tensorprimat.reports.safe_text import csv_cell
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
@@ -28,16 +28,16 @@ def table(series: Series) -> Table:
     )
 
 
-def form(metric: str) -> words.Form:
+def form(metric: str) -> formatting.Form:
     """Return the function that formats a metric's figures."""
-    return words.seconds if metric.endswith("seconds") else words.rate
+    return formatting.seconds if metric.endswith("seconds") else formatting.rate
 
 
-def _row(entry: Entry, metric: str) -> tuple[Cell, ...]:
+def _row(entry: HistoryEntry, metric: str) -> tuple[Cell, ...]:
     return (
-        text(words.moment(entry.at)),
+        text(formatting.moment(entry.at)),
         figure(entry.figure.value, form(metric)),
-        text(words.interval(entry.figure, form(metric))),
+        text(formatting.interval(entry.figure, form(metric))),
         Cell(text=str(max(1, len(entry.result.runs))), value=max(1, len(entry.result.runs))),
         text(None if entry.change is None else changed(entry.change)),
         text(_software(entry)),
@@ -49,7 +49,7 @@ def changed(change: float) -> str:
     return f"{100 * change:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def _software(entry: Entry) -> str | None:
+def _software(entry: HistoryEntry) -> str | None:
     gpu, config = entry.result.gpu_info, entry.result.training_config
     framework = " ".join(part for part in (config.framework, config.framework_version) if part)
     stack = " ".join(part for part in (gpu.software_stack, gpu.software_version) if part)

@@ -22,10 +22,11 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, metric_panels, money, sections, words
-from tensorprimat.reports.bars import Bar, Look, Panel, looks_of, panels
+from tensorprimat.reports import facts, forest, formatting, money, sections
+from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
+from tensorprimat.reports.plots import metric_panels
 from tensorprimat.reports.safe_text import one_line
-from tensorprimat.reports.series import Curve, curves, thinned
+from tensorprimat.reports.series import StepCurve, curves, thinned
 
 HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")
@@ -75,7 +76,7 @@ def render(comparison: Comparison) -> str:
         looks=looks,
         sources=Sources(),
         version=__version__,
-        words=words,
+        words=formatting,
         verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
         script=Markup(script),
@@ -123,7 +124,7 @@ def _harmless(value: Any) -> Any:
     return one_line(value).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[str, Any]:
+def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the template's data for one model."""
     sides = sections.sides_of(comparison, model)
     pairs = [pair for pair in comparison.pairs if pair.model == model]
@@ -135,11 +136,11 @@ def _model(comparison: Comparison, model: str, looks: dict[str, Look]) -> dict[s
         "pairs": [
             {
                 "pair": pair,
-                "headline": words.headline(pair),
-                "advice": words.advice(pair),
+                "headline": formatting.headline(pair),
+                "advice": formatting.advice(pair),
                 "money": money.sentences(pair),
                 "alone": sections.alone(pair) if not (pair.fairness.level.comparable or pair.fairness.errors) else None,
-                "verdict": words.verdict_of(pair),
+                "verdict": formatting.verdict_of(pair),
                 "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
                 "fairness": sections.fairness(pair),
             }
@@ -184,7 +185,7 @@ def _scaled(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _all_curves(comparison: Comparison, looks: dict[str, Look]) -> dict[str, Any]:
+def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the data of the interactive plots: every run of every side of every model, thinned to fit the file."""
     drawn = {
         model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
@@ -209,7 +210,7 @@ def _log_of(side: Side) -> str | None:
     return sources[0].file if len(sources) == 1 else None
 
 
-def _curve(side: int, curve: Curve, limit: int, *, several: bool, source: str | None) -> dict[str, Any]:
+def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: str | None) -> dict[str, Any]:
     """One run as JSON; arrays that say nothing new are null."""
     shown = np.union1d(thinned(curve.seconds, limit // 2), thinned(curve.loss, limit // 2))
     step, index, line = curve.step[shown], curve.index[shown], curve.line[shown]

@@ -14,7 +14,7 @@ from typing import Any
 from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import sections, words
+from tensorprimat.reports import formatting, sections
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # significant digits: more than any benchmark repeats
@@ -62,7 +62,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "baseline": pair.baseline.label,
         "candidate": pair.candidate.label,
         "verdict": "not_comparable" if not comparable else ratio["verdict"] if ratio else None,
-        "headline": words.headline(pair),
+        "headline": formatting.headline(pair),
         "fairness": _fairness(pair.fairness),
         "ratio": ratio,
         "losses": None if pair.losses is None else {key: _finite(value) for key, value in asdict(pair.losses).items()},
@@ -126,7 +126,7 @@ def _side(side: Side) -> dict[str, Any]:
         "label": side.label,
         "model": result.model.name,
         "preset": result.model.preset,
-        "model_title": words.model_title(result.model),
+        "model_title": formatting.model_title(result.model),
         "platform": result.platform,
         "gpu_info": result.gpu_info.model_dump(mode="json"),
         "training_config": result.training_config.model_dump(mode="json"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, money, sections, words
+from tensorprimat.reports import facts, forest, formatting, money, sections
 from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Table
 
@@ -38,8 +38,8 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
     """The whole document. pictures: names in PICTURES of the files beside it."""
     parts = [
         "# Training benchmark comparison",
-        f"{safe(words.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
-        f"{safe(words.sides_by(comparison))}",
+        f"{safe(formatting.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
+        f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
         *(f"**Warning:** {safe(text)}" for text in sections.contradictions(comparison.sides)),
@@ -86,13 +86,13 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
     parts = [f"### {safe(sections.model_heading(sides))}"]
     for pair in pairs:
         if len(comparison.pairs) > 1:
-            parts += [*_level(pair), f"**{safe(words.headline(pair))}.**"]
+            parts += [*_level(pair), f"**{safe(formatting.headline(pair))}.**"]
         if pair.fairness.verdict == "not_comparable" and not pair.fairness.errors and (alone := sections.alone(pair)):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))
         parts += [safe(said) for said in money.sentences(pair)]
-        if advice := words.advice(pair):
+        if advice := formatting.advice(pair):
             parts.append(f"{safe(advice)}.")
     if not pairs:
         parts.append("One side only: nothing to compare it with yet.")
@@ -100,7 +100,7 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
 
 
 def _level(pair: Pair) -> list[str]:
-    return [f"*{safe(words.fairness_title(pair))}.* {safe(pair.fairness.sentence)}"]
+    return [f"*{safe(formatting.fairness_title(pair))}.* {safe(pair.fairness.sentence)}"]
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
@@ -116,7 +116,7 @@ def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
 
 def _fairness(pair: Pair) -> list[str]:
     content = sections.fairness(pair)
-    parts = [f"**{safe(words.model_title(pair.candidate.result.model))}: {safe(pair.fairness.sentence)}**"]
+    parts = [f"**{safe(formatting.model_title(pair.candidate.result.model))}: {safe(pair.fairness.sentence)}**"]
     if content.rows:
         parts.append(table(content))
     if pair.fairness.unknown:

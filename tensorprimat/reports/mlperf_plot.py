@@ -14,8 +14,17 @@ from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.reports.bars import COLOURS
-from tensorprimat.reports.canvas import FAINT, GRID, INK, WIDTH_INCHES, drawable, drawn, plain_log_ticks, shortened
 from tensorprimat.reports.mlperf_comparison import law_text, sentence
+from tensorprimat.reports.plots.canvas import (
+    FAINT,
+    GRID,
+    INK,
+    WIDTH_INCHES,
+    drawable,
+    drawn,
+    plain_log_ticks,
+    shortened,
+)
 
 LINE_INCHES = 0.235  # of one entry
 CHARACTERS = 150  # of a line below the title
@@ -133,7 +142,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     """Draw by how much each part lengthens or shortens the first side's time, and their product."""
     first, second = comparison.sides
     if not comparison.parts:
-        from tensorprimat.reports.canvas import say
+        from tensorprimat.reports.plots.canvas import say
 
         say(axes, "The logs of a side do not mark samples and training time, so the ratio is not taken apart.")
         return

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tensorprimat.analysis.economics import break_even, unlike_prices
 from tensorprimat.analysis.records import Comparison, Pair, Side
-from tensorprimat.analysis.returns import break_even, unlike_prices
-from tensorprimat.reports import words
-from tensorprimat.reports.enhanced import money
+from tensorprimat.reports import formatting
+from tensorprimat.reports.metric_forms import money
 
 CLOSE = 0.005  # costs nearer than this read the same at the digits shown
 
@@ -16,10 +16,10 @@ def sentences(pair: Pair) -> list[str]:
     if even is None or even.value is None or "cpu" in (pair.baseline.result.platform, pair.candidate.result.platform):
         return []
     candidate, baseline = pair.candidate.label, pair.baseline.label
-    form = words.ratio_form(pair.ratio) if pair.ratio is not None else words.times
-    condition = f", {words.condition_of(pair)}" if pair.fairness.conditions else ""
-    ends = words.interval(even, form)
-    sure = f" ({words.confidence(even)} {ends})" if ends else ", as measured"
+    form = formatting.ratio_form(pair.ratio) if pair.ratio is not None else formatting.times
+    condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
+    ends = formatting.interval(even, form)
+    sure = f" ({formatting.confidence(even)} {ends})" if ends else ", as measured"
     said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}{sure}"
     return [f"{said}{condition}.", *_at_prices(pair, even.value, even.low, even.high)]
 
@@ -38,9 +38,9 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
     if undecided or not settled or abs(cost - 1) < CLOSE:
-        return [f"At {stated} the work costs {words.times(cost)} as much on {candidate.label}, not confirmed."]
+        return [f"At {stated} the work costs {formatting.times(cost)} as much on {candidate.label}, not confirmed."]
     cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("dearer", cost - 1)
-    return [f"At {stated} the same work is {words.percent(share)} {cheaper} on {candidate.label}."]
+    return [f"At {stated} the same work is {formatting.percent(share)} {cheaper} on {candidate.label}."]
 
 
 def _price(side: Side) -> str:

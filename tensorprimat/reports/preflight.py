@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports import words
+from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 
 def _share(value: float, peak: float | None) -> Cell:
-    return figure(value / peak if peak else None, words.percent)
+    return figure(value / peak if peak else None, formatting.percent)
 
 
 def _size(size_bytes: int) -> str:
@@ -38,10 +38,10 @@ def _matmul(found: Preflight) -> Table:
         rows=tuple(
             (
                 text(row.precision),
-                figure(row.size, words.count),
-                figure(row.best_flops_per_second / TERA, words.rate),
-                figure(row.typical_flops_per_second / TERA, words.rate),
-                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, words.rate),
+                figure(row.size, formatting.count),
+                figure(row.best_flops_per_second / TERA, formatting.rate),
+                figure(row.typical_flops_per_second / TERA, formatting.rate),
+                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, formatting.rate),
                 _share(row.best_flops_per_second, row.peak_flops_per_second),
             )
             for row in found.matmul
@@ -51,7 +51,7 @@ def _matmul(found: Preflight) -> Table:
 
 def _bandwidth(found: Preflight) -> Table:
     titles = ("Memory", "Size", "Best, GB/s", "Typical, GB/s", "Best of peak")
-    launch = words.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
+    launch = formatting.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
     return Table(
         key="bandwidth",
         title="Memory and transfers",
@@ -60,8 +60,8 @@ def _bandwidth(found: Preflight) -> Table:
             (
                 text(row.kind.replace("_", " ")),
                 text(_size(row.size_bytes)),
-                figure(row.best_bytes_per_second / GB, words.rate),
-                figure(row.typical_bytes_per_second / GB, words.rate),
+                figure(row.best_bytes_per_second / GB, formatting.rate),
+                figure(row.typical_bytes_per_second / GB, formatting.rate),
                 _share(row.best_bytes_per_second, row.peak_bytes_per_second),
             )
             for row in found.bandwidth
@@ -80,8 +80,8 @@ def _collectives(found: Preflight) -> Table:
             (
                 text(row.kind.replace("_", "-")),
                 text(_size(row.size_bytes)),
-                figure(row.seconds, words.seconds),
-                figure(row.bus_bytes_per_second / GB, words.rate),
+                figure(row.seconds, formatting.seconds),
+                figure(row.bus_bytes_per_second / GB, formatting.rate),
             )
             for row in found.collectives
         ),
@@ -101,7 +101,7 @@ def _devices(found: Preflight) -> Table:
         rows=tuple(
             (
                 text(str(check.index)),
-                figure(check.flops_per_second / TERA, words.rate),
+                figure(check.flops_per_second / TERA, formatting.rate),
                 _share(check.flops_per_second, best),
             )
             for check in found.devices

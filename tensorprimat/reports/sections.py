@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from tensorprimat.analysis.derived import Metric
+from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Pair, Side
-from tensorprimat.reports import words
-from tensorprimat.reports.enhanced import FORMS
+from tensorprimat.reports import formatting
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
+from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 Build = Callable[[Sequence[Side]], Table]
@@ -32,7 +32,7 @@ def published_of(comparison: Comparison, model: str) -> list[Beside]:
 
 def model_heading(sides: Sequence[Side]) -> str:
     """Return the heading with every model title among the sides, so that a tiny model never hides behind a full one."""
-    return " and ".join(dict.fromkeys(words.model_title(side.result.model) for side in sides))
+    return " and ".join(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
 
 
 def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
@@ -41,11 +41,11 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
         peak = peak_memory(side, kind)
         if peak is not None:
             source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
-            return Cell(text=f"{words.gigabytes(peak)} {title}", value=peak, source=source)
+            return Cell(text=f"{formatting.gigabytes(peak)} {title}", value=peak, source=source)
     host = side.result.host_memory_peak_gb
     if host is not None:
         source = f"highest resident memory of a training process; {source_of(side)}"
-        return Cell(text=f"{words.gigabytes(host)} host", value=host, source=source)
+        return Cell(text=f"{formatting.gigabytes(host)} host", value=host, source=source)
     return text(None)
 
 
@@ -59,7 +59,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     if _memory_in_common(sides):
         return None
     peaks = [
-        f"{side.label} {words.gigabytes(peak)} {title}"
+        f"{side.label} {formatting.gigabytes(peak)} {title}"
         for side in sides
         for kind, title in MEMORY_KINDS
         if (peak := peak_memory(side, kind)) is not None
@@ -67,13 +67,15 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     return f"Peak memory of unlike kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
-def _estimate(estimate: Estimate, form: words.Form, side: Side) -> Cell:
-    ends = words.interval(estimate, form)
+def _estimate(estimate: Estimate, form: formatting.Form, side: Side) -> Cell:
+    ends = formatting.interval(estimate, form)
     spread = (
-        f"{words.confidence(estimate)} {ends}" if ends else f"no interval: {estimate.no_interval_because or 'unknown'}"
+        f"{formatting.confidence(estimate)} {ends}"
+        if ends
+        else f"no interval: {estimate.no_interval_because or 'unknown'}"
     )
     return Cell(
-        text=words.with_interval(estimate, form),
+        text=formatting.with_interval(estimate, form),
         value=estimate.value,
         source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
     )
@@ -91,15 +93,17 @@ def results(sides: Sequence[Side]) -> Table:
     The model stands in a column of its own only where sides differ in it, the device's name only where the label does
     not say it; samples/s stand in for tokens/s where no side knows its tokens.
     """
-    titles = {words.model_title(side.result.model) for side in sides}
+    titles = {formatting.model_title(side.result.model) for side in sides}
     named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
-    device = words.device_title if not named else lambda side: words.count(side.result.training_config.num_gpus)
+    device = (
+        formatting.device_title if not named else lambda side: formatting.count(side.result.training_config.num_gpus)
+    )
     rates = (
         _TOKENS if any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides) else ()
     )
     if not rates and any(side.result.performance_metrics.samples_per_second for side in sides):
         rates = _SAMPLES
-    step_time = words.seconds_together(side.step_time_seconds.value for side in sides)
+    step_time = formatting.seconds_together(side.step_time_seconds.value for side in sides)
 
     def peak(side: Side) -> Cell:
         return _peak_memory_cell(side, sides)
@@ -107,7 +111,7 @@ def results(sides: Sequence[Side]) -> Table:
     columns: list[tuple[Column, Callable[[Side], Cell]]] = [
         (Column(title="Side"), lambda side: text(side.label)),
         *(
-            [(Column(title="Model"), lambda side: text(words.model_title(side.result.model)))]
+            [(Column(title="Model"), lambda side: text(formatting.model_title(side.result.model)))]
             if len(titles) > 1
             else []
         ),
@@ -135,21 +139,23 @@ def results(sides: Sequence[Side]) -> Table:
 _TOKENS: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
     (
         Column(title="tokens/s", numeric=True),
-        lambda side: figure(side.tokens_per_second.value, words.rate, basis_of(side)),
+        lambda side: figure(side.tokens_per_second.value, formatting.rate, basis_of(side)),
     ),
     (
         Column(title="tokens/s/GPU", numeric=True),
-        lambda side: _estimate(side.tokens_per_second_per_gpu, words.rate, side),
+        lambda side: _estimate(side.tokens_per_second_per_gpu, formatting.rate, side),
     ),
 )
 _SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
     (
         Column(title="samples/s", numeric=True),
-        lambda side: figure(side.result.performance_metrics.samples_per_second, words.rate, basis_of(side)),
+        lambda side: figure(side.result.performance_metrics.samples_per_second, formatting.rate, basis_of(side)),
     ),
     (
         Column(title="samples/s/GPU", numeric=True),
-        lambda side: figure(side.result.performance_metrics.samples_per_second_per_gpu, words.rate, basis_of(side)),
+        lambda side: figure(
+            side.result.performance_metrics.samples_per_second_per_gpu, formatting.rate, basis_of(side)
+        ),
     ),
 )
 
@@ -159,17 +165,17 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
     rows = []
     for pair in ranked(pairs):
         ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
-        form = words.ratio_form(ratio) if ratio else words.times
-        ends = words.interval(ratio.estimate, form) if ratio else None
+        form = formatting.ratio_form(ratio) if ratio else formatting.times
+        ends = formatting.interval(ratio.estimate, form) if ratio else None
         rows.append(
             (
-                text(words.model_title(pair.candidate.result.model)),
+                text(formatting.model_title(pair.candidate.result.model)),
                 text(pair.candidate.label),
                 text(pair.baseline.label),
-                figure(ratio.estimate.value, form, words.ratio_in_words(ratio)) if ratio else text(None),
+                figure(ratio.estimate.value, form, formatting.ratio_in_words(ratio)) if ratio else text(None),
                 text(ends),
-                text(words.verdict_of(pair)),
-                text(words.fairness_title(pair)),
+                text(formatting.verdict_of(pair)),
+                text(formatting.fairness_title(pair)),
             )
         )
     return Table(
@@ -211,7 +217,7 @@ def _of_a_family(pair: Pair) -> bool:
 
 def fairness(pair: Pair) -> Table:
     """Return the table of differences between the two sides of a pair, the most important first."""
-    order = tuple(words.WEIGHT_TITLES)
+    order = tuple(formatting.WEIGHT_TITLES)
     differences = sorted(pair.fairness.differences, key=lambda difference: order.index(difference.weight))
     return Table(
         key="fairness",
@@ -226,7 +232,7 @@ def fairness(pair: Pair) -> Table:
             (
                 text(difference.label),
                 *(text(value if value is not None else "not stated") for value in difference.values),
-                text(words.WEIGHT_TITLES[difference.weight]),
+                text(formatting.WEIGHT_TITLES[difference.weight]),
             )
             for difference in differences
         ),
@@ -279,7 +285,7 @@ def _said_of(metric: Metric) -> str | None:
     return f"{figure_said}{metric.remark}" if metric.remark else None
 
 
-def _metric_cell(metric: Metric, form: words.Form) -> Cell:
+def _metric_cell(metric: Metric, form: formatting.Form) -> Cell:
     inputs = "; ".join(f"{one.name} {one.value} ({one.source})" for one in metric.inputs if one.value is not None)
     return figure(metric.value, form, f"{metric.definition.formula}. {inputs}")
 
@@ -290,26 +296,26 @@ def alone(pair: Pair) -> str | None:
     for side in (pair.baseline, pair.candidate):
         rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
         if rate.value is not None:
-            share = f", {words.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
-            said.append(f"{side.label} {words.rate(rate.value)} model TFLOP/s per GPU{share}")
+            share = f", {formatting.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
+            said.append(f"{side.label} {formatting.rate(rate.value)} model TFLOP/s per GPU{share}")
     return f"Each side by itself: {'; '.join(said)}" if said else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
     """One row per run of every side."""
     every = [(side, run) for side in sides for run in side.result.runs]
-    step_time = words.seconds_together(run.avg_step_time_seconds for _, run in every)
+    step_time = formatting.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
             text(side.label),
             Cell(text=str(run.index + 1), value=run.index + 1),
-            text(words.moment(run.started_at)),
+            text(formatting.moment(run.started_at)),
             text(run.host),
-            figure(run.measured_steps, words.count),
-            figure(run.warmup_steps_dropped, words.count),
+            figure(run.measured_steps, formatting.count),
+            figure(run.warmup_steps_dropped, formatting.count),
             figure(run.avg_step_time_seconds, step_time, basis_of(side)),
-            figure(run.tokens_per_second_per_gpu, words.rate, basis_of(side)),
-            figure(run.final_loss, words.loss),
+            figure(run.tokens_per_second_per_gpu, formatting.rate, basis_of(side)),
+            figure(run.final_loss, formatting.loss),
             text("complete" if run.complete else run.ended_by or "incomplete"),
         )
         for side, run in every[:MOST_RUNS]
@@ -346,9 +352,9 @@ def analysis(sides: Sequence[Side]) -> Table:
             (
                 text(side.label),
                 text(estimate.rests_on),
-                text(words.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"),
-                figure(estimate.runs_for_one_percent, words.count),
-                figure(side.result.performance_metrics.cv_step_time, words.percent, basis_of(side)),
+                text(formatting.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"),
+                figure(estimate.runs_for_one_percent, formatting.count),
+                figure(side.result.performance_metrics.cv_step_time, formatting.percent, basis_of(side)),
                 text(_BASES.get(side.result.performance_metrics.basis or "")),
             )
         )
@@ -400,11 +406,11 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
     one = row.published
     return (
         text(one.gpu),
-        figure(one.num_gpus, words.count),
+        figure(one.num_gpus, formatting.count),
         text(one.precision.upper() if one.precision else None),
-        figure(one.sequence_length, words.count),
-        figure(one.global_batch_size, words.count),
-        figure(one.tokens_per_second_per_gpu, words.rate, f"{one.source}, {one.date or 'undated'}"),
+        figure(one.sequence_length, formatting.count),
+        figure(one.global_batch_size, formatting.count),
+        figure(one.tokens_per_second_per_gpu, formatting.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
         text(" ".join(dict.fromkeys(against.fairness.sentence for against in row.against))),
         text(one.source),
@@ -412,7 +418,7 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
 
 
 def _against(against: Against) -> Cell:
-    said = words.times(against.ratio) if against.ratio is not None else "other work"
+    said = formatting.times(against.ratio) if against.ratio is not None else "other work"
     return Cell(text=said, value=against.ratio, source=against.fairness.sentence)
 
 
@@ -421,7 +427,7 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
     for side in sides:
-        title = f" ({words.model_title(side.result.model)})" if several else ""
+        title = f" ({formatting.model_title(side.result.model)})" if several else ""
         for warning in side.result.warnings:
             about.setdefault(warning, []).append(f"{side.label}{title}")
     of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())

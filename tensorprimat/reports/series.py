@@ -16,7 +16,7 @@ MOST_CURVES = 40  # of a side: more lines on top of each other show nothing more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class StepCurve:
     """The rows of one run, in their order. All arrays have shape (rows,)."""
 
     run: int
@@ -36,7 +36,7 @@ class Curve:
     """Line of the log, -1 where unknown."""
 
 
-def curves(side: Side) -> tuple[Curve, ...]:
+def curves(side: Side) -> tuple[StepCurve, ...]:
     """One curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
     every_run = side.result.steps.column("run")
     steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:MOST_CURVES]))
@@ -44,12 +44,12 @@ def curves(side: Side) -> tuple[Curve, ...]:
     return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 
 
-def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> Curve:
+def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
     rows = np.flatnonzero(steps.column("run") == run)
     measured = np.isin(rows, measured_rows)
     step = np.cumsum(steps.column("covers")[rows])
     first = int(np.argmax(measured)) if measured.any() else len(rows)
-    return Curve(
+    return StepCurve(
         run=run,
         step=step,
         seconds=steps.column("seconds")[rows],
@@ -78,7 +78,7 @@ def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
     return np.array(sorted(keep))
 
 
-def pace_range(all_curves: Sequence[Curve]) -> tuple[float, float] | None:
+def pace_range(all_curves: Sequence[StepCurve]) -> tuple[float, float] | None:
     """Lowest and highest measured step time of several curves, in seconds; None where nothing was measured."""
     seen = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in all_curves]
     seen = [seconds for seconds in seen if len(seconds)]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.analysis.records import Side
-from tensorprimat.reports.words import UNMEASURED
+from tensorprimat.reports.formatting import UNMEASURED
 
-Value = float | int | str | None
+TableValue = float | int | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Cell:
     """One place of a table: its text, the value to sort by, and its source."""
 
     text: str
-    value: Value = None
+    value: TableValue = None
     """Unrounded, for sorting and CSV; None where unmeasured."""
     source: str | None = None
     """Origin of a figure in words; shown on demand."""
@@ -59,7 +59,7 @@ def figure(value: float | None, form: Callable[[float | None], str], source: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class SideRow:
     """One row of a table that sets sides beside each other."""
 
     label: str
@@ -70,7 +70,7 @@ class Fact:
 
 
 def side_by_side(
-    key: str, title: str, facts: Sequence[Fact], sides: Sequence[Side], *, numeric: bool, note: str | None = None
+    key: str, title: str, facts: Sequence[SideRow], sides: Sequence[Side], *, numeric: bool, note: str | None = None
 ) -> Table:
     """Facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
     rows = []

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import figure, log_estimate
-from tensorprimat.analysis.ratios import Assumptions, log_ratio
+from tensorprimat.analysis.ratios import StatedScatter, log_ratio
 from tensorprimat.analysis.sides import alone
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 
 FEWEST_RUNS = 3  # two runs agree by luck too often
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "steps_per_second")
@@ -67,7 +67,7 @@ def half_width(results: Sequence[Result], look: int) -> float | None:
     if metric is None:
         return None
     if len(groups) > 1:
-        log = log_ratio(groups[0], groups[1], metric, Assumptions(run_cv=None, confidence=CONFIDENCE))
+        log = log_ratio(groups[0], groups[1], metric, StatedScatter(run_cv=None, confidence=CONFIDENCE))
     else:
         log = log_estimate(groups[0], metric)
     return None if log is None else log.half_width(stats.level_of_look(CONFIDENCE, look))

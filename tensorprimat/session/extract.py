@@ -12,7 +12,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core import identity
 from tensorprimat.core.errors import TensorPrimatError
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, given_for
 from tensorprimat.core.summary import pool
 from tensorprimat.logs import paths as paths_of_logs

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import names, stated
-from tensorprimat.core.records import Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.stated import Given
 from tensorprimat.machine.platform import Machine
 

@@ -14,7 +14,7 @@ from tensorprimat.core import processes
 from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.mlperf_library import Entry, Library
-from tensorprimat.logs import mlperf_round
+from tensorprimat.logs.mlperf import round as mlperf_round
 
 MOST_WORKERS = 16
 WORTH_A_PROCESS = 8  # pairs; starting a process costs as much as reading a few

@@ -21,7 +21,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from nemo.collections.llm.gpt.model import base
 
 from tensorprimat.cli import main
-from tensorprimat.engines import conversion
+from tensorprimat.engines.nemo import conversion
 
 
 class NormAndLinear(ColumnParallelLinear):

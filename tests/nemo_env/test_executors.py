@@ -36,7 +36,7 @@ def test_the_batch_script_asks_for_whole_nodes_and_starts_torchrun_on_each(bench
         assert line in done.stdout.splitlines()
     [started] = [line for line in done.stdout.splitlines() if line.startswith("srun ") and " torchrun " in line]
     assert "--nnodes 2 --nproc-per-node 8" in started
-    assert f"{tmp_path}/output/cluster/dry_run/job/code/on_node.py tensorprimat.engines.nemo" in started
+    assert f"{tmp_path}/output/cluster/dry_run/job/code/on_node.py tensorprimat.engines.nemo.engine" in started
     assert not (tmp_path / "output").exists(), "a dry run leaves nothing"
 
 
@@ -80,7 +80,7 @@ def test_kubernetes_would_get_a_train_job_with_the_volume_and_its_script(benchma
     assert job["trainer"]["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": "8"}
     [volume] = job["podTemplateOverrides"][0]["spec"]["volumes"]
     assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
-    assert "/nemo_run/code/on_node.py tensorprimat.engines.torch_engine --spec /nemo_run/spec.json" in script
+    assert "/nemo_run/code/on_node.py tensorprimat.engines.torch.engine --spec /nemo_run/spec.json" in script
 
 
 def test_local_ranks_of_nemo_run_measure_one_training(benchmark, tmp_path):

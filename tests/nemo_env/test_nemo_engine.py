@@ -27,7 +27,7 @@ def python(shim, *arguments, PYTHONPATH="", **environment):  # noqa: N803
 def test_the_collection_has_the_three_recipes():
     from nemo.collections import llm
 
-    from tensorprimat.engines import nemo
+    from tensorprimat.engines.nemo import engine as nemo
 
     assert llm.llama31_8b
     assert llm.qwen25_7b
@@ -40,8 +40,8 @@ def test_a_recipe_of_ours_in_fp8_survives_serialisation_with_our_callback(model,
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
     from tensorprimat.core.spec import RunSpec
-    from tensorprimat.engines import nemo_recipe
     from tensorprimat.engines.callback import BenchmarkCallback
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
 
     spec = RunSpec(
         model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
@@ -66,7 +66,7 @@ def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_pat
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
     from tensorprimat.core.spec import RunSpec
-    from tensorprimat.engines import nemo_recipe
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
 
     spec = RunSpec(
         model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
@@ -92,8 +92,8 @@ def test_nemos_own_recipe_in_fp8_survives_serialisation_with_our_callback(model,
     from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
-    from tensorprimat.engines import nemo_recipe
     from tensorprimat.engines.callback import BenchmarkCallback
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
 
     own = getattr(llm, nemo_recipe.RECIPES[model])
     recipe = own.pretrain_recipe(name=model, dir=str(tmp_path), num_nodes=1, num_gpus_per_node=8)
@@ -135,7 +135,8 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(shim, model, tmp_
 UNDER_TORCHRUN = """
 if __name__ == "__main__":  # NeMo-Run reads this file again in every rank
     import tiny
-    from tensorprimat.engines import nemo, nemo_recipe
+    from tensorprimat.engines.nemo import engine as nemo
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
     spec = tiny.spec("llama", {folder!r}, devices=2)
     nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
 """
@@ -161,7 +162,8 @@ def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp
 
 PROFILED = """
 import tiny
-from tensorprimat.engines import nemo, nemo_recipe
+from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.engines.nemo import recipe as nemo_recipe
 spec = tiny.spec("llama", {folder!r}).model_copy(update={{"options": {{"profile": {folder!r} + "/profile"}}}})
 nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
 """
@@ -177,7 +179,7 @@ def test_the_torch_profiler_looks_at_steps_of_a_nemo_training(shim, tmp_path):
 LIVE = """
 import tiny, nemo_run as run
 from benchmark_utils import BenchmarkCallback
-from tensorprimat.engines import nemo_recipe
+from tensorprimat.engines.nemo import recipe as nemo_recipe
 recipe = tiny.shrink(nemo_recipe.build(tiny.spec("llama", {folder!r})))
 recipe.trainer.callbacks = [BenchmarkCallback(output_dir={folder!r}, platform="auto", model_name="llama")]
 run.run(recipe, direct=True)

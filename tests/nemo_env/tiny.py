@@ -17,7 +17,8 @@ from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.model.base import gpt_data_step, local_layer_spec
 
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import nemo, nemo_recipe
+from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.engines.nemo import recipe as nemo_recipe
 
 TINY_MODEL = {
     "num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "num_query_groups": 2,

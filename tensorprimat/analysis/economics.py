@@ -1,0 +1,167 @@
+"""Derived figures of many results side by side: which costs what, and at which price two would cost the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from tensorprimat.analysis import formulas, inputs
+from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.levels import LevelName
+from tensorprimat.analysis.metric import Input, Metric, derive, unknown
+from tensorprimat.analysis.metrics import MetricChoices, measure
+from tensorprimat.analysis.records import Estimate, Pair
+from tensorprimat.analysis.sides import Group, gather, model_of, usable
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.store import Loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enhanced:
+    """One side of one model with its derived figures."""
+
+    side: Group
+    metrics: dict[str, Metric]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """The gain of a candidate against the baseline, for the same work."""
+
+    baseline: str
+    candidate: str
+    fairness: LevelName
+    grounds: str
+    """Its sentence."""
+    break_even_price: Metric
+    """At which price of the candidate its tokens cost as much as the baseline's."""
+    saving: Metric
+    """Money that the candidate saves on the user's token budget; negative if it costs more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Economics:
+    """Everything that the report on efficiency and cost shows."""
+
+    assumptions: MetricChoices
+    models: dict[str, tuple[Enhanced, ...]]
+    """Sides of each model, in reading order."""
+    returns: dict[str, tuple[Return, ...]]
+    """Of every side of a model against its first one."""
+    warnings: tuple[str, ...]
+    generated_at: str
+
+
+def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics:
+    """Derived figures of every result, model by model.
+
+    Raises UsageError for an unknown FLOPs convention, InputError where no result may enter.
+    """
+    items, warnings = usable(loaded)
+    if not items:
+        raise InputError("no result to look at" + (f" ({'; '.join(warnings)})" if warnings else ""))
+    by_model: dict[str, list[Loaded]] = {}
+    for item in items:
+        by_model.setdefault(model_of(item.result), []).append(item)
+    models = {
+        model: tuple(
+            Enhanced(side=side, metrics=measure(side.result, assumptions)) for side in gather(of_model, "platform")
+        )
+        for model, of_model in by_model.items()
+    }
+    return Economics(
+        assumptions=assumptions,
+        models=models,
+        returns={
+            model: tuple(weigh(sides[0], candidate) for candidate in sides[1:]) for model, sides in models.items()
+        },
+        warnings=(
+            *warnings,
+            *unused_prices([side.metrics for sides in models.values() for side in sides], assumptions.prices),
+        ),
+        generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
+    """Break-even price and saving; None with the reason where the sides did not do the same work."""
+    even, saving = "break_even_price_usd_per_gpu_hour", "budget_saving_usd"
+    fairness = judge(baseline.side.result, candidate.side.result)
+    grounds = fairness.sentence.rstrip(".")
+    if fairness.verdict in ("not_comparable", "same_task"):
+        prices = unknown(even, grounds), unknown(saving, grounds)
+    else:
+        rates = [_of(side, inputs.rate_per_gpu(side.side.result)) for side in (baseline, candidate)]
+        price = _of(baseline, baseline.metrics["price_usd_per_gpu_hour"].as_input())
+        costs = [_of(side, side.metrics["budget_cost_usd"].as_input()) for side in (baseline, candidate)]
+        unlike = unlike_prices(baseline.metrics, candidate.metrics)
+        prices = (
+            derive(even, (price, *rates), formulas.calculate_break_even_price),
+            unknown(saving, unlike, tuple(costs))
+            if unlike
+            else derive(saving, tuple(costs), lambda baseline, candidate: baseline - candidate),
+        )
+    return Return(
+        baseline=baseline.side.label,
+        candidate=candidate.side.label,
+        fairness=fairness.verdict,
+        grounds=grounds,
+        break_even_price=prices[0],
+        saving=prices[1],
+    )
+
+
+def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
+    """Return why two known prices must not decide who is cheaper: one is the user's, or they are of two providers."""
+    sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
+    if None in sources or len({_kind_of_price(source or "") for source in sources}) == 1:
+        return None
+    return f"the prices are of unlike sources ({'; '.join(map(str, sources))}); give --price for both"
+
+
+def _kind_of_price(source: str) -> str:
+    return "--price" if source.startswith("--price ") else source
+
+
+def break_even(pair: Pair) -> Estimate | None:
+    """Return how many times the baseline's price of a GPU-hour the candidate's may be, for the same cost of the work.
+
+    Rates per GPU give it directly; totals and times to a target take the number of GPUs of both sides. None where a
+    number is missing or nothing may be compared.
+    """
+    ratio = pair.ratio
+    if ratio is None or not pair.fairness.level.comparable or pair.fairness.errors or ratio.estimate.value is None:
+        return None
+    if ratio.metric.endswith("_per_gpu"):
+        return ratio.estimate
+    ours, theirs = (side.result.training_config.num_gpus for side in (pair.candidate, pair.baseline))
+    if not ours or not theirs:
+        return None
+    low, high, fewer = ratio.estimate.low, ratio.estimate.high, theirs / ours
+    return replace(
+        ratio.estimate,
+        value=ratio.estimate.value * fewer,
+        low=None if low is None else low * fewer,
+        high=None if high is None else high * fewer,
+    )
+
+
+def _of(side: Enhanced, rests_on: Input) -> Input:
+    return Input(
+        name=f"{rests_on.name} of {side.side.label}",
+        value=rests_on.value,
+        unit=rests_on.unit,
+        source=rests_on.source,
+        root_reasons=tuple(f"{side.side.label}: {reason}" for reason in rests_on.reasons),
+    )
+
+
+def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:
+    """Return a warning for each price that the user gave and no side has."""
+    used = {metrics["price_usd_per_gpu_hour"].remark or "" for metrics in sides}
+    return [
+        f"--price {name}={usd:g}: no result is from this device"
+        for name, usd in prices.items()
+        if name and not any(remark.startswith(f"--price {name}=") for remark in used)
+    ]

@@ -1,0 +1,191 @@
+"""Options that `tprimat passes`, `warmup` and `sweep` have in common, and what they share on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from tensorprimat.core.micro_result import MicroResult
+    from tensorprimat.reports.tables import Table
+
+ModelSize = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"),
+]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the shape (model_size).")]
+MicroShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=D_MODEL/D_FF/LAYERS/HEADS", help="A shape of your own; may be repeated."),
+]
+DModel = Annotated[int | None, typer.Option(metavar="N", help="Width of the model.")]
+DFf = Annotated[int | None, typer.Option(metavar="N", help="Width of the MLP.", show_default="4 × --d-model")]
+NumLayers = Annotated[int | None, typer.Option(metavar="N", help="Layers.", show_default="12")]
+NumHeads = Annotated[int | None, typer.Option(metavar="N", help="Attention heads.", show_default="12")]
+VocabSize = Annotated[int | None, typer.Option(metavar="N", help="Vocabulary.", show_default="10000, or the preset's")]
+Passes = Annotated[
+    str, typer.Option("--pass", metavar="NAMES", help="forward, forward-backward, train, or all of them.")
+]
+Precisions = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="fp32, tf32, bf16, fp16.", show_default="bf16 on a GPU, fp32 on a CPU"),
+]
+Autocast = Annotated[
+    bool | None,
+    typer.Option(
+        "--autocast/--pure",
+        help="fp32 weights and mixed precision, or everything in --precision.",
+        show_default="pure; autocast for fp16",
+    ),
+]
+Compile = Annotated[bool, typer.Option("--compile", help="torch.compile the model.")]
+Attention = Annotated[str, typer.Option(metavar="NAMES", help="sdpa, eager or flash (package flash-attn).")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Tokens: .npy of uint16 or int32, memory-mapped.", show_default="synthetic"),
+]
+WarmupSteps = Annotated[int, typer.Option(metavar="N", help="Steps before the measured ones.")]
+MeasureSteps = Annotated[
+    int | None, typer.Option(metavar="N", help="Measured steps in all.", show_default="trials × steps per trial")
+]
+Trials = Annotated[int | None, typer.Option(metavar="N", help="Timed intervals.", show_default="10")]
+StepsPerTrial = Annotated[int | None, typer.Option(metavar="K", help="Steps of each.", show_default="1")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights and tokens.")]
+DeviceOption = Annotated[
+    str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N (cuda is also ROCm's name).")
+]
+MemoryLimit = Annotated[
+    float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all there is")
+]
+
+LEFT_OUT_FIRST = (
+    "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms", "Backward / forward",
+    "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
+)  # fmt: skip
+"""Columns that a narrow terminal does without, one after another until the table fits; files have them."""
+UNBOUNDED = 10_000  # columns of a terminal on which every table fits
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """A batch system's SIGTERM ends a sweep as Ctrl-C does: the present cell's process too, finished cells kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def resolved_device(device: str) -> str:
+    """Return "cpu" or "cuda" for "auto", by the machine; any other device unchanged."""
+    if device != "auto":
+        return device
+    from tensorprimat.machine.platform import detect
+
+    return "cpu" if detect().platform == "cpu" else "cuda"
+
+
+def show(content: Table) -> None:
+    """A table on stdout, in Markdown where nobody looks at a terminal: ready for a write-up."""
+    from tensorprimat.reports import markdown
+
+    if not sys.stdout.isatty():
+        print(markdown.table(content))
+        return
+    from tensorprimat.reports import harmless
+    from tensorprimat.reports.console import listed
+
+    console = harmless.console(highlight=False)
+    fitting, left_out = _fitting(content, console)
+    console.print(listed(content) if fitting is None else fitting)
+    if left_out:
+        console.print(f"A wider terminal and files also have: {'; '.join(left_out)}.", style="dim", markup=False)
+    if content.note:
+        console.print(content.note, style="dim", markup=False)
+
+
+def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, list[str]]:
+    """The table with as many columns as the terminal has room for, and those left out; None where nothing fits."""
+    from tensorprimat.reports.console import table, without
+
+    boundless = console.options.update(width=UNBOUNDED)
+    present = [title for title in LEFT_OUT_FIRST if title in (column.title for column in content.columns)]
+    for count in range(len(present) + 1):
+        shown = table(without(content, *present[:count]))
+        if console.measure(shown, options=boundless).maximum <= console.width:
+            return shown, present[:count]
+    return None, []
+
+
+def say(text: str) -> None:
+    """Talk goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_warnings(cells: Sequence[MicroResult]) -> None:
+    """Print the advice on the measured cells."""
+    from tensorprimat.reports.micro_tables import warnings
+
+    for sentence in warnings(cells):
+        say(f"note: {sentence}")
+
+
+def place_of(output: Path) -> tuple[Path, Path | None]:
+    """Return the folder for one JSON per cell, and the file that --output names, if it names one.
+
+    Beside a file the cells go to a folder of the same name without its ending.
+    """
+    from tensorprimat.cli.options import named_file, writable_folder
+
+    file = named_file("--output", output)
+    return writable_folder("--output", output.with_suffix("") if file else output), file
+
+
+def keep_earlier(file: Path) -> None:
+    """Move a file of an earlier call into history/ beside it: what was measured is not overwritten."""
+    from tensorprimat.core.store import new_stamp
+
+    if file.is_file():
+        history = file.parent / "history"
+        history.mkdir(exist_ok=True)
+        file.replace(history / f"{file.stem}_{new_stamp()}{file.suffix}")
+
+
+def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
+    """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
+    from tensorprimat.core import micro_result as cell_files
+    from tensorprimat.core.store import write_atomically
+    from tensorprimat.reports.micro_tables import render_csv
+
+    ending = file.suffix.lower()
+    if ending == ".json":
+        write_atomically(file, cell_files.to_json_array(cells))
+    else:
+        write_atomically(file, render_csv(cells) if ending == ".csv" else _document(cells, heading, text))
+    return file
+
+
+def _document(cells: Sequence[MicroResult], heading: str, text: Sequence[str]) -> str:
+    """Markdown of the cells. text: sentences under the table."""
+    from tensorprimat.reports import markdown
+    from tensorprimat.reports.micro_tables import table, warnings
+
+    notes = markdown.bullets(warnings(cells))
+    parts = [f"# {heading}", markdown.table(table(cells)), " ".join(text), notes]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_tables(
+    cells: Sequence[MicroResult], folder: Path, stem: str, *, heading: str, text: Sequence[str] = ()
+) -> list[Path]:
+    """Markdown and CSV of the cells in a folder. text: sentences under the table."""
+    endings = ("md", "csv")
+    return [write_file(cells, folder / f"{stem}.{ending}", heading=heading, text=text) for ending in endings]

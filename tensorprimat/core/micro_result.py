@@ -1,0 +1,423 @@
+"""`MicroResult`: one configuration of one model, timed by itself; what `tprimat passes`, `warmup` and `sweep` write.
+
+A cell's JSON is flat, so that a folder of them is a table: `load_rows` reads any such folder (files of other tools
+with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a trial
+are milliseconds of one step: a trial of several steps is divided by them. None (null) is unmeasured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, ValidationError, computed_field
+
+from tensorprimat.core import catalogue, flops, models, regular
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.result import Count, Figure, ModelShape, Record, RoundedRecord
+from tensorprimat.core.store import write_atomically
+from tensorprimat.core.units import TERA, significant
+
+Pass = Literal["forward", "forward-backward", "train"]
+PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+ATTENTIONS = ("sdpa", "eager", "flash")
+LARGEST_TIME_MS = 1e10  # four months
+TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
+ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
+
+
+class CellSpec(Record):
+    """The settings of one micro-benchmark. Field names are the keys of the JSON file."""
+
+    model_size: str
+    """Label of the shape: small … 2.7B, llama, or what --label or --shape says."""
+    architecture: str = COURSE
+    """course, llama, qwen or mistral."""
+    preset: str | None = None
+    """Of llama, qwen and mistral: full, tiny …; None for a shape given by its numbers."""
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab: int
+    context_length: int
+    batch_size: int
+    pass_name: Pass = Field(validation_alias=AliasChoices("pass", "pass_name"), serialization_alias="pass")
+    """forward, forward-backward, or train (with the optimizer step)."""
+    precision: str
+    autocast: bool = False
+    """Weights in fp32 and matrix products in `precision`; False: everything in `precision`."""
+    compile: bool = False
+    attention: str = "sdpa"
+    data: str | None = None
+    """Token file; None for synthetic tokens."""
+    seed: int = 1234
+    device: str = "cpu"
+    """cpu or cuda (which is ROCm's name too), with a number where it is not the first."""
+    num_warmups: int
+    num_trials: int
+    num_steps: int = 1
+    """Steps of one trial."""
+    memory_limit_gb: Figure = None
+    """Memory that the process may use; None: all there is."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's shape with this cell's vocabulary."""
+        if self.preset is not None:
+            named = models.find(self.architecture, self.preset).shape
+            return named if named.vocab_size == self.vocab else named.model_copy(update={"vocab_size": self.vocab})
+        return ModelShape(
+            num_layers=self.num_layers,
+            hidden_size=self.d_model,
+            ffn_hidden_size=self.d_ff,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_heads,
+            head_dim=self.d_model // self.num_heads,
+            vocab_size=self.vocab,
+        )
+
+    @property
+    def as_preset(self) -> Preset:
+        """Return the preset that a model class is built from."""
+        named = None if self.preset is None else models.find(self.architecture, self.preset)
+        return Preset(
+            model=self.architecture,
+            name=self.model_size,
+            title=self.model_size,
+            shape=self.shape,
+            rope_theta=named.rope_theta if named else ROPE_THETA,
+            rms_norm_eps=named.rms_norm_eps if named else RMS_NORM_EPS,
+            max_position_embeddings=max(self.context_length, named.max_position_embeddings if named else 0),
+            micro_batch_size=self.batch_size,
+            global_batch_size=self.batch_size,
+            sequence_length=self.context_length,
+        )
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
+    @property
+    def forward_only(self) -> bool:
+        """Return True if only the forward pass is timed."""
+        return self.pass_name == "forward"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters."""
+        return models.parameters(self.shape)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step."""
+        return self.batch_size * self.context_length
+
+    @property
+    def step_flops(self) -> float:
+        """FLOPs of one step by the default convention; a forward pass alone is a third of training."""
+        training = float(self.tokens * flops.per_token(self.shape, self.context_length))
+        return training / 3 if self.forward_only else training
+
+    @property
+    def title(self) -> str:
+        """The configuration in a phrase."""
+        how = f"{self.precision}{' autocast' if self.autocast else ''}"
+        extras = [
+            name for name, said in (("compiled", self.compile), (self.attention, self.attention != "sdpa")) if said
+        ]
+        return ", ".join(
+            [
+                self.model_size,
+                f"context {self.context_length}",
+                f"batch {self.batch_size}",
+                self.pass_name,
+                how,
+                *extras,
+            ]
+        )
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the sweep's file, bench_{model}_{context}_…, which contains the value of every axis."""
+        parts = [self.model_size, str(self.context_length), f"b{self.batch_size}", self.pass_name, self.precision]
+        if self.autocast:
+            parts.append("autocast")
+        if self.compile:
+            parts.append("compile")
+        if self.attention != "sdpa":
+            parts.append(self.attention)
+        safe = ("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
+        return f"bench_{'_'.join(safe)}.json"
+
+    def check(self) -> CellSpec:
+        """The spec itself if such a model can be built and timed; raises UsageError naming the flag if not."""
+        for flag, value, least in (
+            ("--d-model", self.d_model, 1),
+            ("--d-ff", self.d_ff, 1),
+            ("--num-layers", self.num_layers, 1),
+            ("--num-heads", self.num_heads, 1),
+            ("--vocab-size", self.vocab, 2),
+            ("--context-length", self.context_length, 1),
+            ("--batch-size", self.batch_size, 1),
+            ("--warmup-steps", self.num_warmups, 0),
+            ("--trials", self.num_trials, 1),
+            ("--steps-per-trial", self.num_steps, 1),
+        ):
+            if value < least:
+                raise UsageError(f"{flag} {value}: must be at least {least}")
+        if self.preset is None and self.d_model % self.num_heads:
+            raise UsageError(f"--num-heads {self.num_heads}: does not divide --d-model {self.d_model}")
+        if self.preset is None and (self.d_model // self.num_heads) % 2:
+            raise UsageError(
+                f"--num-heads {self.num_heads}: heads of width {self.d_model // self.num_heads} (--d-model "
+                f"{self.d_model}) cannot be rotated in pairs (RoPE); the width must be even"
+            )
+        for flag, word, words in (
+            ("--pass", self.pass_name, PASSES),
+            ("--precision", self.precision, PRECISIONS),
+            ("--attention", self.attention, ATTENTIONS),
+        ):
+            if word not in words:
+                raise UsageError(f"{flag} {word}: must be {', '.join(words[:-1])} or {words[-1]}")
+        if self.autocast and self.precision not in ("bf16", "fp16"):
+            raise UsageError(
+                f"--autocast and --precision {self.precision} contradict: autocast computes in bf16 or fp16"
+            )
+        return self
+
+
+class MicroResult(CellSpec, RoundedRecord):
+    """One configuration and what was measured of it."""
+
+    kind: Literal["cell"] = "cell"
+    schema_version: int = 1
+    status: Literal["ok", "oom", "failed"] = "ok"
+    """oom: the device's memory was not enough, which is a result too."""
+    reason: str | None = None
+    """Of a cell that is not ok."""
+    trial_times_ms: tuple[float, ...] = ()
+    """Milliseconds of one step, trial by trial."""
+    warmup_times_ms: tuple[float, ...] = ()
+    """The same of the warm-up steps, which take part in no figure."""
+    mean_time_ms: Figure = None
+    std_time_ms: Figure = None
+    """Sample standard deviation; None of a single trial."""
+    cv_percent: Figure = None
+    median_time_ms: Figure = None
+    min_time_ms: Figure = None
+    max_time_ms: Figure = None
+    forward_time_ms: Figure = None
+    backward_time_ms: Figure = None
+    optimizer_time_ms: Figure = None
+    """Means of the parts, marked inside the same trials."""
+    forward_std_ms: Figure = None
+    backward_std_ms: Figure = None
+    optimizer_std_ms: Figure = None
+    """Sample standard deviations of the parts over the trials; None of a single trial."""
+    forward_cv_percent: Figure = None
+    backward_cv_percent: Figure = None
+    optimizer_cv_percent: Figure = None
+    backward_forward_ratio: Figure = None
+    tokens_per_second: Figure = None
+    flops_per_second: Figure = None
+    """Of the model, by `flops_convention`."""
+    flops_convention: str = flops.DEFAULT_CONVENTION
+    mfu: Figure = None
+    """flops_per_second over the device's dense peak at this precision, as the catalogue has it."""
+    peak_memory_gb: Figure = None
+    memory_kind: Literal["allocated", "resident"] | None = None
+    """allocated by torch on a GPU; resident memory of the process on a CPU."""
+    fit_batch_size: Count = None
+    """Largest batch that fits if the requested one does not (--fit)."""
+    fit_context_length: Count = None
+    """Largest context at a batch of 1 where no batch fits at the one asked for (--fit)."""
+    platform: str | None = None
+    device_name: str | None = None
+    total_memory_gb: Figure = None
+    host: str | None = None
+    gpu_ids: tuple[str, ...] = ()
+    torch_version: str | None = None
+    tool_version: str | None = None
+    timestamp: str | None = None
+    loss: str | None = None
+    """Computation of the loss, if it could matter for the split of times."""
+    warnings: tuple[str, ...] = ()
+    """Advice that follows from the data, one sentence each, beginning with its subject."""
+
+    @property
+    def spec(self) -> CellSpec:
+        """Only what was asked."""
+        return CellSpec.model_validate({name: getattr(self, name) for name in CellSpec.model_fields})
+
+
+def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | None = None) -> MicroResult:
+    """Return the cell with every figure that follows from its trial times. Raises ValueError for what is no time.
+
+    parts_ms: times of forward, backward and optimizer by trial, where they were marked.
+    """
+    times = cell.trial_times_ms
+    if not times:
+        return cell
+    if not all(0 < time < LARGEST_TIME_MS for time in times):
+        raise ValueError("trial_times_ms holds a number that is not a time")
+    mean = statistics.fmean(times)
+    deviation = statistics.stdev(times) if len(times) > 1 else None
+    parts = _parts(parts_ms or {})
+    forward, backward = parts.get("forward_time_ms"), parts.get("backward_time_ms")
+    rate = cell.step_flops / (mean / 1e3)
+    gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb) if cell.platform != "cpu" else None
+    peak = gpu.peak(cell.precision) if gpu and cell.precision not in gpu.lacks else None
+    return cell.model_copy(
+        update={
+            "trial_times_ms": tuple(significant(value, TIME_DIGITS) for value in times),
+            "warmup_times_ms": tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
+            "mean_time_ms": mean,
+            "std_time_ms": deviation,
+            "cv_percent": None if deviation is None else 100 * deviation / mean,
+            "median_time_ms": statistics.median(times),
+            "min_time_ms": min(times),
+            "max_time_ms": max(times),
+            **parts,
+            "backward_forward_ratio": backward / forward if forward and backward else None,
+            "tokens_per_second": cell.tokens / (mean / 1e3),
+            "flops_per_second": rate,
+            "mfu": rate / (peak.value * TERA) if peak and peak.value else None,
+        }
+    )
+
+
+def _parts(parts_ms: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """Return mean, deviation and CV of every part of a step, each timed directly in every trial."""
+    figures: dict[str, float | None] = {}
+    for name, values in parts_ms.items():
+        if not values:
+            continue
+        mean = statistics.fmean(values)
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        figures[f"{name}_time_ms"] = mean
+        figures[f"{name}_std_ms"] = deviation
+        figures[f"{name}_cv_percent"] = None if deviation is None or not mean else 100 * deviation / mean
+    return figures
+
+
+def to_json(cell: MicroResult) -> str:
+    """The JSON document of one cell, each list on one line."""
+    document = cell.model_dump(mode="json", by_alias=True)
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in document.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def to_json_array(cells: Sequence[MicroResult]) -> str:
+    """Return several cells as one JSON document."""
+    return "[" + ",".join(f"\n{to_json(cell).rstrip()}" for cell in cells) + "\n]\n"
+
+
+def save(cell: MicroResult, path: Path) -> Path:
+    """Write one cell, whole or not at all. Raises OSError."""
+    write_atomically(path, to_json(cell))
+    return path
+
+
+def load(path: Path) -> MicroResult:
+    """Read one cell that TensorPrimat wrote. Raises InputError for anything else."""
+    document = _read(path)
+    if not isinstance(document, dict) or document.get("kind") != "cell":
+        raise InputError("JSON, but not a cell of tprimat passes or sweep", path=path)
+    try:
+        return MicroResult.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
+
+
+MicroRow = dict[str, Any]
+"""One cell as a row of a table: the JSON's keys, and `file`."""
+
+
+LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
+LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
+_LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
+_NUMBERS = frozenset(
+    {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",
+     "num_parameters", "backward_forward_ratio", "context_length", "batch_size", "schema_version"}
+) | frozenset(
+    name for name in MicroResult.model_fields
+    if name.endswith(("_ms", "_gb", "_percent", "_second")) and name not in _LISTS
+)  # fmt: skip
+"""Keys of a row that hold a number or nothing."""
+
+
+def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
+    """Every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
+
+    A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
+    where there is none.
+    """
+    if not folder.exists():
+        raise InputError("no such folder", path=folder)
+    rows: list[MicroRow] = []
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
+        try:
+            document = _read(path)
+        except InputError as error:
+            problems.append(f"left out: {error}")
+            continue
+        found = document if isinstance(document, list) else [document]
+        for row in filter(_is_row, found):
+            if wrong := _wrong_value(row):
+                problems.append(f"left out: {path}: {wrong}")
+            else:
+                kept = {key: value for key, value in row.items() if key in _LISTS or not isinstance(value, list | dict)}
+                rows.append({**kept, "file": path.name})
+    if not rows:
+        why = f" ({problems[0]})" if problems else ""
+        raise InputError(f"no cells in it{why}", path=folder, remedy="run tprimat sweep first")
+    return rows, problems
+
+
+def _wrong_value(row: MicroRow) -> str | None:
+    """Return the first value of a row that a table cannot hold, or None."""
+    for key, value in row.items():
+        scalar = value is None or isinstance(value, str | bool | int | float)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_NUMBER:
+            return f"{key} is a number that cannot be a measurement"
+        if (
+            key in _NUMBERS
+            and value is not None
+            and not (isinstance(value, int | float) and not isinstance(value, bool))
+        ):
+            return f"{key} is {type(value).__name__}, not a number"
+        if key in MicroResult.model_fields and key not in _LISTS and not scalar:
+            return f"{key} is {type(value).__name__}, not a single value"
+    return None
+
+
+def _is_row(document: Any) -> bool:
+    return isinstance(document, dict) and "model_size" in document and "mean_time_ms" in document
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(regular.content(path, most_bytes=LARGEST_BYTES), parse_constant=_none)
+    except UnicodeDecodeError:
+        raise InputError("not text: a cell is a JSON file", path=path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
+    except RecursionError:
+        raise InputError("JSON nested too deep", path=path) from None
+
+
+def _none(_word: str) -> None:
+    """NaN and Infinity of other writers: unmeasured."""
+
+
+def is_figure(value: Any) -> bool:
+    """Return True if a value of a row is a finite number; False for booleans."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,37 @@
+"""The record of a run's measured rows: what was left out as warm-up or interruption, and whether the times settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The measured rows of one run."""
+
+    run: int
+    of_run: np.ndarray
+    """Positions of all rows of the run."""
+    rows: np.ndarray
+    """Positions of the measured rows, in their order."""
+    segment: int
+    """The longest of the measured stretches between restarts."""
+    segments: int
+    measured_segments: tuple[int, ...]
+    """Stretches whose rows are measured: the longest, and those that it continues or that continue it."""
+    off_level: tuple[int, ...]
+    """Stretches that would be measured with them, but for another step time."""
+    dropped_steps: int
+    """Optimizer steps of the segment left out as warm-up."""
+    excluded_steps: int
+    """Optimizer steps after warm-up left out because something else lies inside them."""
+    settled: bool
+    """The step times of this run came to rest."""
+    side_settled: bool = True
+    """Those of all runs together did."""
+    drift: float = 0.0
+    """Relative amount by which the mean may lie off the level that follows warm-up, of all runs together."""
+    declared_steps: int | None = None
+    """Optimizer steps that were declared as warm-up, where more were dropped."""

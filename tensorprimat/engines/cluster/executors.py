@@ -1,0 +1,218 @@
+"""`--executor local|slurm|skypilot|kubernetes|docker`: ranks that NeMo-Run starts elsewhere, by torchrun.
+
+This module holds the flags and the checks before anything is sent; `nemo_run` makes executors of NeMo-Run from them,
+`submitted` is the process that sends one run, follows it and brings its result back.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprimat.core import catalogue, processes
+from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.result import GpuInfo, Record
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import ENGINES, Plan, importable, launch
+from tensorprimat.machine.platform import SPELLINGS, Machine
+
+OPTION = "executor"
+"""Option of a RunSpec: who starts its ranks, where that is none of this machine's doing."""
+TRAINS_THERE = ("torch", "nemo")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
+NODE = "node"  # a host of which nothing is known yet
+NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
+WITHOUT = "or start the ranks yourself: torchrun or srun … -m tensorprimat run"
+
+
+class Cluster(Record):
+    """The place where ranks run: --executor and its flags. None: the flag was not used."""
+
+    executor: str = ""
+    """One of EXECUTORS; nothing where this machine's own processes train."""
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    """Slurm's limit: minutes, HH:MM:SS or D-HH:MM:SS."""
+    container_image: str | None = None
+    container_mounts: tuple[str, ...] = ()
+    """SRC:DST, as the executor's own tool reads them."""
+    gpu: str | None = None
+    """Name of each node's GPUs; None if the nodes are like this machine."""
+    infra: str | None = None
+    namespace: str | None = None
+    volume_claim: str | None = None
+
+    @property
+    def said(self) -> dict[str, object]:
+        """The flags that were given, by name."""
+        return {name: value for name, value in self.model_dump(exclude={"executor"}).items() if value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """One row of EXECUTORS."""
+
+    title: str
+    """Name of its jobs."""
+    takes: tuple[str, ...] = ()
+    """Fields of Cluster that mean something to it."""
+    needs: tuple[str, ...] = ()
+    """Those that it cannot do without."""
+    several_nodes: bool = True
+    packages: tuple[str, ...] = ("nemo_run",)
+    install: str = NEMO_RUN
+    program: str | None = None
+    """Without which nothing can be sent from this machine."""
+
+
+EXECUTORS = {
+    "local": Executor(title="local run", several_nodes=False),
+    "slurm": Executor(
+        title="Slurm job",
+        takes=("gpu", "account", "partition", "time", "container_image", "container_mounts"),
+        program="sbatch",
+    ),
+    "skypilot": Executor(
+        title="SkyPilot job",
+        takes=("gpu", "infra", "container_image", "container_mounts"),
+        needs=("gpu",),  # it rents what it is told to
+        packages=("nemo_run", "sky"),
+        install="pip install 'nemo_run[skypilot]==0.11.1' 'leptonai<0.28'",
+        program="rsync",
+    ),
+    "kubernetes": Executor(
+        title="Kubernetes TrainJob",
+        takes=("gpu", "namespace", "volume_claim", "container_image"),
+        needs=("container_image", "volume_claim"),
+        packages=("nemo_run", "kubernetes"),
+        install="pip install 'nemo_run[kubeflow]==0.11.1' 'leptonai<0.28'",
+        program="kubectl",
+    ),
+    "docker": Executor(
+        title="Docker container",
+        takes=("container_image", "container_mounts"),
+        needs=("container_image",),
+        several_nodes=False,
+        packages=("nemo_run", "docker"),
+        install=f"{NEMO_RUN[: NEMO_RUN.index(' (')]} docker",
+        program="docker",
+    ),
+}
+
+_TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
+
+
+def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
+    """Raise UsageError for flags that clash, and for what this machine lacks. folder: --output."""
+    name = cluster.executor
+    if not name:
+        if said := [*map(flag, cluster.said), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
+            raise UsageError(f"{said[0]}: needs --executor, which starts the ranks: {', '.join(EXECUTORS)}")
+        return
+    if name not in EXECUTORS:
+        raise UsageError(f"--executor {name}: no such executor; choose {', '.join(EXECUTORS)}")
+    executor = EXECUTORS[name]
+    for field in cluster.said:
+        if field not in executor.takes:
+            takers = [other for other, row in EXECUTORS.items() if field in row.takes]
+            raise UsageError(f"{flag(field)}: does not apply to --executor {name}; it is for {', '.join(takers)}")
+    for field in executor.needs:
+        if field not in cluster.said:
+            raise UsageError(f"--executor {name}: needs {flag(field)} as well")
+    if nodes > 1 and not executor.several_nodes:
+        raise UsageError(f"--nodes {nodes}: --executor {name} has this machine alone; use slurm, skypilot, kubernetes")
+    if cluster.time is not None and not _TIME.fullmatch(cluster.time):
+        raise UsageError(f"--time {cluster.time}: must be minutes, HH:MM:SS or D-HH:MM:SS")
+    for mount in cluster.container_mounts:
+        if not re.fullmatch(r"[^:\s]+:[^:\s]+(?::\w+)?", mount):
+            raise UsageError(f"--container-mounts {mount}: must be SRC:DST, without spaces")
+    if re.search(r"\s|/nemo_run", str(folder.resolve())):  # the second is what it puts the job's folder for
+        raise UsageError(
+            f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
+        )
+    if missing := [package for package in executor.packages if not importable(package)]:
+        raise UsageError(
+            f"--executor {name} needs {', '.join(missing)}, not installed here; {executor.install}, {WITHOUT}"
+        )
+    if not dry_run and executor.program and shutil.which(executor.program) is None:
+        raise UsageError(f"--executor {name}: there is no {executor.program} here; run this where it is, {WITHOUT}")
+
+
+def flag(field: str) -> str:
+    """Return the command-line flag of a field of Cluster.
+
+    >>> flag("container_image")
+    '--container-image'
+    """
+    return "--" + field.replace("_", "-")
+
+
+def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
+    """One node: what --gpu says, else a machine like this one. Raises UsageError for a GPU nobody knows."""
+    if cluster.gpu is None:
+        return here
+    if cluster.gpu.lower() == "cpu":
+        return Machine(platform="cpu", gpu_info=GpuInfo(device_name="CPU of a node", software_stack="cpu"), host=NODE)
+    kinds = catalogue.variants(cluster.gpu)
+    if not kinds:
+        known = ", ".join(gpu.name for gpu in catalogue.gpus())
+        raise UsageError(f"--gpu {cluster.gpu}: not in the catalogue; it has {known}, and cpu")
+    if num_gpus is None:
+        raise UsageError(f"--gpu {cluster.gpu}: give --num-gpus too, how many each node has")
+    memory = [gpu.memory_gb.value for gpu in kinds if gpu.memory_gb is not None and gpu.memory_gb.value is not None]
+    return Machine(
+        platform=SPELLINGS[kinds[0].vendor.lower()],
+        gpu_info=GpuInfo(device_name=cluster.gpu, device_count=num_gpus, total_memory_gb=max(memory, default=None)),
+        host=NODE,
+    )
+
+
+def plan(requested: str, cluster: Cluster, *, platform: str, models: Sequence[str]) -> Plan:
+    """The engine that trains there. Raises UsageError for one that cannot."""
+    if requested == "auto":
+        nemo = platform == "nvd" and not ENGINES["nemo"].missing_packages()
+        engine = ENGINES["nemo" if nemo else "torch"]
+    elif requested in TRAINS_THERE:
+        engine = ENGINES[requested]
+    else:
+        raise UsageError(f"--engine {requested}: not with --executor, which has {' and '.join(TRAINS_THERE)}")
+    return Plan(engines=dict.fromkeys(models, engine), because=f"{engine.title} trains, started by {cluster.executor}")
+
+
+def describe(cluster: Cluster, nodes: int) -> str:
+    """Nodes and who starts their ranks, in a phrase.
+
+    >>> describe(Cluster(executor="slurm", partition="debug"), 2)
+    '2 through slurm (partition debug), taken to be like this machine'
+    """
+    values = [f"{name.replace('_', ' ')} {value}" for name, value in cluster.said.items() if isinstance(value, str)]
+    said = f" ({', '.join(values)})" if values else ""
+    like = "" if cluster.gpu or cluster.executor in ("local", "docker") else ", taken to be like this machine"
+    return f"{nodes} through {cluster.executor}{said}{like}"
+
+
+def wrapping(cluster: Cluster, folder: Path) -> list[str]:
+    """The words in front of an engine's command that send it elsewhere, if it shall go. folder: for the job's files."""
+    if not cluster.executor:
+        return []
+    module = "tensorprimat.engines.cluster.submitted"
+    return [sys.executable, "-m", module, "--cluster", cluster.model_dump_json(), "--folder", str(folder)]
+
+
+def script(spec: RunSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
+    """Return the script to submit, in the executor's own form. Raises RunError if NeMo-Run cannot write it."""
+    with processes.scratch_folder() as scratch:
+        stand_in = scratch.resolve()
+        spec_file = stand_in / "spec.json"
+        spec_file.write_text(spec.model_dump_json())
+        engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
+        command = [*wrapping(cluster, stand_in), "--dry-run", *engine]
+        asked = processes.run(command, capture_output=True, text=True, env=launch.environment())
+    if asked.returncode:
+        last = (asked.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RunError(f"--executor {cluster.executor}: {last}")
+    return str(asked.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()

@@ -1,0 +1,91 @@
+"""Reader of a remote job's output: the lines to show, the rank that was lost, and new text in its files."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from tensorprimat.machine.platform import LABELS
+
+ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
+"""Progress line of an engine, at any position at which torchrun, srun or kubectl put it."""
+OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: .+")
+ROOT_CAUSE = re.compile(
+    r"Root Cause.*?host\s+: (?P<host>\S+).*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+) ", re.DOTALL
+)
+"""The rank that failed first, in the summary that torchrun writes on every node."""
+CANNOT_START = re.compile(r"\S+: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
+"""Messages of an image or a node that lacks the ranks' launcher or one of their imports."""
+SIGNALS = {number.value: number.name for number in signal.Signals}
+KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
+
+
+@dataclass
+class Console:
+    """The destination of a job's lines; it keeps those that may explain the job's end."""
+
+    out: TextIO
+    err: TextIO
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+
+    def show(self, line: str) -> None:
+        """One line of the job."""
+        if match := ENGINE_LINE.search(line):
+            print(match[0], file=self.out, flush=True)
+            return
+        print(line, file=self.err, flush=True)
+        self.said.append(line)
+
+    def note(self, line: str) -> None:
+        """One line of ours."""
+        print(line, file=self.out, flush=True)
+
+    def cause(self) -> str | None:
+        """Return why the ranks ended: a lost rank, an engine's own error or a missing program; None if unknown."""
+        text = "\n".join(self.said)
+        for failed in ROOT_CAUSE.finditer(text):
+            died_of = -int(failed["code"])
+            if died_of > 0 and died_of != signal.SIGTERM:  # which torchrun itself sends to the others
+                name = SIGNALS.get(died_of, f"signal {died_of}")
+                return f"rank {failed['rank']} on {failed['host']} was lost (it died of {name})"
+        if own := OWN_LINE.findall(text):
+            return str(own[-1]).partition(": ")[2]
+        lacking = CANNOT_START.search(text)
+        return lacking[0] if lacking else None
+
+
+class PrintedLine(io.TextIOBase):
+    """Takes what NeMo-Run prints, and shows it line by line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._begun = console, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._console.show(line)
+        return len(text)
+
+
+class Tail:
+    """A reader of new lines in the log files of a folder."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._read: dict[Path, int] = {}
+
+    def show(self, console: Console, *, last: bool = False) -> None:
+        """Show every new line. last: what was begun and has no end yet, too."""
+        for path in sorted(self._folder.glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            whole = len(new) if last else new.rfind(b"\n") + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            for line in new[:whole].decode(errors="replace").splitlines():
+                console.show(line)

@@ -1,0 +1,151 @@
+"""NeMo-Run's executor for each word of --executor, with torchrun as the launcher of ranks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.cluster import slurm
+from tensorprimat.engines.cluster.executors import Cluster
+
+PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
+"""Path of the job's folder as ranks see it; with other executors it is the path on this machine, on a shared file
+system."""
+
+VOLUME = "/tensorprimat"
+"""Mount point of the pods' volume: not NeMo-Run's default /nemo_run, because its own script creates a link there."""
+IDLE_MINUTES = 10  # after which SkyPilot takes down what it started, so that nobody pays for a forgotten machine
+AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
+"""Without it torchrun hands on its ranks' lines only when it has 8 KiB of them, mostly at the end of the run."""
+JOB_NAME_PREFIX = "tensorprimat."
+PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
+"""Installation of the torch engine's imports on a bare cloud machine. An image is expected to have its own."""
+
+
+def place_of(cluster: Cluster, folder: Path) -> str:
+    """Return the path under which ranks see a folder of this machine."""
+    return PLACES.get(cluster.executor, str(folder))
+
+
+def build(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+    """The executor for one run. folder: what ranks must find at `place_of`, and can write to."""
+    return _BUILDERS[cluster.executor](cluster, spec, folder)
+
+
+def _gpus(spec: RunSpec) -> int | None:
+    return None if spec.platform == "cpu" else spec.num_gpus
+
+
+def _local(_cluster: Cluster, spec: RunSpec, _folder: Path) -> Any:
+    import nemo_run as run
+
+    path = os.pathsep.join(filter(None, (_our_programs(), os.environ.get("PATH"))))
+    return run.LocalExecutor(ntasks_per_node=spec.num_gpus, launcher="torchrun", env_vars={"PATH": path, **AS_IT_COMES})
+
+
+def _slurm(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+    """Whole nodes: a benchmark that shares its node measures its neighbours too."""
+    import nemo_run as run
+
+    image = cluster.container_image
+    return run.SlurmExecutor(
+        account=cluster.account,
+        partition=cluster.partition,
+        time=cluster.time or "01:00:00",
+        nodes=spec.num_nodes,
+        ntasks_per_node=spec.num_gpus,
+        gpus_per_node=_gpus(spec) if slurm.counts_gpus(cluster.partition) else None,
+        exclusive=True,
+        mem="0",  # all of the node's
+        container_image=image,
+        container_mounts=[*cluster.container_mounts, f"{folder}:{folder}"] if image else [],
+        job_name_prefix=JOB_NAME_PREFIX,
+        # Goes into the batch script as it stands; without an image the nodes share this Python too.
+        env_vars=dict(AS_IT_COMES) if image else {"PATH": f'{shlex.quote(_our_programs())}:"$PATH"', **AS_IT_COMES},
+        packager=run.Packager(),
+        launcher="torchrun",
+        tunnel=run.LocalTunnel(job_dir=""),  # NeMo-Run 0.11 loses its batch script with any other folder
+        poll_estimated_start_time=False,
+    )
+
+
+def _docker(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+    import nemo_run as run
+
+    amd = {"devices": ["/dev/kfd:/dev/kfd:rwm", "/dev/dri:/dev/dri:rwm"], "group_add": ["video"]}
+    return run.DockerExecutor(
+        container_image=cluster.container_image,
+        ntasks_per_node=spec.num_gpus,
+        num_gpus=spec.num_gpus if spec.platform == "nvd" else None,
+        runtime="nvidia" if spec.platform == "nvd" else None,
+        ipc_mode="host",  # the ranks' shared memory: Docker's own 64 MB are too few for NCCL
+        volumes=[*cluster.container_mounts, f"{folder}:{PLACES['docker']}"],
+        additional_kwargs=amd if spec.platform == "amd" else {},
+        env_vars=dict(AS_IT_COMES),
+        packager=run.Packager(),
+        launcher="torchrun",
+    )
+
+
+def _skypilot(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+    import nemo_run as run
+
+    image = cluster.container_image
+    mounts = {there: here for here, there, *_ in (mount.split(":") for mount in cluster.container_mounts)}
+    return run.SkypilotExecutor(
+        container_image=f"docker:{image.removeprefix('docker:')}" if image else None,
+        gpus=None if spec.platform == "cpu" else cluster.gpu,
+        gpus_per_node=_gpus(spec),
+        torchrun_nproc_per_node=spec.num_gpus,
+        num_nodes=spec.num_nodes,
+        infra=cluster.infra,
+        file_mounts={**mounts, PLACES["skypilot"]: str(folder)},
+        setup="" if image else PIP_INSTALL,
+        env_vars=dict(AS_IT_COMES),
+        autodown=True,
+        idle_minutes_to_autostop=IDLE_MINUTES,
+        launcher="torchrun",
+    )
+
+
+def _kubernetes(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+    import nemo_run as run
+
+    amd = {"amd.com/gpu": str(spec.num_gpus)} if spec.platform == "amd" else {}
+    return run.KubeflowExecutor(
+        image=cluster.container_image,
+        namespace=cluster.namespace or "default",
+        num_nodes=spec.num_nodes,
+        nprocs_per_node=spec.num_gpus,
+        gpus_per_node=spec.num_gpus if spec.platform == "nvd" else None,
+        extra_resource_requests=amd,
+        extra_resource_limits=amd,
+        volumes=[{"name": "tensorprimat", "persistentVolumeClaim": {"claimName": cluster.volume_claim}}],
+        volume_mounts=[{"name": "tensorprimat", "mountPath": VOLUME}],
+        workdir_pvc=cluster.volume_claim,
+        workdir_pvc_path=VOLUME,
+        workdir_local_path=str(folder),
+        env_vars=dict(AS_IT_COMES),
+        train_job_basename=f"tensorprimat-{spec.model}",
+        packager=run.Packager(),
+        launcher="torchrun",
+    )
+
+
+def _our_programs() -> str:
+    """The folder of this Python's torchrun."""
+    return str(Path(sys.executable).parent)
+
+
+_BUILDERS: dict[str, Callable[[Cluster, RunSpec, Path], Any]] = {
+    "local": _local,
+    "slurm": _slurm,
+    "docker": _docker,
+    "skypilot": _skypilot,
+    "kubernetes": _kubernetes,
+}

@@ -1,0 +1,94 @@
+"""One Slurm job: how it stands, as the controller tells it (no accounting database is needed), and cancelling it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+
+UNANSWERED = "UNANSWERED"  # our own word: the controller did not answer this time
+ALIVE = (
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
+    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", UNANSWERED,
+)  # fmt: skip
+"""Words of a job that may still do something: squeue(1), job state codes."""
+
+ENDINGS = {
+    "TIMEOUT": "was ended at its time limit; give more with --time",
+    "CANCELLED": "was cancelled (scancel, or the administrator)",
+    "NODE_FAIL": "lost a node that it ran on",
+    "PREEMPTED": "was preempted by another job",
+    "OUT_OF_MEMORY": "ran out of memory on its node (the host's, as Slurm limits it)",
+    "BOOT_FAIL": "had a node that did not boot",
+    "DEADLINE": "missed its deadline",
+    "FAILED": "failed",
+}
+"""Slurm's state of a job that did not complete → text of the message."""
+
+PATIENCE_SECONDS = 60  # for one answer: a busy controller takes many seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """One answer about a job."""
+
+    word: str
+    """Slurm's: PENDING, RUNNING, COMPLETED, TIMEOUT …"""
+    reason: str | None = None
+    """Reason of waiting or failure, in Slurm's words."""
+    nodes: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Return True if the job has ended."""
+        return self.word not in ALIVE
+
+    @property
+    def ending(self) -> str:
+        """Return the job's outcome, as the end of a sentence that begins with the job."""
+        return ENDINGS.get(self.word, f"ended as {self.word}")
+
+
+def state(job: str) -> JobState | None:
+    """Return a job's state; None if neither the controller nor the accounting (if any) knows the job any more."""
+    asked = _ask("scontrol", "show", "job", "--oneliner", job)
+    if asked is None:
+        return JobState(word=UNANSWERED)
+    if asked.returncode == 0:
+        fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|NodeList)=(\S+)", asked.stdout))
+        known = {name: value for name, value in fields.items() if value not in ("None", "(null)")}
+        return JobState(word=fields["JobState"], reason=known.get("Reason"), nodes=known.get("NodeList"))
+    if "Invalid job id" not in asked.stderr:
+        return JobState(word=UNANSWERED)
+    return _accounted(job)
+
+
+def _accounted(job: str) -> JobState | None:
+    """From the accounting, where the controller has forgotten the job (after MinJobAge, 5 minutes by default)."""
+    asked = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
+    if asked is None or asked.returncode or not asked.stdout.strip():
+        return None
+    word, _, nodes = asked.stdout.splitlines()[0].partition("|")
+    return JobState(word=word.split()[0], nodes=nodes or None)  # "CANCELLED by 1000"
+
+
+def counts_gpus(partition: str | None) -> bool:
+    """Return True if Slurm allocates GPUs in the partition, or if that is unknown; else requesting GPUs is an error."""
+    asked = _ask("sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else []))
+    return asked is None or asked.returncode != 0 or "gpu" in asked.stdout
+
+
+def cancel(job: str) -> str | None:
+    """End a job. Returns why that failed, in Slurm's words, or None."""
+    asked = _ask("scancel", job)
+    if asked is None:
+        return "Slurm did not answer"
+    return None if asked.returncode == 0 else asked.stderr.strip() or f"scancel exited with {asked.returncode}"
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """One command of Slurm's; None where it is missing or does not answer."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None

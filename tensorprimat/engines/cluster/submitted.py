@@ -1,0 +1,364 @@
+"""The process that sends one run of an engine elsewhere, follows it, and brings its result back.
+
+    python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
+        python -m ENGINE --spec spec.json --result result.json
+
+Stands in front of an engine's command (`executors.wrapping`) and keeps the engine's own contract: its console lines
+on stdout, everything else that the job and NeMo-Run say on stderr, a result file, exit code 0, or 1 with one line.
+Ctrl-C and SIGTERM cancel the job, because a benchmark whose launcher is gone has nobody who would take its result. How
+a Slurm job stands is asked by engines/slurm, because NeMo-Run needs an accounting database for it. Everything of the
+job is kept in DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorprimat
+from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import launch
+from tensorprimat.engines.cluster import container, nemo_run, slurm
+from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster
+from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
+
+ON_NODE = """\
+# What torchrun starts in every rank: the engine named first, from the package beside this file.
+import runpy
+import sys
+
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+TICK_SECONDS = 0.3  # between looks at the log
+FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
+"""Between questions to Slurm's controller: at first, and at most (they grow with the age of the job)."""
+UNANSWERED_SECONDS = 600.0  # a controller may restart meanwhile
+ARRIVAL_SECONDS = 10.0  # a shared file system shows a file of another machine late
+CANCEL_SECONDS = 10.0  # for ranks to write what they measured; the launcher kills this process after 15
+NO_COLLECTOR = "without its launcher its result would be lost"
+
+
+@dataclass(kw_only=True)
+class Submission:
+    """One run on its way."""
+
+    cluster: Cluster
+    spec: RunSpec
+    module: str
+    named: Path
+    """Folder of all files of this job, as the user typed it."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the user wants no more of it."""
+    lost: threading.Event = field(default_factory=threading.Event)
+    """Set when its container is gone and nobody will ever say how it ended."""
+
+    @property
+    def folder(self) -> Path:
+        """The same wherever one stands."""
+        return self.named.resolve()
+
+    @property
+    def shipped(self) -> Path:
+        """Return the folder that the ranks receive, and in which they write their result."""
+        return self.folder / "job"
+
+    @property
+    def result(self) -> Path:
+        return self.shipped / "result.json"
+
+    @property
+    def title(self) -> str:
+        return EXECUTORS[self.cluster.executor].title
+
+    def ship(self) -> None:
+        """Put the spec and this very code where the ranks find them."""
+        code = self.shipped / "code"
+        package = Path(tensorprimat.__file__).parent
+        shutil.copytree(package, code / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        (code / "on_node.py").write_text(ON_NODE)
+        there = nemo_run.place_of(self.cluster, self.shipped)
+        spec = self.spec.model_copy(update={"output_dir": there})
+        (self.shipped / "spec.json").write_text(spec.model_dump_json(indent=2) + "\n")
+
+    @contextlib.contextmanager
+    def experiment(self) -> Iterator[Any]:
+        """NeMo-Run's experiment with this one task in it."""
+        os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when it is imported
+        import nemo_run as run
+
+        there = nemo_run.place_of(self.cluster, self.shipped)
+        task = run.Script(
+            path=f"{there}/code/on_node.py",
+            args=[self.module, "--spec", f"{there}/spec.json", "--result", f"{there}/result.json"],
+            entrypoint="python",
+        )
+        executor = nemo_run.build(self.cluster, self.spec, self.shipped)
+        with run.Experiment(
+            f"tensorprimat_{self.spec.model}",
+            executor=executor,
+            clean_mode=True,
+            enable_goodbye_message=False,
+            skip_status_at_exit=True,
+        ) as experiment:
+            follows = self.cluster.executor != "slurm"  # whose log it cannot follow without an accounting database
+            experiment.add(task, executor=executor, name=self.spec.model, tail_logs=follows)
+            job = experiment.jobs[0]
+            job.executor.packager = run.Packager()  # the code is in `shipped`; SkyPilot's would archive a git checkout
+            yield experiment
+
+
+def run(submission: Submission, console: Console) -> None:
+    """Submit, follow to the end, and have the result in `submission.result`. Raises RunError."""
+    submission.ship()
+    try:
+        if submission.cluster.executor == "slurm":
+            ended = _run_on_slurm(submission, console)
+        else:
+            ended = _run_by_nemo_run(submission, console)
+    finally:
+        shutil.rmtree(submission.shipped / "code", ignore_errors=True)
+    if ended is not None:
+        raise RunError(f"{ended}; its logs are in {submission.named}")
+    _await(submission.result, ARRIVAL_SECONDS)
+    if not submission.result.exists():
+        raise RunError(
+            f"the {submission.title} completed, but its result did not come back to {submission.result}: "
+            "the nodes must share the file system of --output"
+        )
+
+
+def _run_on_slurm(submission: Submission, console: Console) -> str | None:
+    """Returns what became of the job where it did not complete."""
+    with submission.experiment() as experiment:
+        experiment.run(detach=True)
+        handle, folder = experiment.jobs[0].handle, Path(experiment.jobs[0].executor.job_dir)
+    job = handle.rpartition("/")[2]
+    console.note(f"Slurm job {job} is submitted, its files are in {submission.named}; Ctrl-C cancels it")
+    try:
+        state = _follow_slurm(job, Tail(folder, "*.out"), submission.stop, console)
+    except BrokenPipeError as error:  # the launcher was killed
+        raise RunError(_cancelled(job, submission)) from error
+    if submission.stop.is_set():
+        raise RunError(_cancelled(job, submission))
+    if state is None:
+        return (
+            None if submission.result.exists() else f"Slurm job {job} is gone, and Slurm no longer knows how it ended"
+        )
+    if state.word == "COMPLETED":
+        return None
+    if state.word == slurm.UNANSWERED:
+        return f"Slurm has not answered for {UNANSWERED_SECONDS:g} s; its job {job} may still run (scancel {job})"
+    cause = console.cause() if state.word == "FAILED" else None
+    return f"Slurm job {job} {state.ending}" + (f": {cause}" if cause else "")
+
+
+def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console) -> slurm.JobState | None:
+    """Show the job's log until it ends, Slurm stays silent, or the user has had enough; returns how it stood then."""
+    began = answered = time.monotonic()
+    ask_at, shown = began, ""
+    while not stop.is_set():
+        tail.show(console)
+        now = time.monotonic()
+        if now >= ask_at:
+            state = slurm.state(job)
+            if state is None or state.ended:
+                tail.show(console, last=True)
+                return state
+            if state.word != slurm.UNANSWERED:
+                answered = now
+            elif now - answered > UNANSWERED_SECONDS:
+                return state
+            standing = _standing(state)
+            if standing and standing != shown:
+                console.note(f"Slurm job {job} {standing}")
+                shown = standing
+            ask_at = now + min(ASK_SECONDS, FIRST_ASK_SECONDS + (now - began) / 10)
+        stop.wait(TICK_SECONDS)
+    return None
+
+
+def _standing(state: slurm.JobState) -> str | None:
+    """Return a phrase on the job's state for a waiting user; None for a state without news."""
+    if state.word == "RUNNING":
+        return f"runs on {state.nodes}"
+    if state.word == "PENDING":
+        return f"waits ({state.reason})" if state.reason else "waits"
+    return None
+
+
+def _cancelled(job: str, submission: Submission) -> str:
+    """Cancel a Slurm job, give its ranks a moment to write what they measured, and say so."""
+    if complaint := slurm.cancel(job):
+        return f"interrupted; Slurm job {job} could not be cancelled ({complaint}): scancel {job} ends it"
+    until = time.monotonic() + CANCEL_SECONDS
+    while time.monotonic() < until and not submission.result.exists():
+        state = slurm.state(job)
+        if state is None or state.ended:
+            break
+        time.sleep(TICK_SECONDS)
+    return _was_cancelled(f"Slurm job {job}", submission)
+
+
+def _was_cancelled(job: str, submission: Submission) -> str:
+    return f"interrupted; {job} was cancelled: {NO_COLLECTOR}; its logs are in {submission.named}"
+
+
+def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
+    """Every executor that NeMo-Run can follow itself. Returns what became of the job where it did not complete."""
+    done = threading.Event()
+    in_docker = submission.cluster.executor == "docker"
+    with submission.experiment() as experiment:
+        with container.refusals(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
+            experiment.run(detach=False)
+        job = experiment.jobs[0]
+        console.note(f"The {submission.title} is submitted, its files are in {submission.named}; Ctrl-C cancels it")
+        watch = threading.Thread(target=_watch, args=(experiment, submission, done), daemon=True)
+        watch.start()
+        # Leaving the block waits for the job.
+    done.set()
+    watch.join()
+    if submission.stop.is_set():
+        raise RunError(_was_cancelled(f"the {submission.title}", submission))
+    if submission.lost.is_set():
+        return f"the {submission.title} {container.ENDING}"
+    if job.state.name != "SUCCEEDED":
+        cause = console.cause() or _written_cause(Path(job.executor.job_dir))
+        return f"the {submission.title} ended as {job.state.name}" + (f": {cause}" if cause else "")
+    _fetch(submission, job)
+    return None
+
+
+def _written_cause(folder: Path) -> str | None:
+    """Return why the ranks ended, from their log files: NeMo-Run shows nothing of a job that ends at once."""
+    unseen = Console(out=io.StringIO(), err=io.StringIO())
+    Tail(folder, "*.out").show(unseen, last=True)
+    return unseen.cause()
+
+
+def _watch(experiment: Any, submission: Submission, done: threading.Event) -> None:
+    """End the wait for a job that the user wants no more of, or that cannot say any more how it ended."""
+    job = experiment.jobs[0]
+    ask_at = time.monotonic() + ASK_SECONDS
+    while not done.wait(TICK_SECONDS):
+        if submission.cluster.executor == "docker" and time.monotonic() >= ask_at:
+            ask_at += ASK_SECONDS
+            if container.is_gone(job):
+                submission.lost.set()
+                experiment.cancel(job.id)
+                return
+        if submission.stop.is_set():
+            experiment.cancel(job.id)
+            if not done.wait(CANCEL_SECONDS):  # NeMo-Run waits for ever for a TrainJob that it has deleted
+                print(f"{launch.ELSEWHERE}{_was_cancelled(f'the {submission.title}', submission)}", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)
+            return
+
+
+def _fetch(submission: Submission, job: Any) -> None:
+    """Bring the result from where no file system is shared."""
+    app = job.handle.rpartition("/")[2]
+    if submission.cluster.executor == "kubernetes":
+        job.executor.pull_results(app.rpartition("___")[2], dest_dir=str(submission.shipped))
+    elif submission.cluster.executor == "skypilot":
+        head = job.executor.parse_app(app)[0]  # SkyPilot makes these names ssh's
+        nodes = [head, *(f"{head}-worker{number}" for number in range(1, submission.spec.num_nodes))]
+        place = nemo_run.place_of(submission.cluster, submission.shipped)
+        for node in nodes:  # torchrun gives rank 0 to whichever node came first
+            if not submission.result.exists():
+                subprocess.run(["rsync", "--archive", f"{node}:{place}/result.json", submission.result], check=False)
+
+
+def _await(path: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(TICK_SECONDS)
+
+
+def script(submission: Submission) -> str:
+    """Return the script that would be submitted, in the executor's own form."""
+    with submission.experiment() as experiment:
+        experiment.dryrun(log=False, delete_exp_dir=False)
+        job = experiment.jobs[0]
+        return _SCRIPTS.get(submission.cluster.executor, _logged)(job)
+
+
+def _logged(job: Any) -> str:
+    return str(job._dryrun_info)  # NeMo-Run only logs it, wrapped to the width of a console
+
+
+def _cloud_task(job: Any) -> str:
+    """SkyPilot's task; NeMo-Run 0.11 asks a function of SkyPilot for its text that is no longer there."""
+    import yaml
+
+    return yaml.safe_dump(job._dryrun_info.request.task.to_yaml_config(), sort_keys=False)
+
+
+def _train_job(job: Any) -> str:
+    """The TrainJob, and the script that its pods start."""
+    import yaml
+
+    command = ["/bin/bash", f"{job.executor.code_dir}/launch.sh"]
+    body = yaml.safe_dump(job.executor.get_job_body(job.id, command), sort_keys=False)
+    return f"{body}---\n{Path(job.executor.job_dir, 'launch.sh').read_text()}"
+
+
+_SCRIPTS = {"skypilot": _cloud_task, "kubernetes": _train_job}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Send what a spec file says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorprimat.engines.cluster.submitted",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cluster", required=True, help="where: a Cluster as JSON")
+    parser.add_argument("--folder", type=Path, required=True, help="where everything of the job is kept")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument("python", help="the engine's command: its interpreter …")
+    parser.add_argument("-m", dest="module", required=True, help="… its module …")
+    parser.add_argument("--spec", type=Path, required=True, help="… what to run …")
+    parser.add_argument("--result", type=Path, required=True, help="… and where the result goes")
+    asked = parser.parse_args(argv)
+    submission = Submission(
+        cluster=Cluster.model_validate_json(asked.cluster),
+        spec=RunSpec.model_validate_json(asked.spec.read_bytes()),
+        module=asked.module,
+        named=asked.folder,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: submission.stop.set())
+    console = Console(out=sys.stdout, err=sys.stderr)
+    try:
+        with contextlib.redirect_stdout(PrintedLine(console)):
+            if asked.dry_run:
+                console.note(script(submission))
+                return 0
+            try:
+                run(submission, console)
+            finally:
+                if submission.result.exists():
+                    shutil.copyfile(submission.result, asked.result)
+    except TensorPrimatError as error:
+        print(f"{launch.ELSEWHERE}{error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

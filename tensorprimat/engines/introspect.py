@@ -1,0 +1,308 @@
+"""Readers of a Lightning or NeMo training's configuration, batch and model. Unknown facts are left out.
+
+Everything is read from the live objects by their public attributes; nothing of Lightning, NeMo or transformers is
+imported, so an object that lacks an attribute simply yields fewer facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tensorprimat.core import models
+from tensorprimat.core.result import Model, ModelShape, TrainingConfig
+from tensorprimat.machine import environment
+
+PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
+"""By the first part of Lightning's word for it ("bf16-mixed", "32-true")."""
+
+MODEL_NAMES = {"llama": "llama", "qwen": "qwen", "mistral": "mistral"}
+"""Part of a model's type or class → model name in results."""
+
+SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatron and NeMo
+    "num_layers": ("num_hidden_layers", "num_layers"),
+    "hidden_size": ("hidden_size",),
+    "ffn_hidden_size": ("intermediate_size", "ffn_hidden_size"),
+    "num_attention_heads": ("num_attention_heads",),
+    "num_key_value_heads": ("num_key_value_heads", "num_query_groups", "num_attention_heads"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+}
+
+PARALLEL_SIZES = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "expert_model_parallel_size",
+)  # fmt: skip
+
+TOKENS = ("input_ids", "tokens", "text")
+"""Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""
+
+
+NVIDIA_RECIPE = (
+    "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
+    "device. benchmark.py --engine torch runs the same code on every vendor"
+)
+"""The label of a run elsewhere: NeMo on ROCm exists, its recipes are NVIDIA's all the same."""
+
+
+def is_nemo(trainer: Any) -> bool:
+    """Return True if NeMo's Megatron strategy runs this training."""
+    return type(trainer.strategy).__module__.startswith("nemo.")
+
+
+def framework(trainer: Any) -> dict[str, str]:
+    """Fields of TrainingConfig: what drives the training, and its version."""
+    name, package = ("NeMo", "nemo_toolkit") if is_nemo(trainer) else ("Lightning", "lightning")
+    versions = environment.versions((package,))
+    return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
+
+
+def is_sharded(trainer: Any) -> bool:
+    """Return True if one rank holds only parts of the parameters and cannot count them (a DTensor can)."""
+    strategy = trainer.strategy
+    if type(strategy).__name__ in ("FSDPStrategy", "DeepSpeedStrategy"):
+        return True
+    return any((_whole(strategy, name) or 1) > 1 for name in PARALLEL_SIZES)
+
+
+def training_config(trainer: Any, module: Any) -> dict[str, Any]:
+    """Fields of TrainingConfig that trainer, strategy and data module tell before the first batch."""
+    strategy, data = trainer.strategy, getattr(trainer, "datamodule", None)
+    parallel = {name: size for name in PARALLEL_SIZES if isinstance(size := getattr(strategy, name, None), int)}
+    world = trainer.world_size
+    facts: dict[str, Any] = {
+        "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
+        "num_gpus": world,
+        "num_nodes": trainer.num_nodes,
+        "strategy": _strategy_name(strategy, world),
+        **parallel,
+        **_precision(trainer),
+        "micro_batch_size": _batch_size(strategy, data, "micro_batch_size"),
+        "global_batch_size": _batch_size(strategy, data, "global_batch_size"),
+        "sequence_length": _whole(data, "seq_length", "sequence_length"),
+    }
+    parameter = next(iter(module.parameters()), None)
+    if parameter is not None:
+        facts["parameter_dtype"] = dtype_name(parameter.dtype)
+        facts["peft"] = peft(module)
+    if optimizers := getattr(trainer, "optimizers", None):
+        facts["optimizer"] = type(optimizers[0]).__name__
+        rate = optimizers[0].param_groups[0]["lr"]
+        facts["learning_rate"] = rate if isinstance(rate, float) else None
+    facts["data_parallel_size"] = _data_parallel_size(strategy, world, parallel)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def stated_by(module: Any) -> dict[str, Any]:
+    """Return fields of TrainingConfig that the module states by a method `benchmark_config`, if it has one."""
+    state = getattr(module, "benchmark_config", None)
+    return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
+
+
+def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
+    """Return the model that the module states by a method `benchmark_model`, held against the parameters that it has.
+
+    None where it has no such method or states none. A shard of a DTensor counts as the whole.
+    """
+    state = getattr(module, "benchmark_model", None)
+    stated = state() if callable(state) else None
+    if not isinstance(stated, Model):
+        return None
+    counted = sum(parameter.numel() for parameter in module.parameters())
+    if counted == stated.parameters:
+        return stated, []
+    warning = f"model: it has {counted:,} parameters, but its configuration gives {stated.parameters:,}: no MFU"
+    return Model(parameters=counted), [warning]
+
+
+def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
+    """Return a batch size that the data module states itself, or NeMo's data sampler for it."""
+    for owner in (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None)):
+        if (size := _whole(owner, name)) is not None:
+            return size
+    return None
+
+
+def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
+    """Return the micro-batches of one optimizer step under Megatron: global batch / (micro batch × replicas).
+
+    Batch hooks cannot tell: NeMo calls them once per global step, whatever the micro-batches. None where a size is
+    unknown, does not divide, or grows during the training.
+    """
+    sampler = getattr(trainer.strategy, "data_sampler", None) or getattr(
+        getattr(trainer, "datamodule", None), "data_sampler", None
+    )
+    sizes = (config.global_batch_size, config.micro_batch_size, config.data_parallel_size)
+    if None in sizes or getattr(sampler, "rampup_batch_size", None):
+        return None
+    whole, micro, replicas = (size or 1 for size in sizes)
+    return None if whole % (micro * replicas) else whole // (micro * replicas)
+
+
+def peft(module: Any) -> str:
+    """Return "none" where every parameter trains, "lora" where adapters do, "frozen" where some layers do not."""
+    if all(parameter.requires_grad for parameter in module.parameters()):
+        return "none"
+    adapters = (name for name, parameter in module.named_parameters() if parameter.requires_grad)
+    return "lora" if any("lora" in name.lower() for name in adapters) else "frozen"
+
+
+def _strategy_name(strategy: Any, world: int) -> str | None:
+    if world == 1:
+        return None
+    name = type(strategy).__name__.removesuffix("Strategy").lower()
+    return {"modelparallel": "fsdp"}.get(name, name)
+
+
+def _data_parallel_size(strategy: Any, world: int, parallel: Mapping[str, int]) -> int | None:
+    """Replicas of the model: Megatron's sizes, else what Lightning would hand to a distributed sampler."""
+    if parallel:
+        shared = 1
+        for name, size in parallel.items():
+            shared *= size if name != "expert_model_parallel_size" else 1  # experts live inside data parallelism
+        return world // shared
+    if world == 1:
+        return 1
+    sampler = getattr(strategy, "distributed_sampler_kwargs", None) or {}
+    return sampler.get("num_replicas")
+
+
+def _precision(trainer: Any) -> dict[str, Any]:
+    megatron = getattr(trainer.precision_plugin, "dtype_config", None)
+    if megatron is not None:  # nemo.lightning.MegatronMixedPrecision
+        recipe = getattr(megatron, "fp8", None)
+        wide = "bf16" if getattr(megatron, "bf16", False) else "fp16" if getattr(megatron, "fp16", False) else "fp32"
+        return {
+            "precision": "fp8" if recipe else wide,
+            "compute_dtype": "float8" if recipe else {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[wide],
+            "fp8_recipe": _joined(recipe, getattr(megatron, "fp8_recipe", None)) if recipe else None,
+        }
+    word = str(trainer.precision)
+    precision = PRECISIONS.get(word.split("-")[0])
+    if precision == "fp32" and trainer.strategy.root_device.type == "cuda":
+        import torch
+
+        if torch.get_float32_matmul_precision() != "highest":
+            precision = "tf32"
+    dtypes = {"fp32": "float32", "tf32": "tfloat32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+    return {"precision": precision, "compute_dtype": dtypes.get(precision or "")}
+
+
+def dtype_name(dtype: Any) -> str:
+    """A torch dtype as records spell it: bfloat16, not torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def optimizer_dtype(trainer: Any) -> str | None:
+    """Type of the optimizer's own state, once it has one (Adam's first moment)."""
+    for optimizer in getattr(trainer, "optimizers", None) or ():
+        for _, state in getattr(optimizer, "state", {}).items():  # Megatron's stand-in for a dict has no values()
+            moment = state.get("exp_avg") if isinstance(state, Mapping) else None
+            if moment is not None:
+                return dtype_name(moment.dtype)
+    return None
+
+
+def batch_shape(batch: Any) -> tuple[int, int] | None:
+    """(sequences, tokens of each) of one batch of token ids; None where the batch is something else.
+
+    A dictionary is asked for its token ids, a tuple for its first tensor of whole numbers with two axes.
+    """
+    if isinstance(batch, Mapping):
+        return next((batch_shape(batch[name]) for name in TOKENS if name in batch), None)
+    if isinstance(batch, (tuple, list)):
+        return next((shape for part in batch if (shape := batch_shape(part))), None)
+    if getattr(batch, "ndim", None) != 2 or batch.is_floating_point():
+        return None
+    return int(batch.shape[0]), int(batch.shape[1])
+
+
+def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
+    """Name, shape and parameter count of a training module, and what is odd about them.
+
+    The shape is taken from the module's own configuration and, where every parameter is whole on this rank, must give
+    its parameter count. sharded: this rank holds a part, so there is nothing to count.
+    """
+    counted = None if sharded else sum(parameter.numel() for parameter in module.parameters()) or None
+    trains = None if counted is None else sum(part.numel() for part in module.parameters() if part.requires_grad)
+    config = next(_configs(module), None)
+    shape = None if config is None else _shape(config, getattr(module, "tokenizer", None))
+    name = _name(config, module)
+    if shape is None:
+        return Model(name=name, parameters=counted, trainable_parameters=trains), []
+    expected = models.parameters(shape)
+    if counted is not None and counted != expected:
+        warning = (
+            f"model: it has {counted:,} parameters, but its configuration's shape gives {expected:,}; "
+            "without a confirmed shape there is no MFU"
+        )
+        return Model(name=name, parameters=counted, trainable_parameters=trains), [warning]
+    return Model(name=name, shape=shape, parameters=expected, trainable_parameters=trains), []
+
+
+def _configs(module: Any) -> Iterator[Any]:
+    """Configurations of the module and of what it contains, outermost first."""
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if config is not None and _whole(config, *SHAPE_SPELLINGS["num_layers"]):
+            yield config
+
+
+def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
+    """Return the model's shape; None if the configuration lacks a number or is not a decoder-only transformer.
+
+    tokenizer: gives the vocabulary size if the configuration does not (NeMo).
+    """
+    numbers = {field: _whole(config, *spellings) for field, spellings in SHAPE_SPELLINGS.items()}
+    numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
+    if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:
+        numbers["head_dim"] = numbers["hidden_size"] // numbers["num_attention_heads"]
+    window = _whole(config, "sliding_window", "window_size") or _behind(getattr(config, "window_size", None))
+    if getattr(config, "use_sliding_window", True) is False:  # Qwen 2.5 names a window that it does not use
+        window = None
+    tied = getattr(config, "tie_word_embeddings", getattr(config, "share_embeddings_and_output_weights", False))
+    bias = getattr(config, "attention_bias", getattr(config, "add_qkv_bias", None))
+    gated = getattr(config, "gated_linear_unit", True)
+    try:
+        return ModelShape.model_validate(
+            {
+                **numbers,
+                "gated_mlp": bool(gated),
+                "attention_bias": getattr(config, "model_type", "") == "qwen2" if bias is None else bool(bias),
+                "tied_embeddings": bool(tied),
+                "sliding_window": window,
+            }
+        )
+    except ValidationError:  # a configuration of something else than a decoder-only transformer
+        return None
+
+
+def _name(config: Any, module: Any) -> str | None:
+    words = (getattr(config, "model_type", None), type(module).__name__)
+    for word in words:
+        for part, name in MODEL_NAMES.items():
+            if isinstance(word, str) and part in word.lower():
+                return name
+    return None
+
+
+def _whole(owner: Any, *names: str) -> int | None:
+    """The first of some attributes that is a positive whole number."""
+    for name in names:
+        value = getattr(owner, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _behind(window: Any) -> int | None:
+    """Megatron's (tokens behind, tokens ahead): the first, where it is a limit at all."""
+    if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
+        return window[0]
+    return None
+
+
+def _joined(*words: Any) -> str:
+    return " ".join(str(word) for word in words if word)

@@ -1,0 +1,162 @@
+"""A framework's own launcher run to its end: its output kept and shown, iterations as ours, its failure in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tensorprimat.core import processes
+from tensorprimat.core.errors import OutOfMemoryError, RunError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.steps import Step
+from tensorprimat.core.units import GIB
+from tensorprimat.engines import console, failures
+
+GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectives
+SHOWN_LINES = 15  # shown again of a training that failed
+CAUSE_LINES = 400  # in which the cause is looked for: eight ranks fail with a traceback each, then torchrun comments
+
+_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
+_MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
+_LOSS = re.compile(r"lm loss: *(\S+)")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
+_KILLED = re.compile(r"Signal \d+ \((SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
+_RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
+_COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
+_EPILOGUE = re.compile(
+    r"exited with code|exit ?code|ChildFailedError|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
+)
+"""Comments of launchers on a failure: true, but not the cause."""
+
+
+def follow(
+    command: Sequence[str],
+    log: IO[bytes],
+    *,
+    name: str,
+    spec: RunSpec,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+) -> RunError | None:
+    """Run a command, copy its output to a log (unbuffered, so that it can be watched), and say why it failed, if so.
+
+    name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
+    """
+    with processes.scratch_folder() as scratch:  # torchrun leaves a folder when it is killed
+        child = processes.popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            scratch=scratch,
+        )
+        assert child.stdout is not None
+        tail: deque[str] = deque(maxlen=CAUSE_LINES)
+        show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA")
+        try:
+            with child.stdout:
+                for raw in child.stdout:
+                    log.write(raw)
+                    line = plain(raw)
+                    if line.strip():
+                        tail.append(line)
+                    print(show(line), flush=True)
+            child.wait()
+        except KeyboardInterrupt:
+            _stop(child)
+            return RunError(f"interrupted; its log: {log.name}")
+        except OSError as error:  # the disk is full: without its log a training is worth nothing
+            _stop(child, at_once=True)
+            return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
+        finally:
+            processes.end(child)
+    return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
+
+
+def plain(raw: bytes) -> str:
+    """A line as text, without colours; of a progress bar that redraws itself the last state."""
+    text = raw.decode(errors="replace").rstrip("\r\n")
+    return _COLOUR.sub("", text.rpartition("\r")[2])
+
+
+def complaint(lines: Sequence[str]) -> str | None:
+    """The line that says what went wrong: the last error raised, else the last that complains; None where none does.
+
+    >>> complaint(["[rank1]: ValueError: bad shape", "error_file: <N/A>", "torchrun exited with code 1"])
+    '[rank1]: ValueError: bad shape'
+    """
+    said = [line.strip() for line in lines if not _EPILOGUE.search(line)]
+    for sign in (_RAISED, _COMPLAINT):
+        if found := [line for line in said if sign.search(line)]:
+            return found[-1]
+    return None
+
+
+class _Shown:
+    """Turns Megatron's lines of iterations into ours; lets every other line through."""
+
+    def __init__(self, *, label: str) -> None:
+        self._label = label
+        self._seconds: list[float] = []
+
+    def __call__(self, line: str) -> str:
+        match = _ITERATION.search(line)
+        milliseconds = None if match is None else _number(match[2])
+        if match is None or milliseconds is None:  # a line that two ranks wrote into each other is shown as it is
+            return line
+        seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
+        used = None if memory is None else _number(memory[1])
+        self._seconds.append(seconds)
+        since_first = self._seconds[1:]
+        return console.step_line(
+            Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
+            label=self._label,
+            mean_seconds=sum(since_first) / len(since_first) if since_first else None,
+            memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
+    """Let it end: Ctrl-C has told everything in our process group. Then ask, then insist."""
+    for asks in (True,) if at_once else (False, True):
+        if asks:
+            processes.terminate(child)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.wait(timeout=GRACE_SECONDS)
+            return
+    processes.end(child)
+
+
+def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> RunError:
+    """Print the launcher's last lines and return the error that names the cause in one line."""
+    print(f"{name} failed; the last lines of {log}:", file=sys.stderr)
+    for line in tail[-SHOWN_LINES:]:
+        print(f"  {line}", file=sys.stderr)
+    if any(_OUT_OF_MEMORY.search(line) for line in tail):
+        return OutOfMemoryError(
+            f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}; its log: {log}"
+        )
+    if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
+        return RunError(
+            f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran out "
+            f"(dmesg says which); its log: {log}"
+        )
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    return RunError(f"{name} {how}: {complaint(tail) or (tail or ['no output'])[-1].strip()}; its log: {log}")

@@ -1,0 +1,152 @@
+"""A Hugging Face checkpoint as a NeMo checkpoint, through NeMo's own importer, and what that will need first."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.units import GB
+from tensorprimat.engines import failures
+from tensorprimat.engines.nemo import engine as nemo
+
+HUB = "hf://"
+BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
+IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
+OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers beside any model; measured 0.9
+LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers, and know the names of no other
+ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
+"""Exceptions that importers raise if a checkpoint is not as they expect."""
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointKind:
+    """The names of one of our models in NeMo and Hugging Face."""
+
+    nemo_model: str
+    nemo_config: str
+    """Classes of nemo.collections.llm."""
+    model_type: str
+    """In the config.json of a Hugging Face checkpoint."""
+
+
+KINDS = {
+    "llama": CheckpointKind(nemo_model="LlamaModel", nemo_config="Llama31Config8B", model_type="llama"),
+    "qwen": CheckpointKind(nemo_model="Qwen2Model", nemo_config="Qwen25Config7B", model_type="qwen2"),
+    "mistral": CheckpointKind(nemo_model="MistralModel", nemo_config="MistralConfig7B", model_type="mistral"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """The disk space and memory that a conversion needs, in bytes."""
+
+    download_bytes: int
+    """Into the Hugging Face cache; 0 for a folder."""
+    output_bytes: int
+    memory_bytes: int
+
+
+def needs(model: str, source: str) -> Needs:
+    """Return the least space and memory for converting a source, from a folder's weights or the published model's size.
+
+    Raises UsageError for an unknown model or a source that is neither folder nor hub name, InputError for a folder that
+    holds no checkpoint of this model.
+    """
+    if model not in KINDS:
+        raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")
+    if source.startswith(HUB):
+        weights = BYTES_PER_PARAMETER * models.parameters(models.find(model).shape)
+        return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UsageError(f"--source {source}: no such folder; for the Hugging Face hub write {HUB}ORGANISATION/NAME")
+    _check_model_type(folder / "config.json", model)
+    weights = sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
+    if not weights:
+        raise InputError("no weights (*.safetensors, pytorch_model*.bin)", path=folder, remedy="give a checkpoint")
+    return Needs(download_bytes=0, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
+
+
+def _check_model_type(config: Path, model: str) -> None:
+    try:
+        model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except FileNotFoundError:
+        raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint") from None
+    except (ValueError, AttributeError) as error:
+        raise InputError("not a Hugging Face configuration", path=config) from error
+    if model_type != KINDS[model].model_type:
+        raise InputError(f"model_type is {model_type!r}, not {KINDS[model].model_type!r}", path=config)
+
+
+def check_room(needed: Needs, output: Path) -> list[str]:
+    """Warnings about memory and the download. Raises UsageError where the disk of the output has no room for it."""
+    free = _free_bytes(output)
+    if free < needed.output_bytes:
+        raise UsageError(
+            f"--output {output}: {needed.output_bytes / GB:,.1f} GB are needed and {free / GB:,.1f} GB are free; "
+            "choose another disk"
+        )
+    warnings = []
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    if (free := _free_bytes(cache)) < needed.download_bytes:
+        warnings.append(
+            f"{cache}: {needed.download_bytes / GB:,.1f} GB to download, unless they are there already, and "
+            f"{free / GB:,.1f} GB are free; HF_HOME names another folder"
+        )
+    available = psutil.virtual_memory().available
+    if available < needed.memory_bytes:
+        warnings.append(
+            f"memory: {needed.memory_bytes / GB:,.1f} GB are needed and {available / GB:,.1f} GB are available; "
+            "it may be killed"
+        )
+    return warnings
+
+
+def _free_bytes(path: Path) -> int:
+    """On the disk that a path, which need not exist yet, would be on."""
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
+
+
+def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
+    """Convert, beside the output first, so that nothing half written ever has its name. Returns the output folder.
+
+    NeMo talks on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
+    where NeMo's importer fails.
+    """
+    if reason := nemo.unavailable():
+        raise UsageError(f"{reason}; conversion needs NeMo 2.1 to 2.7: make nemo-env, or NVIDIA's image")
+    if importlib.util.find_spec(LAYERS_OF) is None:
+        raise UsageError(
+            "Transformer Engine is not installed, and NeMo's importers know only its layers; convert in NVIDIA's image"
+        )
+    if output.exists() and not overwrite:
+        raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
+    llm = importlib.import_module("nemo.collections.llm")
+    broken_weights = importlib.import_module("safetensors").SafetensorError
+    kind = KINDS[model]
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    where = source if source.startswith(HUB) else f"{HUB}{Path(source).absolute()}"
+    try:
+        target = getattr(llm, kind.nemo_model)(getattr(llm, kind.nemo_config)())
+        llm.import_ckpt(model=target, source=where, output_path=partial)
+        if output.exists():
+            shutil.rmtree(output)
+        partial.rename(output)
+    except (*ENDINGS, broken_weights) as error:
+        raise RunError(f"{source}: conversion failed: {failures.reason(error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return output

@@ -1,0 +1,188 @@
+"""The NeMo engine: NVIDIA's own recipe, trained through NeMo-Run, timed by our callback.
+
+    python -m tensorprimat.engines.nemo.engine --spec spec.json --result result.json
+
+Needs NeMo 2.1 to 2.7 (nemo.collections.llm; it is gone from 3.0, whose successor is Megatron-Bridge). Several GPUs are
+started by NeMo-Run's local executor with torchrun; under an existing torchrun or srun the process trains as the rank it
+is. Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import store
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import ENGINES, failures, importable
+from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.nemo import performance as nemo_performance
+from tensorprimat.engines.nemo import recipe as nemo_recipe
+from tensorprimat.machine.platform import Machine, detect
+
+NEMO_SEED = 1234  # nemo.lightning's init_parallel_ranks has it as a default that no recipe can change
+RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, somebody started the ranks already
+
+
+def unavailable() -> str | None:
+    """Return one sentence that says why NeMo cannot be used here; None if it can."""
+    if importlib.util.find_spec("nemo") is None:
+        return "NeMo is not installed"
+    if not importable("nemo.collections.llm"):
+        version = importlib.import_module("nemo").__dict__.get("__version__", "of unknown version")
+        return f"NeMo {version} has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
+    if importlib.util.find_spec("nemo_run") is None:
+        return "NeMo is installed without NeMo-Run; pip install nemo_run"
+    try:
+        llm = importlib.import_module("nemo.collections.llm")
+    except ImportError as error:
+        return f"NeMo's llm collection cannot be imported ({error}); see requirements-nemo.txt"
+    lacking = [name for name in nemo_recipe.RECIPES.values() if not hasattr(llm, name)]
+    if lacking:
+        return (
+            f"this NeMo lacks the recipe {lacking[0]}; its optional packages are incomplete, see requirements-nemo.txt"
+        )
+    return None
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where NeMo cannot run the spec here."""
+    spec.check()
+    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # where NeMo is installed, it is asked
+        raise UsageError(
+            f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try benchmark.py --engine torch"
+        )
+    if spec.preset != "full":
+        raise UsageError(
+            f"--preset {spec.preset}: NeMo's recipes are of the real models; try benchmark.py --engine torch"
+        )
+    if spec.strategy != "auto":
+        raise UsageError(f"--strategy {spec.strategy}: NeMo has its own, Megatron's; leave the flag out")
+    if spec.seed != NEMO_SEED:
+        raise UsageError(f"--seed {spec.seed}: NeMo 2 always starts from {NEMO_SEED}; leave the flag out")
+    if spec.num_nodes > 1 and executors.OPTION not in spec.options and not started_by_launcher():
+        raise UsageError(
+            f"--num-nodes {spec.num_nodes}: start the script with srun or torchrun on every node, "
+            "or use benchmark.py --nodes with --executor"
+        )
+    nemo_recipe.precision_recipe(spec)
+
+
+def started_by_launcher() -> bool:
+    """Return True if torchrun or srun started this process as one of several ranks."""
+    return any(os.environ.get(name, "1") not in ("", "1") for name in RANK_COUNTS)
+
+
+def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
+    """Build the recipe and train it. Raises UsageError where NeMo cannot, RunError where the training fails."""
+    if reason := unavailable():
+        raise UsageError(f"{reason}; try benchmark.py --engine torch")
+    recipe = nemo_recipe.build(spec.check(), result_file=None if result_file is None else str(result_file))
+    try:
+        execute(recipe, spec)
+    except RunError as error:
+        if result_file is not None and _ran_out_of_memory(result_file):  # NeMo-Run knows only that a rank failed
+            raise _out_of_memory(spec) from error
+        raise
+
+
+def _ran_out_of_memory(result_file: Path) -> bool:
+    """Return True if the callback's result names lack of memory as the end of the training."""
+    try:
+        runs = store.load(result_file).runs
+    except InputError:  # not written, or without a step
+        return False
+    return any(run.ended_by == failures.OUT_OF_MEMORY for run in runs)
+
+
+def _out_of_memory(spec: RunSpec) -> OutOfMemoryError:
+    return OutOfMemoryError(f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}")
+
+
+def execute(recipe: Any, spec: RunSpec) -> None:
+    """Run a recipe: in this process for one GPU or one rank of several, else by NeMo-Run with torchrun."""
+    for name, value in _environment(spec).items():
+        os.environ.setdefault(name, value)
+    if spec.num_gpus == 1 or started_by_launcher():
+        _run_here(recipe, spec)
+    else:
+        _run_under_torchrun(recipe, spec)
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    """Return NVIDIA's performance variables for this machine's GPU, the user's own values where there are any."""
+    if spec.platform != "nvd":
+        return {}
+    variables = nemo_performance.environment(spec, detect().gpu_info.device_name)
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
+
+
+def _run_here(recipe: Any, spec: RunSpec) -> None:
+    """One rank, in this process. Whatever goes wrong, which the callback was told of, becomes an error of ours."""
+    import nemo_run as run
+
+    try:
+        run.run(recipe, direct=True)
+    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
+        raise RunError("interrupted; steps measured so far are kept") from stop
+    except (RuntimeError, MemoryError, OSError, ValueError, AssertionError) as error:  # Megatron asserts its arguments
+        if failures.is_out_of_memory(error):
+            raise _out_of_memory(spec) from error
+        raise RunError(f"training failed: {failures.reason(error)}") from error
+
+
+def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
+    """All ranks of this machine, started by NeMo-Run; its log comes through as it grows."""
+    import nemo_run as run
+
+    package_parent = str(Path(__file__).parents[2])
+    executor = run.LocalExecutor(
+        ntasks_per_node=spec.num_gpus,
+        launcher="torchrun",
+        env_vars={
+            **_environment(spec),
+            "PYTHONPATH": _before(package_parent, "PYTHONPATH"),  # the ranks have to find the callback
+            "PATH": _before(str(Path(sys.executable).parent), "PATH"),  # torchrun, where no environment is activated
+        },
+    )
+    with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
+        experiment.add(recipe, executor=executor, name=spec.model, tail_logs=True)
+        experiment.run(detach=False, tail_logs=True)
+    # Only leaving the block has waited for the job; experiment.status() knows nothing of local ones.
+    states = [job.state.name for job in experiment.jobs]
+    if states != ["SUCCEEDED"]:
+        raise RunError(f"NeMo-Run reports {', '.join(states)}; its log is above")
+
+
+def _before(first: str, variable: str) -> str:
+    """A search path of the environment with one more folder before it."""
+    return os.pathsep.join(filter(None, (first, os.environ.get(variable))))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train what the spec says. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
+    parser.add_argument(
+        "--result", type=Path, help="where the result of this one run goes (default: the output folder)"
+    )
+    options = parser.parse_args(argv)
+    try:
+        train(RunSpec.model_validate_json(options.spec.read_text()), result_file=options.result)
+    except TensorPrimatError as error:
+        print(f"nemo engine: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nemo engine: interrupted", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

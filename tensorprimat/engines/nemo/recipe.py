@@ -1,0 +1,128 @@
+"""NeMo 2 recipes of the three models with every value set explicitly, and our callback among theirs.
+
+A recipe's own defaults differ by model (llama: context parallel 2, global batch 512; qwen: tensor parallel 2, micro
+batch 2, global batch 32), so none is left standing: the RunSpec decides. Data are NeMo's mock tokens; the tokenizer is
+a null tokenizer of the model's own vocabulary, because the recipe's default would download one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import profiling
+from tensorprimat.engines.nemo import performance as nemo_performance
+
+RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
+"""Our model → its recipe in nemo.collections.llm."""
+
+PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
+"""Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
+
+
+def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
+    """The recipe as `nemo_run.Partial`, ready to run or to serialise.
+
+    Raises UsageError for a precision that NeMo has no recipe for, ImportError without NeMo.
+    """
+    import nemo_run as run
+    from nemo.collections import llm
+
+    recipe = getattr(llm, RECIPES[spec.model]).pretrain_recipe(
+        name=f"tensorprimat_{spec.model}",
+        dir=str(Path(spec.output_dir) / "nemo"),  # its own logs
+        num_nodes=spec.num_nodes,
+        num_gpus_per_node=spec.num_gpus,
+    )
+    _set_parallelism(recipe, spec)
+    _set_data(recipe, spec)
+    _set_trainer(recipe, spec)
+    if spec.recompute == "full":
+        recipe.model.config.recompute_granularity = "full"
+        recipe.model.config.recompute_method = "uniform"
+        recipe.model.config.recompute_num_layers = 1
+    if profiling.STEM in spec.options:
+        recipe.trainer.profiler = _profiler(run, spec)
+    nemo_performance.apply(recipe, spec)
+    recipe.trainer.callbacks = [*recipe.trainer.callbacks, callback(run, spec, result_file)]
+    return recipe
+
+
+def precision_recipe(spec: RunSpec) -> str:
+    """NeMo's name for the spec's precision. Raises UsageError where it has none."""
+    if spec.precision not in PRECISIONS:
+        raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(PRECISIONS)}")
+    return PRECISIONS[spec.precision]
+
+
+def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
+    """Our callback as a configuration: it survives serialisation, a live instance would not.
+
+    training_config holds what NeMo's objects cannot tell about themselves.
+    """
+    from tensorprimat.engines.callback import BenchmarkCallback
+
+    said: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
+    if spec.precision == "fp8":  # to Lightning it is bf16
+        said |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
+    return run.Config(
+        BenchmarkCallback,
+        output_dir=spec.output_dir,
+        model_name=spec.model,
+        preset=spec.preset,
+        engine="nemo",
+        methodology=spec.methodology,
+        warmup_steps=spec.warmup_steps,
+        training_config=said,
+        result_file=result_file,
+    )
+
+
+def _profiler(run: Any, spec: RunSpec) -> Any:
+    from tensorprimat.engines.torch.profile import StepProfiler
+
+    return run.Config(StepProfiler, stem=spec.options[profiling.STEM], first_step=spec.warmup_steps)
+
+
+def _set_parallelism(recipe: Any, spec: RunSpec) -> None:
+    import torch
+
+    strategy = recipe.trainer.strategy
+    strategy.tensor_model_parallel_size = spec.tensor_model_parallel_size
+    strategy.pipeline_model_parallel_size = spec.pipeline_model_parallel_size
+    strategy.context_parallel_size = spec.context_parallel_size
+    strategy.virtual_pipeline_model_parallel_size = None
+    strategy.sequence_parallel = spec.tensor_model_parallel_size > 1
+    strategy.pipeline_dtype = torch.bfloat16 if spec.pipeline_model_parallel_size > 1 else None
+
+
+def _set_data(recipe: Any, spec: RunSpec) -> None:
+    import nemo_run as run
+    from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
+
+    recipe.data.micro_batch_size = spec.micro_batch_size
+    recipe.data.global_batch_size = spec.global_batch_size
+    recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # both, or they disagree
+    shape = models.find(spec.model, spec.preset).shape
+    for holder in (recipe.data, recipe.model):
+        holder.tokenizer = run.Config(
+            NullTokenizer, vocab_size=shape.vocab_size - 1
+        )  # it adds an end-of-document token
+    if shape.sliding_window is not None:
+        recipe.model.config.window_size = (shape.sliding_window, 0)  # NeMo's own is a list, which Megatron cannot hash
+
+
+def _set_trainer(recipe: Any, spec: RunSpec) -> None:
+    from nemo.collections.llm.recipes.precision import mixed_precision
+
+    trainer = recipe.trainer
+    trainer.plugins = getattr(mixed_precision, precision_recipe(spec))()
+    trainer.max_steps = spec.max_steps
+    trainer.log_every_n_steps = 1  # one printed line per step, so that log and callback can be laid side by side
+    trainer.val_check_interval = None
+    trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
+    trainer.enable_checkpointing = trainer.logger = False
+    recipe.log.ckpt = recipe.log.tensorboard = recipe.resume = None

@@ -1,0 +1,157 @@
+"""A Primus checkout on this machine: where it is, which GPU it is to run on, its configuration, how it is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import GpuInfo
+from tensorprimat.engines.primus.config import PRESETS
+from tensorprimat.machine.platform import Machine
+
+DEFAULT_PATH = Path("/workspace/Primus")  # where AMD's containers keep it
+CONFIGS = Path("examples", "megatron", "configs")
+OLD_LAUNCHER = Path("examples", "run_pretrain.sh")
+LAUNCHERS = (Path("primus-cli"), Path("runner", "primus-cli"))
+"""Newest place first: at the top since v26.2, under runner/ since v0.4; before that only examples/run_pretrain.sh."""
+
+STEMS = {"llama": "llama3.1_8B", "qwen": "qwen2.5_7B"}
+"""Prefixes of configuration files; Primus has none for Mistral 7B."""
+NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
+
+GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
+QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
+"""Programs of ROCm that name the GPU, in the order in which they are asked."""
+GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
+PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
+
+
+def find(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
+
+    Raises UsageError where PRIMUS_PATH names something that is no checkout.
+    """
+    environment = os.environ if environment is None else environment
+    named = environment.get("PRIMUS_PATH")
+    if not named:
+        return DEFAULT_PATH.resolve() if _is_checkout(DEFAULT_PATH) else None
+    root = Path(named).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"PRIMUS_PATH={named}: no such folder; clone https://github.com/AMD-AGI/Primus there")
+    if not _is_checkout(root):
+        raise UsageError(
+            f"PRIMUS_PATH={named}: is no Primus checkout (no {PRESETS}, or neither primus-cli nor {OLD_LAUNCHER})"
+        )
+    return root.resolve()
+
+
+def _is_checkout(root: Path) -> bool:
+    return (root / PRESETS).is_dir() and any((root / name).is_file() for name in (*LAUNCHERS, OLD_LAUNCHER))
+
+
+def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Model of the GPU ("MI300X") and who said so: PRIMUS_GPU_MODEL or a program of ROCm. Raises UsageError."""
+    environment = os.environ if environment is None else environment
+    if named := environment.get("PRIMUS_GPU_MODEL"):
+        return named, "PRIMUS_GPU_MODEL"
+    for question in QUESTIONS:
+        if match := GPU_MODEL.search(_answer(question, environment)):
+            return match[0], question[0]
+    asked = ", ".join(program for program, *_ in QUESTIONS)
+    raise UsageError(f"no AMD Instinct GPU found ({asked} name none); set PRIMUS_GPU_MODEL=MI300X to say which it is")
+
+
+def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
+    """The machine that Primus will train on: this one, or, where our Python sees no AMD GPU (it need not have ROCm's
+    torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
+
+    Raises UsageError.
+    """
+    if machine.platform == "amd":
+        return machine
+    environment = os.environ if environment is None else environment
+    named = environment.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
+    if not named.isdigit() or not int(named):
+        raise UsageError(f"GPUS_PER_NODE={named}: must be a number of GPUs")
+    gpu, _ = gpu_model(environment)
+    info = GpuInfo(device_name=gpu, device_count=int(named), software_stack="rocm")
+    return Machine(platform="amd", gpu_info=info, host=machine.host, warnings=machine.warnings)
+
+
+def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    try:
+        asked = subprocess.run(
+            question, capture_output=True, env=dict(environment), timeout=PATIENCE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
+        return ""
+    return asked.stdout.decode(errors="replace")
+
+
+def models_here(models: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str] | None:
+    """Those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a checkout.
+
+    Raises UsageError where PRIMUS_PATH names something that is no checkout.
+    """
+    environment = os.environ if environment is None else environment
+    if find(environment) is None:
+        return None
+    return [model for model in models if model in STEMS or environment.get(f"{model.upper()}_CONFIG")]
+
+
+def find_config(
+    root: Path, model: str, *, gpu: str, precision: str | None, environment: Mapping[str, str] | None = None
+) -> Path:
+    """The experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
+
+    precision: bf16 where nothing was said. Files without a precision in their name (until v0.5) serve every precision,
+    files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names what was looked for.
+    """
+    environment = os.environ if environment is None else environment
+    variable = f"{model.upper()}_CONFIG"
+    if named := environment.get(variable):
+        path = next((path for path in (Path(named), root / named) if path.is_file()), None)
+        if path is None:
+            raise UsageError(f"{variable}={named}: no such file, nor in {root}")
+        return path.resolve()
+    if model not in STEMS:
+        raise UsageError(f"{model}: {NO_CONFIG}")
+    stem = STEMS[model]
+    names = (f"{stem}-{(precision or 'bf16').upper()}-pretrain.yaml", f"{stem}-pretrain.yaml")
+    for folder in (CONFIGS / gpu, CONFIGS):
+        for name in names:
+            if (path := root / folder / name).is_file():
+                return path
+    raise UsageError(_no_config(root, gpu, names, stem, variable))
+
+
+def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable: str) -> str:
+    looked = f"no {' or '.join(names)} in {root / CONFIGS / gpu}"
+    others = {path.parent.name: path for name in names for path in sorted((root / CONFIGS).glob(f"*/{name}"))}
+    if others:
+        instead = min(others.values()).relative_to(root)
+        return f"{looked}; there are configurations for {', '.join(sorted(others))}: take one by {variable}={instead}"
+    kin = sorted(path.name for path in (root / CONFIGS / gpu).glob(f"{stem}*.yaml"))
+    there = f" ({', '.join(kin)})" if kin else ""
+    return f"{looked}{there}; name one by {variable}=FILE"
+
+
+def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
+    """The command that trains a configuration, to be run in the checkout, and what it needs in its environment.
+
+    dry_run: Primus shows what it would do; only primus-cli can.
+    """
+    launcher = next((name for name in LAUNCHERS if (root / name).is_file()), None)
+    if launcher is None:
+        return ["bash", str(OLD_LAUNCHER)], {"EXP": str(config)}
+    shown = ["--dry-run"] if dry_run else []
+    return ["bash", str(launcher), "direct", *shown, "--", "train", "pretrain", "--config", str(config)], {}
+
+
+def can_dry_run(root: Path) -> bool:
+    """Return True if the checkout's launcher knows --dry-run (since v0.5)."""
+    return (root / "runner" / "primus-cli-direct.sh").is_file()

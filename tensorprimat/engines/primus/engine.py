@@ -1,0 +1,231 @@
+"""The Primus engine: AMD's own training of llama and qwen, timed by the lines that it prints.
+
+    python -m tensorprimat.engines.primus.engine --spec spec.json --result result.json
+
+Starts Primus in its checkout (`primus-cli direct -- train pretrain --config …`, before v0.4 examples/run_pretrain.sh)
+with a configuration of its own beside the log, never in the checkout; keeps the whole output as a log, shows each
+iteration, then reads the log as any other. Exit codes: 0 done, 1 the training failed or was interrupted (the log stays,
+and what it measured is written), 2 a spec that cannot work here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tensorprimat import logs
+from tensorprimat.core import models, processes, store
+from tensorprimat.core.errors import RunError, TensorPrimatError, of_file_system
+from tensorprimat.core.result import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.launcher_output import complaint, follow, plain
+from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.primus import config as primus_config
+from tensorprimat.engines.primus.spec import (
+    CONFIG,
+    GPU,
+    GPU_SOURCE,
+    PARALLEL,
+    ROOT,
+    changes,
+    check,
+    confirmed_shape,
+)
+from tensorprimat.logs.format import Given
+
+__all__ = ["check", "main", "show_command", "train"]
+
+ROCM = Path("/opt/rocm")
+NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
+"""Stands in for pip in a dry run, whose hooks would install Primus's requirements. PIP_DRY_RUN is no help: pip obeys it
+where it builds a package, too, and fails for want of what that build needs."""
+RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
+"""Settings taken from the configuration if the log does not state them."""
+ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The paths of one training's log and configuration."""
+
+    log: Path
+    config: Path
+    latest: Path | None
+    """training_{model}.log, the name that is looked for first; None for a methodology that is not the default: a log
+    does not say its methodology, so that one must not be found by itself."""
+
+
+def files_of(spec: RunSpec) -> Files:
+    """New names beside the results, for one training."""
+    folder, stamp = Path(spec.output_dir), store.new_stamp()
+    if spec.methodology in (None, store.DEFAULT_METHODOLOGY):
+        stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
+    else:
+        stem, latest = f"primus_{spec.methodology}_{spec.model}_{stamp}", None
+    return Files(log=folder / f"{stem}.log", config=folder / f"{stem}.yaml", latest=latest)
+
+
+def train(spec: RunSpec, result_file: Path) -> None:
+    """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
+    files = files_of(spec)
+    _write_config(spec, files.config)
+    print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
+    failure = _run(spec, files)
+    try:
+        result = _read(spec, files.log)
+    except TensorPrimatError as error:
+        raise failure or RunError(f"Primus ended well, but {error}") from error
+    if failure is not None:
+        result = result.model_copy(update={"complete": False})
+    store.write(result, result_file)
+    if failure is not None:
+        raise failure
+
+
+def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
+    """Show the command that `train` would start, by Primus' own dry run if it has one. Raises RunError on failure."""
+    root = Path(spec.options[ROOT])
+    with processes.scratch_folder() as scratch:
+        config = scratch / Path(spec.options[CONFIG]).name
+        _write_config(spec, config)
+        say(f"Primus configuration: {spec.options[CONFIG]}, with {_described(changes(spec)) or 'no change'}")
+        dry = primus_checkout.can_dry_run(root)
+        command, extra = primus_checkout.start_command(root, config, dry_run=dry)
+        say(f"In {root}: {' '.join([*(f'{name}={value}' for name, value in extra.items()), *command])}")
+        if not dry:
+            return
+        environment = _environment(spec, extra)
+        shown = processes.run(
+            command, cwd=root, env={**environment, "PATH": _without_pip(scratch, environment["PATH"])},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    lines = [plain(line) for line in shown.stdout.splitlines()]
+    for line in lines:
+        say(line)
+    if shown.returncode:
+        why = complaint(lines) or "without saying why"
+        lacks = "" if ROCM.exists() else f"; Primus asks for ROCm even then, and this machine has no {ROCM}"
+        raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {why}{lacks}")
+
+
+def _without_pip(scratch: Path, search_path: str) -> str:
+    """A search path on which pip does nothing."""
+    for name in ("pip", "pip3"):
+        stand_in = scratch / "bin" / name
+        stand_in.parent.mkdir(exist_ok=True)
+        stand_in.write_text(NOT_INSTALLING)
+        stand_in.chmod(0o700)
+    return f"{scratch / 'bin'}{os.pathsep}{search_path}"
+
+
+def _described(changed: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in changed.items())
+
+
+def _write_config(spec: RunSpec, path: Path) -> None:
+    text = primus_config.derived(Path(spec.options[CONFIG]), changes(spec))
+    store.write_atomically(path, f"# {spec.options[CONFIG]}, with: {_described(changes(spec))}\n{text}")
+
+
+def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
+    """Of Primus: ours, without what Python was told for our sake."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
+
+
+def _run(spec: RunSpec, files: Files) -> RunError | None:
+    """Start Primus and follow it to its end; why it failed, if it did."""
+    root = Path(spec.options[ROOT])
+    with _opened(files) as log, _without_spaces(files.config) as config:
+        command, extra = primus_checkout.start_command(root, config)
+        return follow(command, log, name="Primus", spec=spec, environment=_environment(spec, extra), folder=root)
+
+
+@contextlib.contextmanager
+def _opened(files: Files) -> Iterator[IO[bytes]]:
+    """The log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
+    files.log.parent.mkdir(parents=True, exist_ok=True)
+    with files.log.open("xb", buffering=0) as log:
+        if files.latest is not None:
+            _link(files.log, files.latest)
+        yield log
+
+
+def _link(log: Path, latest: Path) -> None:
+    """Give the log a second name; a log of that name which is not such a second name already is moved aside."""
+    if latest.is_symlink() or (latest.exists() and latest.stat().st_nlink > 1):
+        latest.unlink()
+    elif latest.exists():
+        latest.rename(latest.with_name(f"{latest.stem}_before_{store.new_stamp()}.log"))
+    try:
+        os.link(log, latest)
+    except OSError:  # a file system without hard links
+        latest.symlink_to(log.name)
+
+
+@contextlib.contextmanager
+def _without_spaces(config: Path) -> Iterator[Path]:
+    """The configuration under a path that Primus's older launchers, which do not quote it, can take."""
+    if not re.search(r"\s", str(config.resolve())):
+        yield config.resolve()
+        return
+    with processes.scratch_folder() as scratch:
+        yield Path(shutil.copy2(config, scratch))
+
+
+def _read(spec: RunSpec, log: Path) -> Result:
+    """The log as the result of this run. Raises InputError where it holds no usable step."""
+    given = Given(model_name=spec.model, gpu=spec.options[GPU])
+    known = logs.read(log, given=given).training_config
+    missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
+    result = logs.read(log, given=Given(model_name=spec.model, gpu=spec.options[GPU], **missing))
+    config, model = result.training_config, result.model
+    unsaid = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
+    if model.shape is None and (shape := confirmed_shape(spec)):
+        model = model.model_copy(update={"preset": spec.preset, "shape": shape, "parameters": models.parameters(shape)})
+    assumed = dict.fromkeys((*missing, *unsaid, "model.name"), "the configuration that ran")
+    return result.model_copy(
+        update={
+            "platform": "amd",
+            "model": model,
+            "training_config": config.model_copy(update=unsaid),
+            "methodology": spec.methodology,
+            "provenance": result.provenance.model_copy(
+                update={"engine": "primus", "assumed": {**assumed, "device_name": spec.options[GPU_SOURCE]}}
+            ),
+        }
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what a spec file says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorprimat.engines.primus.engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
+    parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
+    arguments = parser.parse_args(argv)
+    try:
+        train(RunSpec.model_validate_json(arguments.spec.read_bytes()), arguments.result)
+    except TensorPrimatError as error:
+        print(f"primus engine: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except OSError as error:
+        print(f"primus engine: {of_file_system(error)}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""From flags and a Primus configuration to one explicit RunSpec, and back to what the configuration has to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorprimat.core import catalogue, models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import GpuInfo, ModelShape
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import methodology
+from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.primus.config import Effective, effective
+
+if TYPE_CHECKING:
+    from tensorprimat.engines.run_settings import RunSettings
+    from tensorprimat.machine.platform import Machine
+
+ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
+"""Options of a RunSpec that only this engine understands."""
+SHORT_RUN = 25
+"""Iterations below which an interval over the measured ones is wide: a handful of steps is left after the warm-up."""
+
+SETTINGS = {
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "sequence_length": "seq_length",
+    "tensor_model_parallel_size": "tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+}
+"""Fields of a RunSpec, and what Megatron calls them."""
+WORK = ("micro_batch_size", "global_batch_size", "sequence_length")
+PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+SEED = "seed"
+MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in PARALLEL}
+PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
+    "fp8": {"fp8": "hybrid", "bf16": True, "fp16": False},
+    "bf16": {"fp8": None, "bf16": True, "fp16": False},
+    "fp16": {"fp8": None, "bf16": False, "fp16": True},
+    "fp32": {"fp8": None, "bf16": False, "fp16": False},
+}
+RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def spec_of(
+    model: str,
+    settings: RunSettings,
+    *,
+    machine: Machine,
+    environment: Mapping[str, str] | None = None,
+) -> RunSpec:
+    """One run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
+
+    Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
+    configuration that cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    root = primus_checkout.find(environment)
+    if root is None:
+        raise UsageError("--engine primus: no Primus checkout; set PRIMUS_PATH to it")
+    if settings.preset not in (None, "full"):
+        raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
+    gpu, gpu_source = primus_checkout.gpu_model(environment)
+    configured = methodology.values(
+        settings.methodology,
+        vars(settings),
+        model=model,
+        preset="full",
+        engine="primus",
+        platform="amd",
+        gpu=GpuInfo(device_name=gpu),
+    )
+    precision = configured.pop("precision", None)
+    config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision, environment=environment)
+    sets = effective(config, root=root, environment=environment)
+    values: dict[str, Any] = {field: sets.whole(name) for field, name in SETTINGS.items()}
+    values |= configured
+    values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in PARALLEL if values[field] is None}
+    if unknown := [SETTINGS[field] for field in WORK if values[field] is None]:
+        raise UsageError(f"{config}: sets no {', '.join(unknown)}; give it by flag (--micro-batch-size …)")
+    return RunSpec(
+        model=model,
+        preset="full",
+        engine="primus",
+        steps=settings.steps,
+        warmup_steps=settings.warmup_steps,
+        precision=_precision(precision or sets.precision, config),
+        num_gpus=settings.num_gpus or machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE,
+        recompute="full" if settings.recompute == "full" else "none",
+        seed=settings.seed,
+        platform="amd",
+        options={ROOT: str(root), CONFIG: str(config), GPU: gpu, GPU_SOURCE: gpu_source},
+        **values,
+    ).check()
+
+
+def _precision(name: str | None, config: Path) -> Any:
+    if name not in PRECISION_SETTINGS:
+        raise UsageError(
+            f"{config}: trains in {name or 'no precision that it names'}; --precision bf16 or fp8 says which is meant"
+        )
+    return name
+
+
+def changes(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings that the configuration must change for this run, by Megatron's names."""
+    root, config = Path(spec.options[ROOT]), Path(spec.options[CONFIG])
+    sets = effective(config, root=root)
+    settings = {"train_iters": spec.max_steps, "seed": spec.seed} | {
+        name: getattr(spec, field) for field, name in SETTINGS.items()
+    }
+    changed = {name: value for name, value in settings.items() if not _already(sets, name, value)}
+    positions = sets.whole("max_position_embeddings")
+    if positions is not None and positions < spec.sequence_length:
+        changed["max_position_embeddings"] = spec.sequence_length
+    if sets.precision != spec.precision:
+        changed |= PRECISION_SETTINGS[spec.precision]
+    if spec.recompute == "full":
+        changed |= RECOMPUTE_SETTINGS
+    return changed
+
+
+def _already(sets: Effective, name: str, value: int) -> bool:
+    known = sets.settings.get(name)
+    return value == (MEGATRON_DEFAULTS.get(name) if known is None else known)
+
+
+def confirmed_shape(spec: RunSpec) -> ModelShape | None:
+    """The preset's shape, where the configuration says the numbers that tell it from others; None where it does not."""
+    shape = models.find(spec.model, spec.preset).shape
+    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT])).settings
+    names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")
+    return shape if all(sets.get(name) == getattr(shape, name) for name in names) else None
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Raise UsageError where this run cannot work here."""
+    spec.check()
+    gpu = catalogue.find_gpu(spec.options[GPU])
+    if gpu is not None and spec.precision in gpu.lacks:
+        raise UsageError(f"--precision {spec.precision}: {gpu.name} has none; use bf16")
+    models.find(spec.model, spec.preset)
+    visible = machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE
+    if spec.num_gpus > visible:
+        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE says otherwise")
+    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    warm_up = sets.whole("lr_warmup_iters") or 0
+    if sets.settings.get("lr_decay_iters") is None and spec.max_steps <= warm_up:
+        raise UsageError(
+            f"{spec.max_steps} iterations: the configuration raises its learning rate for {warm_up}, and Megatron "
+            f"refuses to end before; use more (TRAIN_ITERS={warm_up + 10}, --steps {warm_up + 10})"
+        )
+
+
+def advice(spec: RunSpec) -> list[str]:
+    """Return advice for a run that will work: few iterations, a gated tokenizer."""
+    said = []
+    if spec.max_steps < SHORT_RUN:
+        said.append(
+            f"{spec.model}: {spec.max_steps} iterations leave few to measure, so intervals will be wide; raise them "
+            "with TRAIN_ITERS=50 (run_primus_*.sh) or --steps 50 (benchmark.py)"
+        )
+    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    tokenizer = str(sets.settings.get("tokenizer_model", ""))
+    if tokenizer.startswith("meta-llama/") and not os.environ.get("HF_TOKEN"):
+        said.append(f"{spec.model}: Primus fetches the tokenizer {tokenizer}, which is gated; export HF_TOKEN=…")
+    return said

@@ -1,0 +1,134 @@
+"""Causal attention for transformers' models without a mask tensor, and the kernel that computes it.
+
+transformers builds a mask in every forward pass: in eager mode it compares positions on the host, which makes the GPU
+wait once per micro-batch; under torch.compile it is a dense boolean tensor, which rules out the flash kernels and
+repeats the key-value heads. Training on full sequences needs neither: `causal_attention` is registered without a mask
+function, so that transformers builds no mask, and states causality itself. A sliding window has a mask of its own
+(`mask_of`), which the model hands to transformers ready-made.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from tensorprimat.core.result import ModelShape
+
+CAUSAL_SDPA = "tensorprimat_causal_sdpa"
+"""The name under which transformers knows `causal_attention`."""
+FLEX = "flex"
+_KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+"""torch.nn.attention.SDPBackend by number."""
+
+
+def register() -> str | None:
+    """Register `causal_attention` with transformers and return its name; None where transformers is too old for it."""
+    try:
+        from transformers import AttentionInterface
+    except ImportError:  # before 4.50: its own sdpa computes the same, with the mask
+        return None
+    AttentionInterface.register(CAUSAL_SDPA, causal_attention)
+    return CAUSAL_SDPA
+
+
+def causal_attention(
+    module: Any,  # noqa: ARG001  # transformers passes the layer
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the attention output, (batch, length, heads, head size), and None for the weights.
+
+    query: (batch, heads, length, head size); key, value: (batch, key-value heads, length, head size). attention_mask:
+    what `mask_of` returned; without one a query sees itself and every token before it.
+    """
+    if attention_mask is None and sliding_window is not None and sliding_window < query.shape[2]:
+        raise RuntimeError("a model with a sliding window needs the mask of `mask_of`")
+    grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    if attention_mask is None or isinstance(attention_mask, torch.Tensor):
+        causal = attention_mask is None
+        output = scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=causal, scale=scaling, **grouped
+        )
+    else:
+        output = _flex()(query, key, value, block_mask=attention_mask, scale=scaling, **grouped)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def uses_flex(device_type: str) -> bool:
+    """Return True if a sliding window is computed by FlexAttention: on a GPU, where SDPA has no windowed kernel."""
+    return device_type == "cuda"
+
+
+def mask_of(window: int | None, length: int, device: torch.device) -> Any:
+    """Return what `causal_attention` needs for a sliding window: a mask, built once per length, or None without one.
+
+    A query sees the last `window` tokens, itself included. On a GPU the mask is FlexAttention's BlockMask, elsewhere a
+    boolean tensor, (1, 1, length, length), True where a query sees a key.
+    """
+    if window is None or window >= length:
+        return None
+    return _block_mask(length, window, device) if uses_flex(device.type) else _dense_mask(length, window, device)
+
+
+@cache
+def _dense_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position[None, :]
+    return ((distance >= 0) & (distance < window))[None, None]
+
+
+@cache
+def _block_mask(length: int, window: int, device: torch.device) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (query >= key) & (query - key < window)
+
+    return create_block_mask(sees, B=None, H=None, Q_LEN=length, KV_LEN=length, device=device)
+
+
+def _flex() -> Any:
+    """Return FlexAttention, compiled where the layer around it is not: uncompiled it holds every score in memory."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def kernel(
+    shape: ModelShape, *, batch: int, sequence_length: int, dtype: torch.dtype, device: torch.device
+) -> str | None:
+    """Return the kernel that torch chooses for this attention: flash, efficient, cudnn, math or flex; None if unknown.
+
+    Asks torch's own dispatcher with tensors of the shape of one forward pass on one device.
+    """
+    mask = mask_of(shape.sliding_window, sequence_length, device)
+    if mask is not None and uses_flex(device.type):
+        return FLEX
+    choose = getattr(torch, "_fused_sdp_choice", None)
+    if choose is None:
+        return None
+
+    def empty(heads: int) -> torch.Tensor:
+        return torch.empty(
+            (batch, heads, sequence_length, shape.head_dim), dtype=dtype, device=device, requires_grad=True
+        )
+
+    query, pair = empty(shape.num_attention_heads), empty(shape.num_key_value_heads)
+    grouped = {"enable_gqa": True} if shape.num_attention_heads != shape.num_key_value_heads else {}
+    return _KERNELS.get(int(choose(query, pair, pair, mask, 0.0, mask is None, **grouped)))

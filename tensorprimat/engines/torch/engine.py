@@ -1,0 +1,283 @@
+"""The torch engine: real training of llama, qwen and mistral on CUDA, ROCm or CPU through one code.
+
+    python -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
+    torchrun --nproc-per-node 2 -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
+
+Trains what the RunSpec says in this process (and, without torchrun or srun, in the others that Lightning starts),
+prints a line every few steps and writes the Result of this one run, marked incomplete where it could not finish.
+Exit codes: 0 done, 1 the run failed or was interrupted, 2 a spec that cannot work here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tensorprimat.core.configured import model_of
+from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.training_memory import strategy_of
+from tensorprimat.engines import failures, profiling, rendezvous
+from tensorprimat.machine import environment
+from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
+
+PRINTED_LINES = 10  # a short benchmark still shows that it moves
+
+# Said by libraries on every run of this engine, about what it does on purpose.
+EXPECTED_WARNINGS = (
+    r".*does not have many workers.*",  # tokens are made in the training process
+    r".*isinstance\(treespec, LeafSpec\).*",  # between Lightning and torch
+    r".*`IterableDataset` has `__len__` defined.*",
+    r".*srun.*command is available on your system but is not used.*",
+)
+
+
+def check(spec: RunSpec, machine: Machine) -> None:
+    """Raises UsageError where this engine or this machine cannot run the spec."""
+    spec.check()
+    model_of(spec)
+    for flag, size in (
+        ("--tensor-parallel-size", spec.tensor_model_parallel_size),
+        ("--pipeline-parallel-size", spec.pipeline_model_parallel_size),
+        ("--context-parallel-size", spec.context_parallel_size),
+    ):
+        if size > 1:
+            raise UsageError(f"{flag} {size}: the torch engine supports data parallelism only; use 1, or --engine nemo")
+    if spec.precision == "fp8":
+        raise UsageError("--precision fp8: the torch engine has none; use bf16, or --engine nemo")
+    if spec.master_weights and spec.precision != "bf16":
+        raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16")
+    if spec.attention_backend not in (None, "sdpa", "eager", "flash"):
+        raise UsageError(f"--attention {spec.attention_backend}: must be sdpa, eager or flash")
+    if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
+        raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
+    if spec.platform == "cpu":
+        if spec.precision in ("fp16", "tf32"):
+            raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
+        if spec.attention_backend == "flash":
+            raise UsageError("--attention flash: not on a CPU; use sdpa")
+        return
+    if machine.platform != spec.platform:
+        raise UsageError(f"the spec is for platform {spec.platform}, but torch sees a {machine.label} machine")
+    visible = machine.gpu_info.device_count or 0
+    if spec.num_gpus > visible:
+        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
+
+
+def lightning_precision(spec: RunSpec) -> str:
+    """Return Lightning's word for the spec's precision.
+
+    Without master weights bf16 is bf16 throughout, as litgpt pretrains: the state of a 7B model is then 8 bytes a
+    parameter instead of 16 and fits one 80 GB device.
+    """
+    if spec.precision == "bf16":
+        return "bf16-mixed" if spec.master_weights == "fp32" else "bf16-true"
+    return {"fp32": "32-true", "tf32": "32-true", "fp16": "16-mixed"}[spec.precision]
+
+
+def train(spec: RunSpec, result_file: Path) -> None:
+    """One run. Raises UsageError before training, RunError or OutOfMemoryError after it; those leave a result file."""
+    _prepare_process(spec)
+    check(spec, detect(cpu=spec.platform == "cpu"))
+    import torch
+    from lightning.pytorch import Trainer
+
+    from tensorprimat.engines.callback import BenchmarkCallback
+    from tensorprimat.engines.torch.module import TrainingModule
+
+    multiply_float32_in(spec.precision)
+    if spec.platform == "cpu" and spec.num_gpus > 1:  # one process has torch's own default, which OMP_NUM_THREADS sets
+        torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
+    module = TrainingModule(spec)
+    callback = BenchmarkCallback(
+        platform=spec.platform,
+        model_name=spec.model,
+        preset=module.preset.name,
+        engine="torch",
+        methodology=spec.methodology,
+        warmup_steps=spec.warmup_steps,
+        training_config={**_declared(spec), "learning_rate": module.learning_rate},
+        result_file=str(result_file),
+        print_every=max(1, min(10, spec.max_steps // PRINTED_LINES)),
+    )
+    _quieten()
+    trainer = Trainer(
+        accelerator="cpu" if spec.platform == "cpu" else "gpu",
+        devices=spec.num_gpus,
+        num_nodes=spec.num_nodes,
+        strategy=_strategy(spec),
+        plugins=_environment(spec),
+        precision=lightning_precision(spec),
+        max_steps=spec.max_steps,
+        callbacks=[callback, *_profile(spec)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=0,
+        use_distributed_sampler=False,
+    )
+    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
+        rendezvous.check_srun()
+    _fit(trainer, module, spec)
+
+
+def _profile(spec: RunSpec) -> list[Any]:
+    """The profiler, where one was asked for: it looks at steps after the warm-up."""
+    if profiling.STEM not in spec.options:
+        return []
+    from tensorprimat.engines.torch.profile import TorchProfile
+
+    return [TorchProfile(Path(spec.options[profiling.STEM]), first_step=spec.warmup_steps)]
+
+
+def _prepare_process(spec: RunSpec) -> None:
+    """Settings that must stand before torch and transformers are imported."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
+    if spec.platform == "nvd":  # long runs of large blocks fragment otherwise; HIP has no such segments
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+
+
+def _quieten() -> None:
+    """Leave out what libraries say on every run; what is said for the first time still comes through."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
+
+
+def _strategy(spec: RunSpec) -> Any:
+    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+
+    backend = "gloo" if spec.platform == "cpu" else None  # Lightning's own choice on a GPU: nccl, which is RCCL on ROCm
+    kind = strategy_of(spec)
+    if kind == "ddp":
+        return DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
+    if kind == "fsdp":
+        replicas = spec.data_parallel_size
+        return ModelParallelStrategy(data_parallel_size=replicas, tensor_parallel_size=1, process_group_backend=backend)
+    return "auto"
+
+
+def _environment(spec: RunSpec) -> list[Any]:
+    """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that nobody starts.
+
+    It takes a batch script's own shell, and a step of one task that shall train on several devices, for srun's work.
+    """
+    if "SLURM_NTASKS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        return []
+    if _is_srun_task(spec):
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(spec.num_gpus))  # Lightning refuses srun --ntasks without it
+        return []
+    from lightning.pytorch.plugins.environments import LightningEnvironment
+
+    return [LightningEnvironment()]
+
+
+def _is_srun_task(spec: RunSpec) -> bool:
+    """Return True if srun started all ranks of this training."""
+    ranks = str(spec.num_gpus * spec.num_nodes)
+    return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_NTASKS") == ranks
+
+
+def _declared(spec: RunSpec) -> dict[str, Any]:
+    """Return the facts about the training that only the spec knows."""
+    return {
+        "max_steps": spec.max_steps,
+        "global_batch_size": spec.global_batch_size,
+        "micro_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
+        "sequence_length": spec.sequence_length,
+        "num_gpus": spec.num_gpus * spec.num_nodes,
+        "num_nodes": spec.num_nodes,
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "expert_model_parallel_size": 1,
+        "data_parallel_size": spec.data_parallel_size,
+        "precision": spec.precision,
+        "attention_backend": spec.attention_backend or "sdpa",
+        "compile": spec.compile,
+        "recompute": spec.recompute,
+        "data": "synthetic",
+        "seed": spec.seed,
+        "framework": "transformers on Lightning",
+        "framework_version": environment.versions(("transformers",)).get("transformers"),
+    }
+
+
+def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
+    """Train; whatever a device, a peer or a signal does becomes an error of ours. Lightning has told the callback."""
+    try:
+        trainer.fit(module)
+    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
+        raise RunError("interrupted; steps measured so far are kept") from stop
+    except (RuntimeError, MemoryError, OSError) as error:
+        if failures.is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}"
+            ) from error
+        raise RunError(f"training failed: {failures.reason(error)}") from error
+    finally:
+        if trainer.state.status == "interrupted":
+            _stop_workers(trainer)
+
+
+def _stop_workers(trainer: Any) -> None:
+    """End the processes that Lightning started for the other ranks: they may wait for this one for ever."""
+    stop = getattr(trainer.strategy.launcher, "kill", None)
+    if stop is not None:
+        stop(signal.SIGTERM)
+
+
+def _spec_of(path: Path) -> RunSpec:
+    try:
+        return RunSpec.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where + ': ' if where else ''}{first['msg']}", path=path) from None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what a spec file says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorprimat.engines.torch.engine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
+    parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
+    arguments = parser.parse_args(argv)
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
+    who = "torch engine" if rank == "0" else f"torch engine (rank {rank})"
+    try:
+        train(_spec_of(arguments.spec), arguments.result)
+    except TensorPrimatError as error:
+        print(f"{who}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{who}: interrupted before the training began", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

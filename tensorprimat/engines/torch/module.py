@@ -1,0 +1,155 @@
+"""The Lightning module of the torch engine: one batch is one optimizer step's work on this rank.
+
+Optimization is manual so that Lightning's loop turns once per optimizer step: its per-batch work (and, on several
+ranks, a flag that it exchanges before every batch, which waits for the device) does not multiply with gradient
+accumulation.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+
+from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.result import Model
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import data as torch_data
+from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+
+LEARNING_RATES = {"tiny": 3e-3}
+"""By preset, where the usual one of a 7B model would take too long to be seen learning in a few dozen steps."""
+LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
+BETAS = (0.9, 0.95)  # as there
+WEIGHT_DECAY = 0.1
+GRADIENT_CLIP = 1.0
+OTHER_KERNELS = {"eager": "math", "flex_attention": "flex"}
+"""transformers' name of an attention that SDPA does not compute → its kernel."""
+COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TrainingModule(LightningModule):  # type: ignore[misc]
+    """Forward, backward, gradient accumulation, clipping and AdamW for one model of one spec."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.network: LanguageModel | None = None
+        self.preset = model_of(spec)
+        self.learning_rate = LEARNING_RATES.get(self.preset.name, LEARNING_RATE)
+        self._spec = spec
+
+    def train_dataloader(self) -> Any:
+        """This rank's part of the synthetic stream, one optimizer step at a time."""
+        spec = self._spec
+        batches = torch_data.StepBatches(
+            torch_data.TokenStream(vocabulary_size=self.preset.vocab_size, seed=spec.seed),
+            micro_batch_size=spec.micro_batch_size,
+            accumulation=spec.gradient_accumulation_steps,
+            sequence_length=spec.sequence_length,
+            rank=self.trainer.global_rank,
+            replicas=spec.data_parallel_size,
+        )
+        return torch_data.loader(batches, pinned=spec.platform != "cpu")
+
+    def configure_model(self) -> None:
+        """Build on the device and in the precision that Lightning has set, the same weights on every rank."""
+        if self.network is not None:
+            return
+        spec = self._spec
+        torch.manual_seed(spec.seed)
+        with self.trainer.strategy.root_device:  # not on the host, where 8 billion random numbers take a minute
+            self.network = LanguageModel(
+                self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
+            )
+        if spec.recompute != "none":
+            self.network.recompute_activations(every=1 if spec.recompute == "full" else 2)
+        if spec.compile:
+            self.network.compile_layers()
+        if self.device_mesh is not None:
+            self.network.shard(self.device_mesh["data_parallel"])
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW without decay of vectors (norms, biases)."""
+        decayed = [parameter for parameter in self.parameters() if parameter.ndim >= 2]
+        others = [parameter for parameter in self.parameters() if parameter.ndim < 2]
+        return torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
+            lr=self.learning_rate,
+            betas=BETAS,
+            fused=self._has_fused_adamw,
+        )
+
+    def on_fit_start(self) -> None:
+        assert self.network is not None
+        self.network.restore_rotary()
+
+    def benchmark_config(self) -> dict[str, str | None]:
+        """Return what only the built model knows of its configuration, as fields of TrainingConfig."""
+        spec = self._spec
+        fused = [
+            *(["RMS norm"] if has_fused_norm(self.device.type) else []),
+            *(["linear cross-entropy"] if self.network is None or self.network.has_plain_head else []),
+            *(["AdamW"] if self._has_fused_adamw else []),
+        ]
+        return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
+
+    def benchmark_model(self) -> Model | None:
+        """Return the model's facts where it comes from a configuration; a built-in one is read from its own layers."""
+        preset, length = self.preset, self._spec.sequence_length
+        if not isinstance(preset, ConfiguredModel):
+            return None
+        return Model(
+            shape=preset.shape,
+            parameters=preset.parameters,
+            trainable_parameters=preset.parameters,
+            training_flops_per_token=None if preset.shape else round(preset.decoder.flops_per_token([length])),
+        )
+
+    def _attention_kernel(self, spec: RunSpec) -> str | None:
+        if spec.attention_backend in ("eager", "flash"):
+            return {"eager": "math", "flash": "flash"}[spec.attention_backend]
+        if isinstance(self.preset, ConfiguredModel) and self.network is not None:
+            chosen = self.network.causal.config._attn_implementation
+            if chosen in OTHER_KERNELS:
+                return OTHER_KERNELS[chosen]
+        if self.preset.shape is None:
+            return None
+        return torch_attention.kernel(
+            self.preset.shape,
+            batch=spec.micro_batch_size,
+            sequence_length=spec.sequence_length,
+            dtype=COMPUTE_DTYPES[spec.precision],
+            device=self.device,
+        )
+
+    @property
+    def _has_fused_adamw(self) -> bool:
+        return self._spec.precision != "fp16"  # a fused step unscales by itself, after clipping
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
+        """Train on tokens of shape (micro-batches, sequences, length + 1); return the mean loss of this rank's part."""
+        assert self.network is not None
+        optimizer = self.optimizers()
+        micro_batches = batch.unbind(0)
+        losses = []
+        for position, tokens in enumerate(micro_batches, start=1):
+            with self._gradients_stay_local() if position < len(micro_batches) else nullcontext():
+                loss = self.network(tokens)
+                self.manual_backward(loss / len(micro_batches))
+            losses.append(loss.detach())
+        optimizer.step()
+        optimizer.zero_grad()
+        return {"loss": torch.stack(losses).mean()}
+
+    def _gradients_stay_local(self) -> Any:
+        """No exchange before the last micro-batch (DDP); FSDP reduces each time, to keep only its part in memory."""
+        block = getattr(self.trainer.strategy, "block_backward_sync", nullcontext)
+        return block()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        torch.nn.utils.clip_grad_norm_(self.parameters(), GRADIENT_CLIP)

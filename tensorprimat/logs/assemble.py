@@ -1,0 +1,199 @@
+"""Build a `Result` with every figure computed from what a log says (`Reading`)."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from tensorprimat.core import devices, stated
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.result import (
+    STACK_OF_PLATFORM,
+    GpuInfo,
+    Model,
+    PerformanceMetrics,
+    Provenance,
+    Reported,
+    Result,
+    Run,
+    Source,
+    TrainingConfig,
+)
+from tensorprimat.core.steps import distinct
+from tensorprimat.core.summary import summarise
+from tensorprimat.core.version import __version__
+from tensorprimat.logs import citations, segments
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.segments import Segment
+from tensorprimat.logs.text import Log
+
+WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
+
+
+def join(log: Log, format: Format, warnings: list[str], segment: int | None = None, *, cited: bool = False) -> Result:
+    """Read one log with one format. warnings: what is known beforehand.
+
+    segment: the only training of the log that is wanted; cited: name the lines that state settings. A result record
+    (the tool's own file) comes back as it is, with these warnings. Raises InputError for a segment that the log does
+    not have.
+    """
+    digest = _Digest(log)
+    found = segments.read(log, format)
+    if isinstance(found, Result):
+        return found.model_copy(update={"warnings": (*found.warnings, *warnings)})
+    return _result(log, format, warnings, _Choice(found, segment, cited), digest)
+
+
+def join_each(log: Log, format: Format, warnings: list[str], *, cited: bool = False) -> list[Result]:
+    """As `join`, one result for every training in the log."""
+    digest = _Digest(log)
+    found = segments.read(log, format)
+    if isinstance(found, Result):
+        return [found.model_copy(update={"warnings": (*found.warnings, *warnings)})]
+    numbers = [None] if len(found) == 1 else [segment.number for segment in found]
+    return [_result(log, format, warnings, _Choice(found, number, cited), digest) for number in numbers]
+
+
+class _Choice(NamedTuple):
+    found: list[Segment]
+    number: int | None
+    cited: bool
+
+
+def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, digest: _Digest) -> Result:
+    measured = segments.benchmark_of(choice.found, choice.number)
+    if not measured:
+        count = len(choice.found)
+        raise InputError(
+            f"holds {count} training{'s' * (count > 1)}, but none has number {choice.number}",
+            path=log.name,
+            remedy=f"--segment takes 1 to {count}, or all",
+        )
+    said = segments.joined(choice.found, measured, picked=choice.number is not None)
+    warnings = [*warnings, *said.warnings]
+    config = stated.with_parallelism(stated.believed(TrainingConfig, said.training_config, warnings))
+    gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **said.gpu_info}, warnings)
+    platform = devices.platform_of(gpu_info.device_name) or said.platform
+    if gpu_info.software_stack is None and platform:
+        gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+    return summarise(
+        Result(
+            platform=platform,
+            source=said.source or f"{format.name} log",
+            timestamp=said.timestamp,
+            complete=said.complete,
+            gpu_info=gpu_info,
+            model=stated.identified(stated.believed(Model, said.model, warnings)),
+            training_config=config,
+            performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
+            runs=_runs(said),
+            provenance=Provenance(
+                engine="logs",
+                format=format.name,
+                timing=said.timing,
+                timer=said.timer,
+                sources=(_source(log, format, digest),),
+                segments=said.segments,
+                segment=choice.number,
+                citations=_citations(log, format, measured[0]) if choice.cited else {},
+                host=said.host,
+                tool_version=__version__,
+                assumed=dict(said.assumed),
+            ),
+            warnings=tuple(dict.fromkeys(warnings)),
+            steps=stated.with_work(said.steps, config),
+            evidence=said.evidence,
+        )
+    )
+
+
+def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
+    name = log.called or log.path.name
+    return {field: f"{name}:{line}" for field, line in citations.of_settings(log, format, segment).items()}
+
+
+def says_anything(result: Result) -> bool:
+    """Return True if the result holds a measured step time or a rate that the framework itself reported."""
+    performance = result.performance_metrics
+    rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)
+    samples = (performance.samples_per_second, performance.samples_per_second_per_gpu)
+    return any(rate is not None for rate in (*rates, *samples))
+
+
+def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMetrics:
+    """Return figures of a log that has only means for the whole run; one with rows gets its figures from them."""
+    means = PerformanceMetrics(
+        avg_step_time_seconds=reported.step_time_seconds,
+        tokens_per_second=reported.tokens_per_second,
+        tokens_per_second_per_gpu=reported.tokens_per_second_per_gpu,
+        samples_per_second=reported.samples_per_second,
+        reported=reported,
+    )
+    return stated.with_rates(means, config)
+
+
+def _runs(said: Reading) -> tuple[Run, ...]:
+    runs = distinct(said.steps.column("run")) or [0]
+    return tuple(
+        Run(
+            index=run,
+            started_at=said.timestamp,
+            host=said.host,
+            **(said.run_facts[number] if number < len(said.run_facts) else {}),
+            complete=said.complete or run != runs[-1],
+            ended_by=said.ended_by if run == runs[-1] else None,
+        )
+        for number, run in enumerate(runs)
+    )
+
+
+def _source(log: Log, format: Format, digest: _Digest) -> Source:
+    sha256, size_bytes = digest.of_what()
+    if log.called:  # standard input has neither a name nor a date
+        return Source(file=log.called, sha256=sha256, size_bytes=size_bytes, format=format.name)
+    modified = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc)
+    return Source(
+        file=log.path.name,
+        sha256=sha256,
+        size_bytes=size_bytes,
+        format=format.name,
+        modified_at=modified.isoformat(timespec="seconds"),
+    )
+
+
+class _Digest:
+    """SHA-256 of the file as it is on disk, of a large one computed in a thread beside the reader."""
+
+    def __init__(self, log: Log) -> None:
+        self._hash, self._thread = hashlib.sha256(), None
+        self._size_bytes = 0
+        self._problem: InputError | None = None
+        self._is_folder = log.is_folder
+        if self._is_folder:
+            return
+        if log.size_bytes < WORTH_A_THREAD_BYTES:
+            self._run(log)
+            return
+        self._thread = threading.Thread(target=self._run, args=(log,), daemon=True)
+        self._thread.start()
+
+    def _run(self, log: Log) -> None:
+        try:
+            for chunk in log.stored():
+                self._hash.update(chunk)
+                self._size_bytes += len(chunk)
+        except InputError as error:
+            self._problem = error
+
+    def of_what(self) -> tuple[str | None, int | None]:
+        """The digest and the number of bytes that it is of, once all are read; None for a folder.
+
+        A log that grows while it is read has another size by then. Raises InputError for what could not be read.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+        return (None, None) if self._is_folder else (self._hash.hexdigest(), self._size_bytes)

@@ -1,0 +1,293 @@
+"""Reader of a Megatron log's configuration: arguments, YAML, banners, devices, allocator lines.
+
+Sources, the most reliable first: the arguments that Megatron prints after checking them (`seq_length ....... 8192`),
+the line with the parallel sizes, YAML dumps (Primus, Megatron-Bridge; placeholders like `${PRIMUS_SEQ_LENGTH:4096}` may
+be unresolved), the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tensorprimat.core import models
+from tensorprimat.core.result import ModelShape
+from tensorprimat.core.units import GB
+from tensorprimat.logs import devices, model_names
+from tensorprimat.logs.megatron.layout import NEEDLE
+from tensorprimat.logs.text import without_colours
+
+CONFIGURATION = {
+    "seq_length": "sequence_length",
+    "sequence_length": "sequence_length",
+    "global_batch_size": "global_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "train_iters": "max_steps",
+    "world_size": "num_gpus",
+    "nnodes": "num_nodes",
+    "tensor_model_parallel_size": "tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "expert_model_parallel_size": "expert_model_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+    "seed": "seed",
+    "padded_vocab_size": "padded_vocabulary_size",
+}
+"""Whole numbers: Megatron's name → field of TrainingConfig."""
+WORDS = {
+    "optimizer": "optimizer",
+    "recompute_granularity": "recompute",
+    "fp8_recipe": "fp8_recipe",
+    "attention_backend": "attention_backend",
+}
+SHAPE = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "group_query_attention",
+    "kv_channels",
+    "padded_vocab_size",
+    "vocab_size",
+    "swiglu",
+    "gated_linear_unit",
+    "add_qkv_bias",
+    "untie_embeddings_and_output_weights",
+    "share_embeddings_and_output_weights",
+    "num_experts",
+)
+OTHERS = (
+    "bf16",
+    "fp16",
+    "fp8",
+    "fp4",
+    "lr",
+    "use_distributed_optimizer",
+    "mock_data",
+    "model_name",
+    "exp_name",
+    "model",
+)
+KEYS = frozenset((*CONFIGURATION, *WORDS, *SHAPE, *OTHERS))
+
+BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
+
+_HINTS = tuple(
+    hint.encode()
+    for hint in (
+        *(BRIDGE_SUMMARY, " ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
+        *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
+        *("PyTorch", "torch=", "torch:", "torch version"),
+        *sorted({key.replace("_", "-") for key in KEYS if "_" in key}),
+        *(f"{key}:" for key in sorted(KEYS)),
+        *(f'{key}":' for key in sorted(KEYS)),
+        "--lr",
+        "--fp16",
+        "--bf16",
+    )
+)
+"""Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
+_MAX_LINE_BYTES = 4096  # a fact stands in a short line
+
+_DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
+_YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
+_FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
+_DEFAULT = re.compile(r"(?<!\s)\s+\(Mcore default: .*\)$")
+_PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
+_SIZES = re.compile(
+    r"using world size: (\d+), data[- ]parallel[- ]size: (\d+),.{0,300}?tensor-model-parallel size: (\d+), "
+    r"pipeline-model-parallel size: (\d+)"
+)
+_WORLD = re.compile(r"using world size: (\d+)")
+_VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
+_EXPERIMENT = re.compile(r"(?:EXP=|--config[ =]|config file: ?|\bconfig(?:_name)? *: )(\S{1,400}\.ya?ml)")
+_SIZE = r"(\d{1,15}(?:\.\d{0,15})?)(?![.,]?\d)"
+_MEMORY = re.compile(
+    rf"\(after (\d{{1,15}}) iterations\) memory \(MB\) \| allocated: {_SIZE} \| max allocated: {_SIZE} "
+    rf"\| reserved: {_SIZE} \| max reserved: {_SIZE}"
+)
+_MEMORY_OF_BRIDGE = re.compile(r"\(after (\d{1,15}) iterations\) memory \(GB\)((?: \| mem-[a-z-]{1,40}: [\d.]{1,30})+)")
+_SIZE_OF_BRIDGE = re.compile(rf" \| (mem-[a-z-]{{1,40}}): {_SIZE}")
+BRIDGE_SIZES = tuple(f"mem-{kind}-gigabytes" for kind in ("allocated", "max-allocated", "reserved", "max-reserved"))
+_ROCM = re.compile(r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|rocm mem usage|\brocm/")
+_CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/")
+_VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
+
+MEGABYTE = 2**20  # what Megatron divides by under the label MB
+
+
+DEFAULTS = {
+    **dict.fromkeys(
+        (
+            *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
+            *("context_parallel_size", "expert_model_parallel_size"),
+        ),
+        "1",
+    ),
+    **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
+}
+"""Defaults of a Megatron-Bridge model for settings that the summary of its differences does not name (megatron.core's
+TransformerConfig and ModelParallelConfig)."""
+
+
+class Facts:
+    """Collects what the text says, block by block; the first word of the surest source counts."""
+
+    def __init__(self) -> None:
+        self._dumped: dict[str, str] = {}
+        self._yaml: dict[str, str] = {}
+        self._flags: dict[str, str] = {}
+        self._omits_defaults = False
+        """A summary of Megatron-Bridge lists only what differs from Megatron-Core's defaults."""
+        self._experiment: str | None = None
+        self._vocabulary: tuple[int, int] | None = None
+        self.device: str | None = None
+        self.is_rocm = self.is_cuda = False
+        self.pytorch_version: str | None = None
+        self.memory: dict[int, list[float]] = {}
+        """Iteration → allocated, peak allocated, reserved, peak reserved: bytes, largest over ranks; 0 where unsaid."""
+        self.warnings: list[str] = []
+
+    def add(self, block: bytes) -> None:
+        """Take in a block of whole lines."""
+        text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")
+        for key, value in _DUMPED.findall(text):
+            if key in KEYS:
+                self._dumped.setdefault(key, value.strip())
+        for key, value in _YAML.findall(text):
+            self._yaml[key] = _DEFAULT.sub("", value.strip()).strip("'\"")
+        self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
+        for key, value in _FLAG.findall(text):
+            if (name := key.replace("-", "_")) in KEYS:
+                self._flags.setdefault(name, value.strip("'\""))
+        if match := _SIZES.search(text):
+            for key, value in zip(_SIZE_KEYS, match.groups(), strict=True):
+                self._dumped.setdefault(key, value)
+        elif match := _WORLD.search(text):
+            self._dumped.setdefault("world_size", match[1])
+        if match := _VOCABULARY.search(text):
+            self._vocabulary = (int(match[1]), int(match[2]))
+        if self._experiment is None and (match := _EXPERIMENT.search(text)):
+            self._experiment = match[1]
+        for iteration, *sizes in _MEMORY.findall(text):
+            self._add_memory(int(iteration), [float(size) * MEGABYTE for size in sizes])
+        for iteration, listed in _MEMORY_OF_BRIDGE.findall(text):
+            by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # which of them are printed is the user's choice
+            self._add_memory(int(iteration), [float(by_name.get(name, 0)) * GB for name in BRIDGE_SIZES])
+        self.device = self.device or devices.find_name(text)
+        self.is_rocm = self.is_rocm or _ROCM.search(text) is not None
+        self.is_cuda = self.is_cuda or _CUDA.search(text) is not None
+        if self.pytorch_version is None and (match := _VERSION.search(text)):
+            self.pytorch_version = match[1]
+
+    def _add_memory(self, iteration: int, in_bytes: list[float]) -> None:
+        known = self.memory.get(iteration, [0.0] * 4)
+        self.memory[iteration] = [max(pair) for pair in zip(known, in_bytes, strict=True)]
+
+    def training_config(self) -> dict[str, Any]:
+        """Fields of TrainingConfig that the log states."""
+        config: dict[str, Any] = {}
+        for key, field in CONFIGURATION.items():
+            if (number := self._whole(key)) is not None and (number > 0 or key == "seed"):
+                config[field] = number
+        for key, field in WORDS.items():
+            if (word := self._value(key)) and word not in ("None", "null", "none"):
+                config[field] = word
+        if precision := self._precision():
+            config["precision"] = precision
+        if (rate := self._value("lr")) and re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", rate):
+            config["learning_rate"] = float(rate)
+        if self._is_set("use_distributed_optimizer"):
+            config["strategy"] = "zero-1"
+        if self._is_set("mock_data"):
+            config["data"] = "mock"
+        if self._vocabulary:
+            config["padded_vocabulary_size"] = self._vocabulary[1]
+        return config
+
+    def model(self) -> dict[str, Any]:
+        """Fields of Model that the log states; the shape only where every number of it is there."""
+        model: dict[str, Any] = {}
+        if shape := self._shape():
+            model["shape"] = shape
+        for spelled in (self._experiment, self._value("model_name"), self._value("model"), self._value("exp_name")):
+            if spelled and "${" not in spelled and (name := model_names.model_name(spelled)):
+                model["name"] = name
+                break
+        return model
+
+    def _value(self, key: str) -> str | None:
+        for source in (self._dumped, self._yaml, self._flags):
+            if (value := source.get(key)) is None:
+                continue
+            if match := _PLACEHOLDER.match(value):
+                value = match[1]
+                note = f"{CONFIGURATION.get(key, key)}: {value} is a placeholder's default in the log's YAML"
+                if note not in self.warnings:
+                    self.warnings.append(note)
+            return value
+        return DEFAULTS.get(key) if self._omits_defaults else None
+
+    def _whole(self, key: str) -> int | None:
+        value = self._value(key)
+        return int(value.replace("_", "")) if value and re.fullmatch(r"\d[\d_]{0,17}", value) else None
+
+    def _is_set(self, key: str) -> bool:
+        return (self._value(key) or "").lower() == "true"
+
+    def _precision(self) -> str | None:
+        for key in ("fp4", "fp8"):
+            if (self._value(key) or "None").lower() not in ("none", "null", "false", ""):
+                return key
+        said = [key for key in ("bf16", "fp16") if self._value(key) is not None]
+        return next((key for key in said if self._is_set(key)), "fp32" if len(said) == 2 else None)
+
+    def _shape(self) -> ModelShape | None:
+        layers, hidden, heads = (self._whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
+        width, grouped = self._whole("ffn_hidden_size"), self._value("group_query_attention")
+        vocabulary = self._vocabulary[0] if self._vocabulary else self._whole("vocab_size")
+        named = self._whole("num_query_groups")
+        groups = named if (grouped or "").lower() == "true" or (self._omits_defaults and named) else heads
+        if not (layers and hidden and heads and width and groups and vocabulary and grouped is not None):
+            return None
+        if self._whole("num_experts"):  # a mixture of experts has another cost
+            return None
+        shape = ModelShape(
+            num_layers=layers,
+            hidden_size=hidden,
+            ffn_hidden_size=width,
+            num_attention_heads=heads,
+            num_key_value_heads=groups,
+            head_dim=self._whole("kv_channels") or hidden // heads,
+            vocab_size=vocabulary,
+            gated_mlp=self._is_set("swiglu") or self._is_set("gated_linear_unit"),
+            attention_bias=self._is_set("add_qkv_bias"),
+            tied_embeddings=not self._is_set("untie_embeddings_and_output_weights"),
+        )
+        if not self._omits_defaults:
+            return shape
+        if (shared := self._value("share_embeddings_and_output_weights")) is not None:
+            return shape.model_copy(update={"tied_embeddings": shared.lower() == "true"})
+        either = [shape.model_copy(update={"tied_embeddings": tied}) for tied in (False, True)]
+        return next((one for one in either if models.identify(one)), either[0])  # the summary never names it
+
+
+def _hinted_lines(block: bytes) -> list[str]:
+    """The lines of a block that may tell something, in their order; iteration lines are not among them."""
+    spans: dict[int, int] = {}
+    for hint in _HINTS:
+        at = block.find(hint)
+        while at >= 0:
+            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            spans[start] = end
+            at = block.find(hint, end)
+    return [
+        block[start : min(end, start + _MAX_LINE_BYTES)].decode("utf-8", "replace")
+        for start, end in sorted(spans.items())
+        if block.find(NEEDLE, start, end) < 0
+    ]
+
+
+_SIZE_KEYS = ("world_size", "data_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size")

@@ -1,0 +1,321 @@
+"""Megatron-LM and what grew from it: Primus, Megatron-Bridge, Megatron-DeepSpeed, forks; from 2021 to now.
+
+One line per log interval, e.g. ` iteration 5/100 | … elapsed time per iteration (ms): 15800.0 | …`. Where Primus prints
+two values (`2701.3/2712.7`, `615.5 (avg 611.0)`) the first is the interval's own, the second a running mean, which is
+never read. `rows` reads the lines, `order` finds restarts and interruptions, `config` all
+else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
+from tensorprimat.core.units import GB
+from tensorprimat.logs import files, parallel
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.megatron import bridge as megatron_bridge
+from tensorprimat.logs.megatron.config import Facts
+from tensorprimat.logs.megatron.layout import NEEDLE
+from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of
+from tensorprimat.logs.megatron.rows import Excerpt, RowTable
+from tensorprimat.logs.text import Log
+
+FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration, if nowhere in so much text then nowhere
+FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
+
+_ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time per iteration \(m?s\)\s*:")
+_VALIDATION = re.compile(rb"validation loss at iteration ")
+_CHECKPOINT = re.compile(rb"(?i:sav(?:ing|ed)\b[^\n]{0,60}checkpoint|checkpoint save)[^\n]{0,60} at iteration ")
+_RESUME = re.compile(rb"(?i:load(?:ing|ed)\b)[^\n]{0,400}checkpoint[^\n]{0,400} at iteration ")
+_CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
+
+
+def _detect(log: Log) -> int:
+    lines = [text for _, text in log.head()]
+    rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
+    return rows or sum(
+        "MODEL_TFLOP" in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
+    )
+
+
+def _read(log: Log) -> Reading:
+    facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
+    stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
+    step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
+    with parallel.outcomes(partial(_scanned, log.path, step_times=step_times), stretches[1:]) as others:
+        for block in _blocks(log, stretches, scan):
+            if seen_bytes < FACTS_BYTES and scan.table.is_empty:
+                first_row = block.find(NEEDLE)
+                facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
+            seen_bytes += len(block)
+            scan.add(block)
+        for later in others:
+            scan.append(later)
+    return _reading(scan.table, facts, scan.events, scan.step_times)
+
+
+def _blocks(log: Log, stretches: list[parallel.Stretch], scan: _Scan) -> Iterator[bytes]:
+    """Yield the blocks that this process reads; where parts of a log are read, tell the scan their line numbers."""
+    if not log.parts:
+        yield from files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks()
+        return
+    for number, block in log.numbered_blocks():
+        scan.table.next_line = number
+        yield block
+
+
+class _Scan:
+    """The lines that a scan collects: iterations, their rates, validations and checkpoints."""
+
+    def __init__(self, *, log_bytes: int = 0, step_times: bool | None = None) -> None:
+        """Start an empty scan.
+
+        step_times: True to look for lines of step times, None to let the first iteration decide.
+        """
+        self.table, self.step_times = RowTable(log_bytes=log_bytes), megatron_bridge.StepTimes()
+        self.events: list[tuple[int, str]] = []
+        self._looks_for_step_times = step_times
+
+    def add(self, block: bytes) -> None:
+        """Take in the next block of whole lines."""
+        first_line = self.table.next_line
+        looks = self._looks_for_step_times
+        if looks or (looks is None and (self.table.is_empty or self.step_times)):
+            self.step_times.add(first_line, block)
+        self.events += _events(first_line, block, self.table.add(block))
+
+    def append(self, later: _Scanned) -> None:
+        """Take in what another scan found in the lines that follow."""
+        before = self.table.next_line - 1
+        self.table.append(later.table)
+        self.step_times.append(later.step_times, lines_before=before)
+        self.events += [(line + before, kind) for line, kind in later.events]
+
+
+class _Scanned(NamedTuple):
+    """As a process hands it to another; lines are counted from 1."""
+
+    table: Excerpt
+    step_times: megatron_bridge.StepTimes
+    events: list[tuple[int, str]]
+
+
+def _tells_step_times(path: Path, stretch: parallel.Stretch) -> bool:
+    """Return True if the text has lines of step times; the first of them is close to the first iteration."""
+    for block in files.blocks_within(path, *stretch):
+        if megatron_bridge.NEEDLE in block:
+            return True
+        if NEEDLE in block:
+            return False
+    return True  # no iteration so far; they may be all that comes
+
+
+def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool) -> _Scanned:
+    scan = _Scan(step_times=step_times)
+    for block in files.blocks_within(path, *stretch):
+        scan.add(block)
+    return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
+
+
+_EVENTS = (("validation", _VALIDATION), ("checkpoint", _CHECKPOINT), ("resume", _RESUME))
+
+
+def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:
+    """(line number, what) of every validation and checkpoint in a block. found: where it says " at iteration "."""
+    counted, number = 0, first_line
+    for at in found:
+        start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        line = block[start : min(end if end >= 0 else len(block), start + 4096)]
+        kind = next((kind for kind, pattern in _EVENTS if pattern.search(line)), None)
+        if kind:
+            number += block.count(b"\n", counted, start)
+            counted = start
+            yield number, kind
+
+
+def _reading(
+    table: RowTable, facts: Facts, events: list[tuple[int, str]], step_times: megatron_bridge.StepTimes
+) -> Reading:
+    fields, broken = table.take(), table.broken_lines
+    warnings: list[str] = []
+    if not fields and step_times:
+        fields = step_times.fields()
+        warnings.append(
+            "steps: counted from 1, because no line names its iteration; each may be the mean of a log interval"
+        )
+    elif not fields:
+        return Reading(steps=Steps({}))
+    elif step_times and "reported_tflops_per_gpu" not in fields:
+        fields["reported_tflops_per_gpu"] = step_times.rates_of(fields["line"], fields["seconds"])
+    content = [fields[name] for name in _CONTENT if name in fields]
+    kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
+    if not kept.all():
+        fields = {name: values[kept] for name, values in fields.items()}
+        segment = segment[kept]
+    config = facts.training_config()
+    warnings += facts.warnings
+    begins = _begins(fields, [line for line, kind in events if kind == "resume"])
+    _take_interval(fields, segment, [event for event in events if event[1] != "resume"])
+    _take_work(fields, config, warnings)
+    _take_world(fields, config)
+    _take_allocator(fields, facts)
+    if "planned" in fields:
+        config["max_steps"] = int(fields["planned"][-1])
+    if broken:
+        warnings.append(
+            f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
+        )
+    gpu_info, timestamp = _gpu_info(fields, facts), _timestamp(fields)
+    return Reading(
+        steps=_steps(fields, segment),
+        training_config=config,
+        gpu_info=gpu_info,
+        model=facts.model(),
+        platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
+        source="Primus (Megatron backend)" if table.primus else "Megatron-Bridge" if step_times else "Megatron",
+        timestamp=timestamp,
+        warnings=warnings,
+        begins=begins,
+        evidence=Evidence(announced={line: kind for line, kind in events if kind != "resume"}),
+    )
+
+
+def _begins(fields: dict[str, FloatArray], resumes: list[int]) -> list[tuple[int, str]]:
+    """Return (line, reason) where a training begins: a checkpoint load after the first row, or a new world size."""
+    lines = fields["line"]
+    begins = [(line, f"a checkpoint is loaded in line {line}") for line in resumes if line > lines[0]]
+    world = fields.get("world_size")
+    if world is not None:
+        known = np.flatnonzero(np.isfinite(world))
+        for row in (np.flatnonzero(np.diff(world[known])) + 1).tolist():
+            before, after = world[known[row - 1]], world[known[row]]
+            begins.append((int(lines[known[row]]), f"the rows name {after:.0f} ranks instead of {before:.0f}"))
+    return sorted(begins)
+
+
+def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], events: list[tuple[int, str]]) -> None:
+    """Set the number of steps that each line averages, and mark lines that contain a validation or checkpoint."""
+    if not (fields["seconds"] > 0).all():
+        fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
+    covers = covers_of(fields["index"], segment)
+    if (covers != 1).any():
+        fields["covers"] = covers.astype(np.float64)
+    interrupted = interrupted_rows(
+        events, line=fields["line"], segment=segment, span=fields["seconds"] * covers, ended_at=fields.get("ended_at")
+    )
+    if interrupted.any():
+        fields["interrupted_by"] = interrupted.astype(np.float64)
+
+
+def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: list[str]) -> None:
+    """Global batch and sequence length: the lines know better than the arguments; one value for all is no column."""
+    samples, consumed = fields.pop("samples", None), fields.pop("consumed_samples", None)
+    if samples is None and consumed is not None and len(consumed) > 1:
+        grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]
+        samples = np.concatenate([grown[:1], grown])
+        samples[~((samples > 0) & np.isfinite(samples))] = np.nan
+    if samples is not None and np.isfinite(samples).any():
+        known = samples[np.isfinite(samples)]
+        config["global_batch_size"] = int(known[-1])
+        if (known != known[0]).any():
+            fields["samples"] = samples
+            warnings.append(f"global_batch_size: grows from {known.min():.0f} to {known.max():.0f} in the log")
+    length = fields.pop("sequence_length", None)
+    if length is not None and np.isfinite(length).any():
+        known = length[np.isfinite(length)]
+        if (known == known[0]).all():
+            config["sequence_length"] = int(known[0])
+        elif config.get("global_batch_size"):  # fine-tuning pads each batch to its own longest sequence
+            fields["tokens"] = length * fields.get("samples", float(config["global_batch_size"]))
+
+
+def _take_world(fields: dict[str, FloatArray], config: dict[str, Any]) -> None:
+    """Number of GPUs from Primus' `rank-N/M`."""
+    world = fields.pop("world_size", None)
+    if world is not None and np.isfinite(world).any():
+        config["num_gpus"] = int(world[np.isfinite(world)][-1])
+
+
+def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
+    """Allocator sizes that Megatron prints once, after an early iteration, on the line of that iteration."""
+    names = (
+        "memory_allocated_bytes",
+        "memory_allocated_peak_bytes",
+        "memory_reserved_bytes",
+        "memory_reserved_peak_bytes",
+    )
+    for iteration, sizes in facts.memory.items():
+        rows = np.flatnonzero(fields["index"] == iteration)
+        for name, size in zip(names, sizes, strict=True):
+            column = fields.setdefault(name, np.full(len(fields["index"]), np.nan))
+            column[rows[:1]] = size or np.nan
+
+
+def _steps(fields: dict[str, FloatArray], segment: NDArray[np.int64]) -> Steps:
+    skipped = fields.get("skipped_iterations")
+    nans = fields.get("nan_iterations")
+    columns: dict[str, NDArray[Any]] = {name: values for name, values in fields.items() if name in FLOAT_COLUMNS}
+    for name in ("index", "line", "covers"):
+        if name in fields:
+            columns[name] = fields.pop(name).astype(np.int64)
+    if segment.any():
+        columns["segment"] = segment
+    if "interrupted_by" in fields:
+        columns["interrupted_by"] = fields["interrupted_by"].astype(np.int8)
+    if skipped is not None and (skipped > 0).any():
+        columns["skipped"] = (skipped > 0).astype(np.int8)
+    if nans is not None and (nans > 0).any():
+        columns.setdefault("loss", np.full(len(nans), np.nan))
+    logged_nan = {"loss": _logged_nan(columns["loss"], nans, fields.get("printed_nan"))} if "loss" in columns else {}
+    return Steps(columns, logged_nan=logged_nan)
+
+
+def _logged_nan(loss: FloatArray, nans: FloatArray | None, printed: FloatArray | None) -> NDArray[np.bool_]:
+    """Rows whose loss is nan because the framework said so, not because no output; (rows,).
+
+    Megatron leaves a loss that is nan out of its mean and, where nothing is left of it, out of the line.
+    """
+    missing = np.isnan(loss)
+    counted = missing & (nans > 0) if nans is not None else np.zeros(len(loss), np.bool_)
+    return np.asarray(counted | (printed == 1.0) if printed is not None else counted)
+
+
+def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
+    info: dict[str, Any] = {}
+    if facts.device:
+        info["device_name"] = facts.device
+    if facts.pytorch_version:
+        info["pytorch_version"] = facts.pytorch_version
+    total = fields.get("memory_total_bytes")
+    if total is not None and np.isfinite(total).any():
+        info["total_memory_gb"] = float(total[np.isfinite(total)][-1]) / GB
+    return info
+
+
+def _timestamp(fields: dict[str, FloatArray]) -> str | None:
+    """Return the time at which the first iteration ended, by the log's own clock, in ISO format; None without dates."""
+    dates = fields.get("ended_at")
+    if dates is None or not np.isfinite(dates).any():
+        return None
+    first = datetime.fromtimestamp(float(dates[np.isfinite(dates)][0]), timezone.utc)
+    return first.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+FORMAT = Format(
+    name="megatron",
+    reads="Megatron-LM (2021 to now), Primus, Megatron-Bridge, Megatron-DeepSpeed and forks",
+    looks_for="lines with 'iteration N/M | … elapsed time per iteration (ms):'",
+    needles=(NEEDLE, megatron_bridge.NEEDLE),
+    detect=_detect,
+    read=_read,
+)

@@ -1,0 +1,308 @@
+"""Iteration lines of the Megatron family, many at a time, straight from bytes to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from tensorprimat.core.steps import FloatArray
+from tensorprimat.logs.files import line_ends
+from tensorprimat.logs.megatron.layout import NEEDLE, Layout, LayoutRows, Template, shape_of
+from tensorprimat.logs.megatron.search import mentions
+
+MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
+MAX_LAYOUTS = 2_000
+MAX_TEMPLATES = 8  # of one length of line
+WORTH_A_TEMPLATE = 50  # lines that fit one, in the mean; fewer, and what was taken for steady is not
+FIRST_ROWS = 10_000  # in a young log every number is still growing
+PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
+SAMPLE_BYTES = 2**13
+MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
+BATCH_BYTES = 2**19  # enough lines for numpy, few enough for a core's cache
+
+
+class RowTable:
+    """Iteration lines in columns, read some thousands at a time."""
+
+    def __init__(self, *, log_bytes: int = 0) -> None:
+        """Create an empty table.
+
+        log_bytes: approximate size of the text, if known.
+        """
+        self._log_bytes, self._seen_bytes = log_bytes, 0
+        self.primus = False
+        self.next_line = 1
+        """Number of the first line of the next block."""
+        self.broken_lines: list[int] = []
+        """Lines that began as iteration lines but have no readable time."""
+        self._waiting: list[bytes] = []
+        """Whole lines, each with its line end."""
+        self._waiting_bytes = 0
+        self._numbers: list[NDArray[np.int64]] = []
+        """Of the waiting lines."""
+        self._ends: list[NDArray[np.int64]] = []
+        """Offsets of their ends, one per line."""
+        self._layouts: dict[bytes, Layout | None] = {}
+        self._templates: dict[int, list[Template]] = {}
+        """By length of line, the last one met first."""
+        self._made = 0
+        self._columns = Columns()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if no line seen so far could be an iteration line."""
+        return not len(self._columns) and not self._waiting and not self.broken_lines
+
+    def add(self, block: bytes) -> list[int]:
+        """Take in the next block of whole lines; returns where in it something happens " at iteration "."""
+        self._seen_bytes += len(block)
+        ended = block.endswith(b"\n")
+        text = block if ended else block + b"\n"
+        ends = np.flatnonzero(line_ends(text))
+        first_line, self.next_line = self.next_line, self.next_line + len(ends) - (not ended)
+        head = block[:SAMPLE_BYTES]
+        if head.count(NEEDLE) > MOST * head.count(b"\n"):
+            self._flush()  # what waits from other blocks must not be counted with this one's
+            self._wait(text, ends, np.arange(first_line, first_line + len(ends)))
+            read = self._flush()
+            return [] if read >= len(ends) else mentions(block).events  # none where every line is an iteration
+        found = mentions(block)
+        if len(found.rows):
+            lines = np.searchsorted(ends, found.rows)
+            lines = lines[np.diff(lines, prepend=-1) > 0]  # of two on one line the first
+            stops = ends[lines] + 1
+            starts = np.where(lines > 0, ends[lines - 1] + 1, 0)
+            rows = b"".join(map(text.__getitem__, map(slice, starts.tolist(), stops.tolist())))
+            self._wait(rows, np.cumsum(stops - starts) - 1, first_line + lines)
+        if self._waiting_bytes >= BATCH_BYTES:
+            self._flush()
+        return found.events
+
+    def _wait(self, text: bytes, ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Keep whole lines, each with its line end, until there are enough of them to be read at once."""
+        self._waiting.append(text)
+        self._ends.append(ends + self._waiting_bytes)
+        self._numbers.append(numbers)
+        self._waiting_bytes += len(text)
+
+    def _flush(self) -> int:
+        """Read the waiting lines; returns how many of them were iterations."""
+        if not self._waiting:
+            return 0
+        text, numbers, ends = b"".join(self._waiting), np.concatenate(self._numbers), np.concatenate(self._ends)
+        for kept in (self._waiting, self._numbers, self._ends):
+            kept.clear()
+        self._waiting_bytes = 0
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        read, odd = self._read(text, starts, ends)
+        broken: list[int] = []
+        for position in odd:
+            pieces = np.array(list(_pieces(text, int(starts[position]), int(ends[position]))), np.int64)
+            of_pieces, unread = self._read(text, pieces[:, 0], pieces[:, 1])
+            read += [(np.full(len(members), position), fields) for members, fields in of_pieces]
+            broken += [position] * bool(unread)
+        self.broken_lines += sorted(int(numbers[position]) for position in broken)
+        if not read:
+            return 0
+        part = _merged(numbers, read)
+        self._extend(part)
+        return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
+
+    def _extend(self, part: dict[str, FloatArray]) -> None:
+        if not len(self._columns):  # room for all, once: what grows leaves holes in the heap; untouched room is free
+            self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
+        self._columns.extend(part)
+
+    def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
+        """The fields of all iteration lines among some lines, and the positions of those that need a closer look."""
+        signs, lengths = np.frombuffer(text, np.uint8), ends - starts
+        order = np.argsort(lengths, kind="stable")
+        changes = np.flatnonzero(np.diff(lengths[order])) + 1
+        read: list[_Read] = []
+        odd: list[int] = []
+        for alike in np.split(order, changes):
+            length = int(lengths[alike[0]]) if len(alike) else 0
+            if length > MAX_ROW_BYTES:
+                odd += [
+                    position for position in alike.tolist() if text.find(NEEDLE, starts[position], ends[position]) >= 0
+                ]
+            elif length > len(NEEDLE):
+                windows = sliding_window_view(signs, length)
+                for first in range(0, len(alike), PIECE_ROWS):
+                    positions = alike[first : first + PIECE_ROWS]
+                    self._read_alike(positions, windows[starts[positions]], read, odd)
+        return read, odd
+
+    def _read_alike(self, positions: NDArray[np.int64], rows: LayoutRows, read: list[_Read], odd: list[int]) -> None:
+        """Read equally long lines, by the layouts of lines before them as far as these fit."""
+        for template in tuple(self._templates.get(rows.shape[1], ())):
+            positions, rows = self._read_fitting(template, positions, rows, read)
+            if not len(positions):
+                return
+        self._read_new(positions, rows, read, odd)
+
+    def _read_fitting(
+        self, template: Template, positions: NDArray[np.int64], rows: LayoutRows, read: list[_Read]
+    ) -> tuple[NDArray[np.int64], LayoutRows]:
+        """Read those of some equally long lines that have this layout; returns the rest."""
+        fits = template.fits(rows)
+        if not fits.any():
+            return positions, rows
+        templates = self._templates.setdefault(len(template.line), [])
+        if template in templates:
+            templates.remove(template)
+        templates.insert(0, template)  # layouts come and go as numbers grow: what fitted last is tried first
+        del templates[MAX_TEMPLATES:]
+        if fits.all():
+            read.append((positions, template.read(rows)))
+            return positions[:0], rows[:0]
+        read.append((positions[fits], template.read(rows[fits])))
+        return positions[~fits], rows[~fits]
+
+    def _read_new(self, positions: NDArray[np.int64], rows: LayoutRows, read: list[_Read], odd: list[int]) -> None:
+        """Read equally long lines that fit no template yet, and remember theirs."""
+        while len(positions):
+            line = rows[0].tobytes()
+            layout = self._layout(line) if NEEDLE in line else None
+            if layout is not None:
+                self.primus |= layout.primus
+                self._made += 1
+                wasted = self._made * WORTH_A_TEMPLATE > len(self._columns) + FIRST_ROWS
+                template = Template.of(line, layout, free=wasted)
+                positions, rows = self._read_fitting(template, positions, rows, read)
+                continue
+            if NEEDLE in line:
+                odd.append(int(positions[0]))
+            positions, rows = positions[1:], rows[1:]
+
+    def _layout(self, line: bytes) -> Layout | None:
+        shape = shape_of(line)
+        if shape not in self._layouts:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[shape] = Layout.of(line)
+        return self._layouts[shape]
+
+    def take(self) -> dict[str, FloatArray]:
+        """Every field that any line has, over all lines: NaN where a line lacks it."""
+        self._flush()
+        return self._columns.finish()
+
+    def excerpt(self) -> Excerpt:
+        """All that was read, for another process to append to its own."""
+        self.take()
+        return Excerpt(self._columns, self.broken_lines, self.next_line - 1, self._seen_bytes, self.primus)
+
+    def append(self, later: Excerpt) -> None:
+        """Take in what another table read of the lines that follow."""
+        self._flush()
+        before, self.next_line = self.next_line - 1, self.next_line + later.lines
+        self._seen_bytes += later.text_bytes
+        self.primus |= later.primus
+        self.broken_lines += [line + before for line in later.broken_lines]
+        if len(later.columns):
+            part = later.columns.finish()
+            self._extend(part | {"line": part["line"] + before})
+
+
+class Columns:
+    """Columns that grow by parts in place, so that millions of lines are held once.
+
+    A field that has had one value so far takes the room of one value.
+    """
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._capacity = 0
+        self._arrays: dict[str, FloatArray] = {}
+        self._constants: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def reserve(self, lines: int) -> None:
+        """Make room, before the first part comes."""
+        self._capacity = lines
+
+    def extend(self, part: dict[str, FloatArray]) -> None:
+        """Add lines at the end. part: equally long columns; a field that it lacks is unseen there."""
+        count = len(next(iter(part.values())))
+        if self._length + count > self._capacity:
+            self._capacity = max(self._capacity + self._capacity // 8, self._length + count, 2**16)
+            for array in self._arrays.values():
+                array.resize(self._capacity, refcheck=False)
+        after = self._length + count
+        for name in {*part, *self._arrays, *self._constants}:
+            values = part.get(name)
+            if name not in self._arrays:
+                known = self._constants.get(name, np.nan)
+                value = np.nan if values is None else float(values[0])
+                one_value = values is None or values.strides == (0,) or bool((values == values[0]).all())
+                if one_value and (self._length == 0 or value == known or (np.isnan(value) and np.isnan(known))):
+                    self._constants[name] = value
+                    continue
+                self._arrays[name] = np.empty(self._capacity)
+                self._arrays[name][: self._length] = known
+                self._constants.pop(name, None)
+            self._arrays[name][self._length : after] = np.nan if values is None else values
+        self._length = after
+
+    def finish(self) -> dict[str, FloatArray]:
+        """All columns; nothing can be added any more."""
+        for array in self._arrays.values():
+            array.resize(self._length, refcheck=False)
+        constants = {name: np.broadcast_to(np.float64(value), self._length) for name, value in self._constants.items()}
+        return self._arrays | constants
+
+
+class Excerpt(NamedTuple):
+    """The content of one table, with lines counted from 1."""
+
+    columns: Columns
+    broken_lines: list[int]
+    lines: int
+    text_bytes: int
+    primus: bool
+
+
+_Read = tuple[NDArray[np.int64], dict[str, FloatArray]]
+"""Positions of lines in their block, and their fields."""
+
+
+def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> dict[str, FloatArray]:
+    """The fields of lines of several templates in the order of the lines. numbers: of all lines, by position."""
+    positions = np.concatenate([positions for positions, _ in read])
+    order = np.argsort(positions, kind="stable")
+    columns = {"line": numbers[positions[order]].astype(np.float64)}
+    for name in {name for _, fields in read for name in fields}:
+        joined = _joined([fields[name] if name in fields else np.full(len(where), np.nan) for where, fields in read])
+        columns[name] = joined if joined.strides == (0,) else joined[order]
+    return columns
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    """The parts one after the other; one value for all of them takes the room of one value."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.strides == (0,) and part[0] == parts[0][0] for part in parts):
+        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+    return np.concatenate(parts)
+
+
+def _pieces(block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Iteration lines inside one line: redrawn with carriage returns, or run together by two processes."""
+    at = block.find(NEEDLE, start, end)
+    while at >= 0:
+        following = block.find(NEEDLE, at + 1, end)
+        begin = max(block.rfind(b"\r", start, at) + 1, start, at - MAX_ROW_BYTES)
+        stop = min(end, at + MAX_ROW_BYTES)
+        if (redrawn := block.find(b"\r", at, stop)) >= 0:
+            stop = redrawn
+        if 0 <= following < stop:  # ends where the next one's own "iteration" begins
+            stop = max(block.rfind(b"iteration", at + len(NEEDLE), following - len(NEEDLE) // 2), at + len(NEEDLE))
+        yield begin, stop
+        start, at = stop, following

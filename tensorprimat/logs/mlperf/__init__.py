@@ -1,0 +1,1 @@
+"""Reader of MLPerf Training result files, and of whole rounds."""

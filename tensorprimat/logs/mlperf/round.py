@@ -1,0 +1,230 @@
+"""Whole rounds of MLPerf Training: SUBMITTER/results/SYSTEM/BENCHMARK/result_*.txt and SUBMITTER/systems/SYSTEM.json.
+
+`find` lists what a folder holds, `read` turns one system's runs of one benchmark into an entry of the library. What
+cannot be read is a note of its entry; nothing is filled in for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import catalogue, regular
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.mlperf_library import Entry, LibraryRun
+from tensorprimat.logs import fields
+from tensorprimat.logs.mlperf import marks as mlperf_marks
+from tensorprimat.logs.mlperf.system import LARGEST_BYTES
+
+MOST_FACTS = 24  # of the software of a system
+LONGEST_FACT = 80  # characters
+PARALLELISM = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+}
+_NUMBER = re.compile(r"(\d+)\D*$")
+_ROUND = re.compile(r"v?\d{1,2}\.\d{1,2}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemBenchmark:
+    """The result files of one system on one benchmark."""
+
+    round: str
+    root: Path
+    folder: Path
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The pairs of a round that are read, and the number of files per benchmark that is not."""
+
+    pairs: tuple[SystemBenchmark, ...]
+    not_read: Mapping[str, int]
+    empty: tuple[str, ...]
+    """Folders of language models without result files."""
+
+
+def round_name(text: str) -> str:
+    """Return a round as its repository is named: v5.1. Raises ValueError for anything else.
+
+    >>> round_name("5.1"), round_name("v6.0")
+    ('v5.1', 'v6.0')
+    """
+    if not _ROUND.fullmatch(text.strip()):
+        raise ValueError("must be the version of a round, such as v5.1")
+    return f"v{text.strip().removeprefix('v')}"
+
+
+def find(root: Path, round: str) -> Found:
+    """Return what a round's folder holds. Raises InputError for a folder that is no round."""
+    if not root.is_dir():
+        raise InputError("no such folder" if not root.exists() else "a file, not the folder of a round", path=root)
+    known = {row.name for row in catalogue.mlperf_benchmarks()}
+    pairs, not_read, empty, results = [], Counter[str](), [], 0
+    for folder in sorted(root.glob("*/results/*/*")):
+        if not folder.is_dir():
+            continue
+        files = sorted((path for path in folder.glob("result_*.txt") if path.is_file()), key=_order)
+        results += len(files)
+        if folder.name not in known:
+            if files:
+                not_read[folder.name] += len(files)
+        elif files:
+            pairs.append(SystemBenchmark(round=round, root=root, folder=folder, files=tuple(files)))
+        else:
+            empty.append(folder.relative_to(root).as_posix())
+    if not results:
+        raise InputError(
+            "no SUBMITTER/results/SYSTEM/BENCHMARK/result_*.txt in it, so it is no round of MLPerf Training",
+            path=root,
+            remedy="name a checkout of mlcommons/training_results_vX.Y",
+        )
+    return Found(pairs=tuple(pairs), not_read=dict(sorted(not_read.items())), empty=tuple(empty))
+
+
+def read(pair: SystemBenchmark) -> Entry:
+    """Return the entry of one pair: every run with its time, what the logs set, and the system."""
+    notes: list[str] = []
+    runs, settings = _runs(pair, notes)
+    system = _system(pair, notes)
+    nodes, per_node = _whole(system.get("number_of_nodes")), _whole(system.get("accelerators_per_node"))
+    device = _text(system.get("accelerator_model_name"))
+    gpu = _gpu(device) if device else None
+    if system and not (nodes and per_node):
+        notes.append("the system's description states no number of nodes and accelerators, so the GPUs are unknown")
+    config = _agreed(settings, notes)
+    return Entry(
+        round=pair.round,
+        submitter=pair.folder.parents[2].name,
+        system=pair.folder.parent.name,
+        benchmark=pair.folder.name,
+        division=_text(system.get("division")),
+        availability=_text(system.get("status")),
+        gpu=gpu.name if gpu else device,
+        device_name=device,
+        num_gpus=nodes * per_node if nodes and per_node else None,
+        num_nodes=nodes,
+        framework=_text(system.get("framework")),
+        software=_software(system.get("other_software_stack")),
+        global_batch_size=config.get("global_batch_size"),
+        sequence_length=config.get("sequence_length"),
+        precision=config.get("precision"),
+        parallelism={short: config[name] for name, short in PARALLELISM.items() if name in config},
+        scaling_factor=_scaling_factor(pair, notes),
+        runs=tuple(runs),
+        notes=tuple(notes),
+    )
+
+
+def _gpu(device: str) -> catalogue.Gpu | None:
+    """Return the catalogue's GPU of a device name: by the whole name, else by the name in its brackets."""
+    whole = catalogue.find_gpu(device)
+    inner = [gpu for name in re.findall(r"\(([^()]*)\)", device) if (gpu := catalogue.find_gpu(name)) is not None]
+    return whole or (inner[0] if len(inner) == 1 else None)
+
+
+def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], list[dict[str, Any]]]:
+    runs, settings = [], []
+    for path in pair.files:
+        name = path.relative_to(pair.root).as_posix()
+        try:
+            run, marks = mlperf_marks.read(path, name)
+        except (InputError, OSError) as error:
+            reason = error.what if isinstance(error, InputError) else error.strerror
+            notes.append(f"{path.name}: {reason}; it counts as a failed run")
+            runs.append(LibraryRun(file=name, sha256="", status="cannot be read"))
+            continue
+        runs.append(run)
+        settings.append(mlperf_marks.settings_of(marks))
+        if not run.succeeded:
+            notes.append(f"{path.name}: {run.status}; it counts as a failed run")
+        if marks.torn:
+            notes.append(f"{path.name}: {marks.torn} torn line(s) with a mark passed over")
+        if marks.more_runs:
+            notes.append(f"{path.name}: more than one run; the first one counts")
+        said = marks.settings.get("submission_benchmark")
+        if isinstance(said, str) and said != pair.folder.name:
+            notes.append(f"{path.name}: the log says {said[:40]}, the folder {pair.folder.name}, which is used")
+    return runs, settings
+
+
+def _agreed(settings: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
+    """Return the settings that all files share; one that differs between runs is unknown and named."""
+    agreed: dict[str, Any] = {}
+    for name in (*PARALLELISM, "global_batch_size", "sequence_length", "precision"):
+        said = {config[name] for config in settings if name in config}
+        if len(said) == 1:
+            agreed[name] = said.pop()
+        elif said:
+            notes.append(f"{name} differs between runs: {', '.join(map(str, sorted(said)))}")
+    return agreed
+
+
+def _system(pair: SystemBenchmark, notes: list[str]) -> dict[str, Any]:
+    system = pair.folder.parent.name
+    path = pair.folder.parents[2] / "systems" / f"{system}.json"
+    document = _json(path)
+    if isinstance(document, dict):
+        return document
+    notes.append(f"systems/{path.name}: {document}; GPU, count and software are unknown")
+    return {}
+
+
+def _scaling_factor(pair: SystemBenchmark, notes: list[str]) -> float | None:
+    path = pair.folder / "scaling.json"
+    if not path.exists():
+        return 1.0
+    document = _json(path)
+    factor = document.get("scaling_factor") if isinstance(document, dict) else None
+    if isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < math.inf:
+        return float(factor)
+    notes.append("scaling.json: no scaling_factor that is a positive number; there is no score without it")
+    return None
+
+
+def _json(path: Path) -> dict[str, Any] | str:
+    """Return a JSON object, or why there is none."""
+    try:
+        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode("utf-8-sig", "replace"))
+    except InputError as error:
+        return error.what
+    except (ValueError, RecursionError):
+        return "no JSON"
+    return document if isinstance(document, dict) else "no JSON object"
+
+
+def _software(stack: object) -> dict[str, str]:
+    if isinstance(stack, str):
+        stack = {"stack": stack}
+    if not isinstance(stack, dict):
+        return {}
+    found = {str(name)[:LONGEST_FACT]: text for name, value in stack.items() if (text := _text(value))}
+    return dict(list(found.items())[:MOST_FACTS])
+
+
+def _text(value: object) -> str | None:
+    return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
+
+
+def _whole(value: object) -> int | None:
+    """Return a count, written as a number or as text."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    count = fields.whole(str(value).strip().removesuffix(".0"))
+    return count if count and count > 0 else None
+
+
+def _order(path: Path) -> tuple[int, str]:
+    """Return the sort key that puts result_10 after result_9."""
+    match = _NUMBER.search(path.stem)
+    return int(match[1][-15:]) if match else -1, path.name

@@ -1,0 +1,159 @@
+"""The system of an MLPerf run: what the log says, and the submission's description of it where it lies beside.
+
+A submission keeps results/SYSTEM/BENCHMARK/result_0.txt and systems/SYSTEM.json (`number_of_nodes`,
+`accelerators_per_node`, `accelerator_model_name`; numbers are text in most files). The description was checked by the
+round, and logs have been seen that name another GPU, so it wins.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import fields
+from tensorprimat.logs.format import Reading
+
+LARGEST_BYTES = 2**20  # a description has a few kilobytes
+FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
+
+PARALLEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+_PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
+_CONFIG_FILE = re.compile(r"_(?P<nodes>\d{1,5})x(?P<gpus>\d{1,3})x\d{1,5}(?:_|\.sh)")
+"""`config_MI355X_1x8x1.sh`: nodes × GPUs of a node × …"""
+_MODEL_NAME = re.compile(r"\b(?:GB|GH|MI|H|A|B|L|V)\d{2,3}[A-Z]?\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """The content of a system description; None for a field that it leaves out."""
+
+    file: str
+    device: str | None
+    nodes: int | None
+    gpus_per_node: int | None
+
+    @property
+    def gpus(self) -> int | None:
+        """Accelerators of all nodes."""
+        return self.nodes * self.gpus_per_node if self.nodes and self.gpus_per_node else None
+
+
+def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path) -> None:
+    """Fill in device, nodes and GPUs from the log and from the description beside it; a contradiction is a warning."""
+    _take_platform(reading, settings)
+    system = find(path)
+    if system is not None:
+        _take_description(reading, system)
+    if "num_gpus" not in reading.training_config:
+        _take_counts(reading, settings, ranks)
+    platform = settings.get("submission_platform")
+    if "device_name" not in reading.gpu_info and isinstance(platform, str) and "PLACEHOLDER" in platform:
+        reading.warnings.append(f"gpu_info: {platform} is a placeholder, so the device is unknown; give --gpu")
+
+
+def find(path: Path) -> System | None:
+    """Return the description that belongs to a result file, or None without a readable one."""
+    folders = list(path.absolute().parents)[: FOLDERS_ABOVE + 1]
+    for system, results in pairwise(folders):
+        if results.name == "results":
+            return _read(results.parent / "systems" / f"{system.name}.json")
+    return None
+
+
+def _read(path: Path) -> System | None:
+    try:
+        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode(errors="replace"))
+    except (InputError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    device = document.get("accelerator_model_name")
+    return System(
+        file=f"systems/{path.name}",
+        device=device.strip() or None if isinstance(device, str) and "N/A" not in device else None,
+        nodes=fields.whole(str(document.get("number_of_nodes"))),
+        gpus_per_node=fields.whole(str(document.get("accelerators_per_node"))),
+    )
+
+
+def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
+    platform = settings.get("submission_platform")
+    match = _PLATFORM.fullmatch(platform.strip()) if isinstance(platform, str) else None
+    if match and "PLACEHOLDER" not in match["device"]:
+        reading.gpu_info["device_name"] = match["device"]
+    if match and match["nodes"]:
+        reading.training_config["num_nodes"] = int(match["nodes"])
+
+
+def _take_description(reading: Reading, system: System) -> None:
+    said, config = reading.gpu_info.get("device_name"), reading.training_config
+    if system.device is not None:
+        if said is not None and _differ(said, system.device):
+            reading.warnings.append(
+                f"gpu_info: the log says {said}, {system.file} says {system.device}, which is used; --gpu overrides"
+            )
+        reading.gpu_info["device_name"] = system.device
+        reading.assumed["device_name"] = system.file
+    nodes = config.get("num_nodes")
+    if system.nodes is not None:
+        if nodes is not None and nodes != system.nodes:
+            reading.warnings.append(
+                f"num_nodes: the log says {nodes}, {system.file} says {system.nodes}, which is used; --num-gpus "
+                "overrides the number of GPUs"
+            )
+        config["num_nodes"] = system.nodes
+    if system.gpus is not None:
+        config["num_gpus"] = system.gpus
+        reading.assumed["num_gpus"] = f"{system.file}: {system.nodes} nodes × {system.gpus_per_node} accelerators"
+
+
+def _differ(said: str, described: str) -> bool:
+    """Return True if two names are of two devices, by the model numbers in them (GB200, MI355X).
+
+    >>> _differ("NVIDIA GB200", "NVIDIA Blackwell Ultra GPU (GB300)"), _differ("XE9680x8H200-SXM", "NVIDIA H200")
+    (True, False)
+    """
+    ours, theirs = ({*_MODEL_NAME.findall(name.upper().replace("X", " "))} for name in (said, described))
+    return bool(ours and theirs) and not ours & theirs
+
+
+def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> None:
+    """The number of GPUs by the configuration file's name, or by the ranks that announced themselves."""
+    config = reading.training_config
+    name = settings.get("config_filename")
+    match = _CONFIG_FILE.search(name) if isinstance(name, str) else None
+    stated = int(match["nodes"]) * int(match["gpus"]) if match else None
+    if ranks > 1:
+        contradiction = _contradiction(config, stated, ranks)
+        if contradiction is None:
+            config["num_gpus"] = ranks
+            reading.assumed["num_gpus"] = f"{ranks} ranks wrote init_start, one for each GPU"
+        else:
+            reading.warnings.append(
+                f"num_gpus: {ranks} ranks wrote init_start, but {contradiction}, so the number of GPUs is unknown; "
+                "give --num-gpus"
+            )
+    elif stated:
+        config["num_gpus"] = stated
+        reading.assumed["num_gpus"] = f"config_filename {name}"
+
+
+def _contradiction(config: Mapping[str, Any], stated: int | None, ranks: int) -> str | None:
+    """Return what else in the log speaks against one GPU for each rank, or None."""
+    replica = math.prod(config.get(name, 1) for name in PARALLEL_SIZES)
+    if stated is not None and stated != ranks:
+        return f"config_filename states {stated} GPUs"
+    if config.get("num_nodes") and ranks % config["num_nodes"]:
+        return f"they do not divide among {config['num_nodes']} nodes"
+    if ranks % replica:
+        return f"a model copy takes {replica} GPUs"
+    return None

@@ -1,0 +1,136 @@
+"""A large text read in stretches by several processes: threads would only wait for each other's interpreter.
+
+Every stretch has a process of its own, a copy of this one, that ends when it has said what it found, or finds nobody
+listening; nothing is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux),
+in a process that is itself one of many, and for text that is packed or short, there is one stretch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import register_after_fork
+from typing import NamedTuple, TypeVar
+
+from tensorprimat.core import processes
+from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.errors import InputError
+from tensorprimat.logs import files
+from tensorprimat.logs.text import Log
+
+STRETCH_BYTES = 2**28  # at most: what a process found in it is held twice while it is handed over
+WORTH_PROCESSES_BYTES = 2**27  # read in a fifth of a second, where a process takes a hundredth to begin and to end
+MOST_PROCESSES = 8
+
+StretchOutcome = TypeVar("StretchOutcome")
+
+
+class Stretch(NamedTuple):
+    """The lines of a plain text that begin at bytes from `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+class _Running(NamedTuple):
+    process: BaseProcess
+    answer: Connection
+    stretch: Stretch
+
+
+def _processes() -> int:
+    return min(usable_cores(), MOST_PROCESSES)
+
+
+def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
+    """Stretches of a log that together are all of it; none where it is better read as a whole.
+
+    first_bytes: of the first one.
+    """
+    rest = log.size_bytes - first_bytes
+    alone = sys.platform != "linux" or usable_cores() == 1 or multiprocessing.parent_process() is not None
+    if alone or rest < WORTH_PROCESSES_BYTES or log.is_binary or not files.is_plain(log.path):
+        return []
+    rounds = -(-rest // (STRETCH_BYTES * _processes()))  # as many stretches as keep every processor busy to the end
+    starts = [0, *range(first_bytes, log.size_bytes, -(-rest // (rounds * _processes())))]
+    return [Stretch(*ends) for ends in zip(starts, [*starts[1:], sys.maxsize], strict=True)]  # it may still grow
+
+
+@contextlib.contextmanager
+def outcomes(work: Callable[[Stretch], StretchOutcome], given: Sequence[Stretch]) -> Iterator[Iterator[StretchOutcome]]:
+    """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
+
+    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because somebody ended it or
+    the system has none left, is worked on here.
+    """
+    waiting, running = deque(given), deque[_Running]()
+    try:
+        _begin(work, waiting, running)
+        yield _in_order(work, waiting, running)
+    finally:
+        for process in running:
+            _end(process)
+
+
+def _begin(work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], running: deque[_Running]) -> None:
+    with contextlib.suppress(OSError):  # no more processes, or files, for this user: one that runs will do the rest
+        while waiting and len(running) < _processes():
+            running.append(_started(work, waiting[0]))
+            waiting.popleft()
+
+
+def _started(work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> _Running:
+    context = multiprocessing.get_context("fork")
+    answer, question = context.Pipe(duplex=False)
+    register_after_fork(answer, Connection.close)  # a copy that could listen would keep the others speaking to nobody
+    process = context.Process(target=_answer, args=(os.getpid(), question, work, stretch), daemon=True)
+    with question, _deaf_to_interrupts():
+        process.start()
+    return _Running(process, answer, stretch)
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Copies made inside never hear Ctrl-C, which a terminal sends to all: the reader does, and ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _in_order(
+    work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], running: deque[_Running]
+) -> Iterator[StretchOutcome]:
+    while waiting or running:
+        if not running:
+            yield work(waiting.popleft())
+            _begin(work, waiting, running)
+            continue
+        try:
+            outcome: StretchOutcome = running[0].answer.recv()
+        except (EOFError, OSError):  # OSError: it was ended in the middle of its answer
+            outcome = work(running[0].stretch)
+        _end(running.popleft())
+        _begin(work, waiting, running)
+        yield outcome
+
+
+def _end(running: _Running) -> None:
+    """Kill, because what is gentler the program that was copied may ignore, and the process holds nothing."""
+    running.answer.close()
+    running.process.kill()
+    running.process.join()
+
+
+def _answer(reader: int, question: Connection, work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> None:
+    processes.die_with_parent(reader)
+    with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):  # without an answer the work is done,
+        question.send(work(stretch))  # and fails, where it was asked; the pipe is broken where nobody asks any more

@@ -1,0 +1,73 @@
+"""The interface of a GPU that every vendor implements: its readings, the processes on it, and a replay of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process that holds memory on the device."""
+
+    pid: int
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceReading:
+    """The figures of one device at one moment; None where the device does not give one."""
+
+    power_watts: float | None = None
+    energy_joules: float | None = None
+    """Since the driver was loaded."""
+    power_limit_watts: float | None = None
+    clock_hertz: float | None = None
+    """Of the compute units."""
+    max_clock_hertz: float | None = None
+    memory_clock_hertz: float | None = None
+    utilisation: float | None = None
+    """Fraction of the last sampling period in which any kernel ran."""
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    temperature_celsius: float | None = None
+    throttled_by: tuple[str, ...] = ()
+    """Reasons why the clock is held down, in words; empty if it is not, or if the device does not report any."""
+    processes: tuple[Process, ...] = ()
+
+
+class Device(Protocol):
+    """One GPU whose figures can be read."""
+
+    id: str
+    """Its identity, as the driver spells it."""
+    name: str
+    boundary: str | None
+    """The hardware that its power and energy include, in words."""
+
+    def read(self) -> DeviceReading:
+        """All figures, now."""
+
+    def glance(self) -> DeviceReading:
+        """Power, energy, clock and throttling alone: the figures that are read many times while training runs."""
+
+
+class Replay:
+    """A device that gives recorded readings in their order, then the last one for ever."""
+
+    def __init__(self, readings: Sequence[DeviceReading], *, id: str = "replay", name: str = "replayed device") -> None:
+        if not readings:
+            raise ValueError("nothing to replay")
+        self.id, self.name = id, name
+        self._readings, self._next = tuple(readings), 0
+
+    boundary: str | None = None
+
+    def glance(self) -> DeviceReading:
+        return self.read()
+
+    def read(self) -> DeviceReading:
+        reading = self._readings[min(self._next, len(self._readings) - 1)]
+        self._next += 1
+        return reading

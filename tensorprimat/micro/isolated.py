@@ -1,0 +1,99 @@
+"""One cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
+
+Fresh, so that no cell inherits another's allocator, caches or compiled kernels, and so that a process which the system
+kills for its memory is one row of a table and not the end of a sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorprimat
+from tensorprimat.core import micro_result, processes
+from tensorprimat.core.errors import TensorPrimatError, UsageError
+from tensorprimat.core.micro_result import CellSpec, MicroResult
+
+MODULE = "tensorprimat.micro.isolated"
+STOP_SECONDS = 5.0  # patience with a process that was asked to end
+KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else -9
+
+
+def measure(spec: CellSpec) -> MicroResult:
+    """Time a cell in a process of its own; whatever becomes of it is a cell.
+
+    Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and passes through.
+    """
+    with processes.scratch_folder() as scratch:
+        spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
+        spec_file.write_text(spec.model_dump_json(by_alias=True))
+        command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
+        code, said = _run(command, scratch)
+        if code == 0:
+            return micro_result.load(result_file)
+    last = said[-1] if said else "no output"
+    if code == UsageError.exit_code:
+        raise UsageError(last.removeprefix("cell: "))
+    values = {name: getattr(spec, name) for name in CellSpec.model_fields}
+    if code == KILLED:
+        why = f"out of memory: {spec.title}; the system killed the process"
+        return MicroResult(**values, status="oom", reason=why)
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return MicroResult(**values, status="failed", reason=f"the process {how}: {last}")
+
+
+def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
+    """Exit code, and the lines of stderr. In a session of its own: Ctrl-C reaches us alone, and we end it."""
+    package_parent = str(Path(tensorprimat.__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
+    child = processes.popen(
+        command,
+        scratch=scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": search_path},
+    )
+    try:
+        _, text = child.communicate()
+    finally:
+        _end(child)
+    return child.returncode, [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Leave nothing running: after Ctrl-C, or where the process left workers of a compiler behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+        os.killpg(child.pid, signal.SIGTERM)
+        child.wait(timeout=STOP_SECONDS)
+    processes.end(child)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time the cell of a spec file; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True, help="what to time: a CellSpec as JSON")
+    parser.add_argument("--result", type=Path, required=True, help="where the cell is written")
+    arguments = parser.parse_args(argv)
+    from tensorprimat.micro import passes
+
+    try:
+        cell = passes.measure(CellSpec.model_validate_json(arguments.spec.read_text()))
+    except TensorPrimatError as error:
+        print(f"cell: {error}", file=sys.stderr)
+        return error.exit_code
+    micro_result.save(cell, arguments.result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

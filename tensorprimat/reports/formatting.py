@@ -1,0 +1,385 @@
+"""Figures and verdicts in words: the only place where a number gets its digits and its unit for a reader.
+
+None is "–": unmeasured. Everything here takes what analysis computed and formats it; nothing is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
+from tensorprimat.core import models
+from tensorprimat.core.audit import reason
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import Model
+
+UNMEASURED = "–"
+Form = Callable[[float | None], str]
+"""Function that formats a number as text."""
+
+METRIC_TITLES = {
+    "tokens_per_second_per_gpu": "tokens/s/GPU",
+    "tokens_per_second": "tokens/s",
+    "samples_per_second_per_gpu": "samples/s/GPU",
+    "samples_per_second": "samples/s",
+    "steps_per_second": "steps/s",
+    "time_to_train": "speed to the quality target",
+}
+VERDICT_TITLES = {
+    "faster": "faster",
+    "slower": "slower",
+    "no_difference_shown": "~ no difference detected",
+    "too_few_runs": "too few runs for a verdict",
+    "unsettled": "no verdict: step time drifts",
+    "not_comparable": "not comparable",
+}
+WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "context": "worth knowing"}
+
+
+def count(value: float | None) -> str:
+    """A whole number.
+
+    >>> count(12345), count(None)
+    ('12,345', '–')
+    """
+    return UNMEASURED if value is None else f"{value:,.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
+    ('1 trial', '0 trials', '1,000 steps')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def rate(value: float | None) -> str:
+    """A rate, to about 4 digits.
+
+    >>> [rate(v) for v in (107402.4, 99.567, 1.23456, 0.00123456)]
+    ['107,402', '99.57', '1.235', '0.001235']
+    """
+    if value is None:
+        return UNMEASURED
+    if not 1e-4 <= abs(value) < 1e12 and value != 0:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration of a step: seconds, or milliseconds below a tenth of one.
+
+    >>> [seconds(v) for v in (1234.5, 9.7634, 0.41234, 0.0051234)]
+    ['1,234.5 s', '9.763 s', '0.412 s', '5.123 ms']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e7:
+        return f"{value:.4g} s"
+    if abs(value) >= 100:
+        return f"{value:,.1f} s"
+    return f"{value:.3f} s" if abs(value) >= 0.1 or value == 0 else f"{1000 * value:.4g} ms"
+
+
+def seconds_together(values: Iterable[float | None]) -> Form:
+    """Return the form for durations that stand beside each other: one unit for all of them.
+
+    >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
+    ['124 ms', '95.45 ms']
+    >>> [seconds_together((12.5, 0.05))(value) for value in (12.5, 0.05)]
+    ['12.500 s', '0.050 s']
+    """
+    known = [abs(value) for value in values if value and math.isfinite(value)]
+    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= LEAST_SECONDS:
+        digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
+        return lambda value: seconds(value) if value is None or abs(value) >= LEAST_SECONDS else f"{value:.{digits}f} s"
+    return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
+
+
+LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
+
+
+def gigabytes(value: float | None) -> str:
+    """Memory in units of 10**9 bytes.
+
+    >>> gigabytes(45.6789), gigabytes(0.00234)
+    ('45.68 GB', '0.002 GB')
+    """
+    return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
+
+
+def percent(value: float | None) -> str:
+    """A fraction.
+
+    >>> percent(0.4237), percent(0.00412)
+    ('42.4 %', '0.41 %')
+    """
+    return UNMEASURED if value is None else f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+
+
+def times(value: float | None, digits: int | None = None) -> str:
+    """A ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
+
+    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
+    ['1.23x', '1.003x', '12.3x', '0.012x']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e6:
+        return f"{value:.3g}x"
+    if digits is None:
+        digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
+    return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def interval(estimate: Estimate, form: Form) -> str | None:
+    """Both ends of the interval in the same form, or None where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return f"{form(estimate.low)} to {form(estimate.high)}"
+
+
+def plus_minus(estimate: Estimate) -> str | None:
+    """Half the width of the interval relative to the value (the wider half), or None.
+
+    >>> plus_minus(Estimate(value=100.0, low=99.0, high=101.5, rests_on=""))
+    '±1.5 %'
+    >>> plus_minus(Estimate(value=100.0, low=1.0, high=9000.0, rests_on=""))
+    '±100 % or more'
+    """
+    if not estimate.value or estimate.low is None or estimate.high is None:
+        return None
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
+    if half > 1:
+        return "±100 % or more"
+    return f"±{100 * half:.1f} %" if math.isfinite(half) and half >= 0.001 else f"±{100 * half:.1g} %"
+
+
+def with_interval(estimate: Estimate, form: Form) -> str:
+    """Return the value, and ± in percent where there is an interval; that of one run says so.
+
+    >>> with_interval(Estimate(value=9.0, low=8.9, high=9.1, rests_on="", within_run=True), rate)
+    '9 ±1.1 % within run'
+    """
+    width = plus_minus(estimate)
+    within = " within run" if estimate.within_run else ""
+    return f"{form(estimate.value)} {width}{within}" if width else form(estimate.value)
+
+
+def confidence(estimate: Estimate) -> str:
+    """Return the name of an interval: by the confidence with which all of the report's hold together, where corrected.
+
+    >>> confidence(Estimate(value=1.0, rests_on="")), confidence(Estimate(value=1.0, rests_on="", within_run=True))
+    ('95 % interval', '95 % interval within the run')
+    >>> confidence(Estimate(value=1.0, rests_on="", confidence=0.9833, joint=0.95))
+    '95 % interval'
+    """
+    return f"{100 * (estimate.joint or estimate.confidence):.3g} % interval" + within_the_run(estimate)
+
+
+def within_the_run(estimate: Estimate) -> str:
+    """Return the mark of an interval that is of one run's steps."""
+    return " within the run" if estimate.within_run else ""
+
+
+def moment(stamp: str | None) -> str | None:
+    """An ISO 8601 time stamp as people write it; anything else as it is.
+
+    >>> moment("2025-11-03T14:12:09.123456+00:00"), moment("yesterday")
+    ('2025-11-03 14:12:09 UTC', 'yesterday')
+    """
+    if stamp is None:
+        return None
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", stamp)
+    if parts is None:
+        return stamp
+    date, time, zone = parts.groups()
+    zone = {"Z": "UTC", "+00:00": "UTC", "+0000": "UTC", None: ""}.get(zone, zone)
+    return f"{date} {time} {zone}".rstrip()
+
+
+def loss(value: float | None) -> str:
+    """A training loss.
+
+    >>> loss(2.61)
+    '2.610'
+    """
+    return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
+
+
+def model_title(model: Model) -> str:
+    """Return the model's title: from its shape if known, else from its preset; the title of a tiny model says tiny.
+
+    >>> model_title(Model(name="llama", preset="tiny")), model_title(Model(name="llama"))
+    ('Llama-3.1 tiny', 'llama')
+    """
+    known = models.identify(model.shape) if model.shape is not None else None
+    if known is None and model.shape is None and model.name and model.preset:
+        try:
+            known = models.find(model.name, model.preset)
+        except UsageError:  # a name of the log's own
+            known = None
+    if known is not None:
+        return known.title
+    return " ".join(filter(None, (model.name or "unnamed model", model.preset)))
+
+
+def device_title(side: Side) -> str:
+    """Return the number and name of the devices, as the driver or the log names them."""
+    gpu, gpus = side.result.gpu_info, side.result.training_config.num_gpus
+    name = gpu.device_name or "unknown device"
+    if side.result.platform == "cpu":
+        return name
+    return f"{gpus} × {name}" if gpus else name
+
+
+def precision(side: Side) -> str:
+    """The precision that ran, as people write it."""
+    stated = side.result.training_config.precision
+    return stated.upper() if stated else "precision not stated"
+
+
+def verdict_of(pair: Pair) -> str:
+    """Return the verdict of a pair in two or three words."""
+    if pair.fairness.verdict == "not_comparable":
+        return VERDICT_TITLES["not_comparable"]
+    return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
+
+
+def headline(pair: Pair) -> str:
+    """Return in one sentence what a pair shows, with the reason why a side's figures are off its log's own clock."""
+    off = [f"{side.label} {why}" for side in (pair.candidate, pair.baseline) if (why := reason(side.result.audit))]
+    return "; ".join([_headline(pair), *off])
+
+
+def _headline(pair: Pair) -> str:
+    """Name the direction, and the precisions where they are not the same."""
+    candidate, baseline = pair.candidate.label, pair.baseline.label
+    if pair.fairness.errors:
+        return f"No ratio of {candidate} to {baseline}: a figure is physically impossible"
+    if pair.fairness.verdict == "not_comparable":
+        return f"No ratio of {candidate} to {baseline}: not comparable"
+    if pair.ratio is None or pair.ratio.estimate.value is None:
+        return f"No ratio of {candidate} to {baseline}: at least one side has no rate"
+    precisions = tuple(map(precision, (pair.candidate, pair.baseline)))
+    if precisions[0] != precisions[1]:
+        candidate, baseline = (
+            name if how in name else f"{name} · {how}"
+            for name, how in zip((candidate, baseline), precisions, strict=True)
+        )
+    if pair.ratio.metric == TIME_TO_TRAIN:
+        return _time_to_train(pair, pair.ratio)
+    condition = f", {condition_of(pair)}" if pair.fairness.conditions else ""
+    if pair.ratio.verdict == "too_few_runs":
+        form = ratio_form(pair.ratio)
+        metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
+        said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
+        return f"{said}, but one run each cannot confirm it" if _single_runs(pair) else said
+    amount = ratio_in_words(pair.ratio)
+    if pair.ratio.verdict in ("faster", "slower"):
+        return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
+    if pair.ratio.verdict == "unsettled":
+        return f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
+    return f"~ No difference detected between {candidate} and {baseline}{condition}: {amount}"
+
+
+def _time_to_train(pair: Pair, ratio: Ratio) -> str:
+    """Return the times to one quality target: their ratio first, then the rate and the samples that it comes from."""
+    candidate, estimate, task = pair.candidate.label, ratio.estimate, ratio.task
+    if estimate.value is None:
+        return f"No ratio of {candidate} to {pair.baseline.label}: at least one side has no time to train"
+    said = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {pair.baseline.label} to the quality target"
+    if task is not None:
+        said += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
+    if estimate.low and estimate.high:
+        said += f" ({confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)})"
+        return f"~ No difference detected: {said}" if ratio.verdict == "no_difference_shown" else said
+    return f"{said}; one run each cannot confirm it" if _single_runs(pair) else said
+
+
+def _single_runs(pair: Pair) -> bool:
+    return any(len(side.result.runs) < 2 for side in (pair.baseline, pair.candidate))
+
+
+def sides_by(comparison: Comparison) -> str:
+    """Return the criterion that separates the sides, for a heading."""
+    return "sides as named" if comparison.by == "argument" else f"sides by {comparison.by}"
+
+
+def condition_of(pair: Pair) -> str:
+    """Return the settings that must match although one side does not state them, as the end of a claim; "" for none."""
+    conditions = pair.fairness.conditions
+    if len(conditions) < 2:
+        return f"if the {conditions[0]} {'match' if conditions[0].endswith('s') else 'matches'}" if conditions else ""
+    return f"if the {', '.join(conditions[:-1])} and the {conditions[-1]} match"
+
+
+def mean_in_words(comparison: Comparison) -> str | None:
+    """Return one sentence that says which side is faster on average over several models; None if no mean exists."""
+    mean = comparison.mean_ratio
+    pairs = [pair for pair in comparison.pairs if pair.fairness.level.comparable and pair.ratio is not None]
+    if mean is None or mean.estimate.value is None or not pairs:
+        return None
+    candidate, baseline, value = pairs[0].candidate.label, pairs[0].baseline.label, mean.estimate.value
+    over = f"on average over {len(pairs)} models"
+    condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
+    low, high = mean.estimate.low, mean.estimate.high
+    level = f"{100 * (mean.estimate.joint or mean.estimate.confidence):.3g} % CI"
+    if low is None or high is None:
+        said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
+        return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
+    ends = f"{level} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    open_points = "".join(f"; {said}" for said in (mean.assumption, mean.scope) if said)
+    if mean.verdict == "unsettled":
+        said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
+    elif mean.verdict in ("faster", "slower"):
+        shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
+        ends = f"{level} {shares[0]:.1f} to {shares[1]:.1f} %"
+        said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
+    else:
+        said = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
+    return f"{said} ({ends}{open_points})"
+
+
+def ratio_form(ratio: Ratio) -> Form:
+    """Return the function that formats a ratio and the ends of its interval, with decimals that tell them apart."""
+    value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
+    if value is None or low is None or high is None or high <= low or value >= 10:
+        return times
+    decimals = min(3, max(2, math.ceil(-math.log10((high - low) / 2))))
+    return lambda number: times(number, decimals)
+
+
+def ratio_in_words(ratio: Ratio) -> str:
+    """The ratio with metric, interval and assumption.
+
+    >>> ratio_in_words(Ratio(metric="tokens_per_second", estimate=Estimate(value=1.2, low=1.1, high=1.3, rests_on=""),
+    ...                      verdict="faster"))
+    '1.20x the tokens/s (95 % interval 1.10x to 1.30x)'
+    """
+    form = ratio_form(ratio)
+    said = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
+    ends = interval(ratio.estimate, form)
+    details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
+    details += filter(None, (ratio.assumption, ratio.sensitivity, ratio.scope))
+    return f"{said} ({'; '.join(details)})"
+
+
+def advice(pair: Pair) -> str | None:
+    """Return the advice for a pair without a verdict; None if no advice applies."""
+    if pair.ratio is not None and pair.ratio.verdict == "unsettled":
+        return "To decide: longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
+    if pair.ratio is None or pair.ratio.verdict != "too_few_runs":
+        return None
+    needed = pair.ratio.estimate.runs_for_one_percent
+    amount = f"about {needed} runs of each side would give ±1 %" if needed else "several runs of each side are needed"
+    return f"To decide: {amount} (benchmark.py --runs N), or assume a run-to-run variation, such as --assume-run-cv 2%"
+
+
+def fairness_title(pair: Pair) -> str:
+    """The verdict level in a few words, with its condition."""
+    return pair.fairness.title

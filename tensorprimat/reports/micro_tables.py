@@ -1,0 +1,217 @@
+"""Cells as tables: the rows of `tprimat passes`, `warmup` and `sweep`, for terminal, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprimat.core.micro_result import MicroResult, MicroRow
+from tensorprimat.core.units import TERA
+from tensorprimat.reports import formatting
+from tensorprimat.reports.safe_text import csv_cell
+from tensorprimat.reports.tables import Cell, Column, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroColumn:
+    """One column of the table of cells."""
+
+    title: str
+    read: Callable[[MicroResult], Any]
+    form: Callable[[Any], str] = str
+
+
+def milliseconds(value: float | None) -> str:
+    """A time, to about four digits.
+
+    >>> milliseconds(12.3456), milliseconds(0.01234), milliseconds(12345.6)
+    ('12.35', '0.01234', '12,346')
+    """
+    if value is None:
+        return formatting.UNMEASURED
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _spread(cell: MicroResult) -> str | None:
+    """ "12.3 ± 0.4", or OOM: what a reader looks for first."""
+    if cell.status != "ok":
+        return "OOM" if cell.status == "oom" else "failed"
+    if cell.mean_time_ms is None:
+        return None
+    return with_spread(cell.mean_time_ms, cell.std_time_ms)
+
+
+def _part(name: str) -> Callable[[MicroResult], str | None]:
+    """Return a reader of one part of a step: its mean with the deviation over the trials."""
+
+    def read(cell: MicroResult) -> str | None:
+        mean = getattr(cell, f"{name}_time_ms")
+        return None if mean is None else with_spread(mean, getattr(cell, f"{name}_std_ms"))
+
+    return read
+
+
+def with_spread(mean: float, deviation: float | None) -> str:
+    """A time with two digits of its deviation, and no digit that this makes meaningless.
+
+    >>> with_spread(31.0, 3.774), with_spread(12.34567, 0.01234), with_spread(12345.6, 150.0), with_spread(12.3, None)
+    ('31.0 ± 3.8', '12.346 ± 0.012', '12,346 ± 150', '12.3')
+    """
+    if not deviation:
+        return milliseconds(mean)
+    decimals = max(0, 1 - math.floor(math.log10(deviation)))
+    return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
+
+
+def fits(cell: MicroResult) -> str | None:
+    """Return the batch or context that fits if the cell does not; "nothing" if none does, None if not searched."""
+    if cell.fit_batch_size:
+        return f"batch {cell.fit_batch_size}"
+    if cell.fit_context_length:
+        return f"context {cell.fit_context_length} at batch 1"
+    return None if cell.fit_batch_size is None else "nothing"
+
+
+def _precision(cell: MicroResult) -> str:
+    return cell.precision + (" autocast" if cell.autocast else "") + (" compiled" if cell.compile else "")
+
+
+FIELDS = (
+    MicroColumn(title="Model", read=lambda cell: cell.model_size),
+    MicroColumn(title="Parameters", read=lambda cell: cell.num_parameters, form=formatting.count),
+    MicroColumn(title="Context", read=lambda cell: cell.context_length, form=formatting.count),
+    MicroColumn(title="Batch", read=lambda cell: cell.batch_size, form=formatting.count),
+    MicroColumn(title="Precision", read=_precision),
+    MicroColumn(title="Attention", read=lambda cell: cell.attention),
+    MicroColumn(title="Pass", read=lambda cell: cell.pass_name),
+    MicroColumn(title="Warm-up", read=lambda cell: cell.num_warmups, form=formatting.count),
+    MicroColumn(title="Step, ms", read=_spread),
+    MicroColumn(title="CV, %", read=lambda cell: cell.cv_percent, form=lambda value: f"{value:.1f}"),
+    MicroColumn(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
+    MicroColumn(title="Forward, ms", read=_part("forward")),
+    MicroColumn(title="Backward, ms", read=_part("backward")),
+    MicroColumn(title="Backward CV, %", read=lambda cell: cell.backward_cv_percent, form=lambda value: f"{value:.1f}"),
+    MicroColumn(title="Optimizer, ms", read=_part("optimizer")),
+    MicroColumn(
+        title="Backward / forward", read=lambda cell: cell.backward_forward_ratio, form=lambda value: f"{value:.2f}"
+    ),
+    MicroColumn(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=formatting.rate),
+    MicroColumn(
+        title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: formatting.rate(value / TERA)
+    ),
+    MicroColumn(title="MFU", read=lambda cell: cell.mfu, form=formatting.percent),
+    MicroColumn(title="Peak memory", read=lambda cell: cell.peak_memory_gb, form=formatting.gigabytes),
+    MicroColumn(title="Fits", read=fits),
+)
+ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
+SAME_SAID_ONCE = {"Precision", "Attention", "Warm-up"}
+"""Columns that only say something where cells differ in them."""
+WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
+
+
+def table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
+    """One row per cell; a column that no cell fills is left out, and so is one that says the same in every row."""
+    shown = [field for field in FIELDS if _says(field, cells)]
+    return Table(
+        key="cells",
+        title=title,
+        columns=tuple(Column(title=field.title, numeric=field.title not in WORDS) for field in shown),
+        rows=tuple(tuple(_place(field, cell) for field in shown) for cell in cells),
+        note=note(cells),
+    )
+
+
+def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
+    values = [field.read(cell) for cell in cells]
+    if field.title in ALWAYS:
+        return True
+    if field.title in SAME_SAID_ONCE:
+        return len(set(values)) > 1
+    return any(value is not None for value in values)
+
+
+def _place(field: MicroColumn, cell: MicroResult) -> Cell:
+    value = field.read(cell)
+    return Cell(text=formatting.UNMEASURED if value is None else field.form(value), value=value)
+
+
+def note(cells: Sequence[MicroResult]) -> str:
+    """Return the note under a table: device, precision, trials, and the meaning of the figures."""
+    first = cells[0]
+
+    def common(read: Callable[[MicroResult], Any], form: str) -> str | None:
+        values = {read(cell) for cell in cells} - {None}
+        return form.format(values.pop()) if len(values) == 1 else None
+
+    parts = [
+        common(lambda cell: cell.device_name, "{}"),
+        common(lambda cell: cell.torch_version, "torch {}"),
+        common(_precision, "{}"),
+        common(lambda cell: cell.attention, "{} attention"),
+        common(lambda cell: cell.vocab, "vocabulary {:,}"),
+        common(lambda cell: formatting.counted(cell.num_warmups, "warm-up step"), "{}"),
+        common(lambda cell: formatting.counted(cell.num_trials, "trial"), "{}"),
+        common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),
+        common(lambda cell: cell.memory_kind, "{} memory"),
+    ]
+    said = ", ".join(part for part in parts if part)
+    return f"{said}. Mean ± sample standard deviation; FLOPs by the {first.flops_convention} convention."
+
+
+def warnings(cells: Sequence[MicroResult]) -> list[str]:
+    """Each warning once, with the cells that it is about; of those that differ in numbers alone, the worst."""
+    by_kind: dict[str, dict[str, list[MicroResult]]] = {}
+    for cell in cells:
+        for sentence in (*cell.warnings, *([cell.reason] if cell.reason is not None else [])):
+            kind = _NUMBER.sub("#", sentence) if sentence in cell.warnings else sentence
+            by_kind.setdefault(kind, {}).setdefault(sentence, []).append(cell)
+    return [_worst(alike, len(cells)) for alike in by_kind.values()]
+
+
+_NUMBER = re.compile(r"\d[\d.]*")
+
+
+def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
+    """The sentence with the greatest first number. alike: cells by sentence."""
+    sentence = max(alike, key=lambda said: float((_NUMBER.findall(said) or ["0"])[0].rstrip(".")))
+    of = alike[sentence]
+    if cells == 1 or (len(alike) == len(of) == 1 and of[0].title in sentence):
+        return sentence
+    if len(alike) > 1:
+        return f"{sentence} [{of[0].title}; the most of {sum(map(len, alike.values()))} cells of {cells}]"
+    which = "every cell" if len(of) == cells else f"{len(of)} cells" if len(of) > 2 else "; ".join(c.title for c in of)
+    return f"{sentence} [{which}]"
+
+
+def rows_csv(rows: Sequence[MicroRow], columns: Sequence[str]) -> str:
+    """A file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([csv_cell(column) for column in columns])
+    for row in rows:
+        writer.writerow([_field(row.get(column)) for column in columns])
+    return buffer.getvalue()
+
+
+def rows_json(rows: Sequence[MicroRow]) -> str:
+    """Every column of every row, lists too."""
+    return json.dumps([dict(row) for row in rows], indent=2) + "\n"
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    return csv_cell(value) if isinstance(value, str) else str(value)
+
+
+def render_csv(cells: Sequence[MicroResult]) -> str:
+    """Every field of every cell but the series."""
+    rows = [cell.model_dump(mode="json", by_alias=True) for cell in cells]
+    columns = [key for key, value in rows[0].items() if not isinstance(value, list)]
+    return rows_csv(rows, columns)

@@ -1,0 +1,1 @@
+"""Plots as PNG and SVG; only `canvas` imports matplotlib."""

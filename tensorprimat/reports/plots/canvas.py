@@ -1,0 +1,211 @@
+"""Functions that all plots share: style, size, headings and legend, files of a figure.
+
+Plots use matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap. The colours are
+those of Okabe and Ito, distinct for every kind of colour vision; hatches and line styles repeat the distinction for
+print without colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from tensorprimat.core.errors import MissingPackageError
+from tensorprimat.reports.bars import BarStyle
+from tensorprimat.reports.safe_text import one_line
+
+LINE_STYLES = ("-", "--", ":", "-.")
+INK, FAINT, GRID = "#222222", "#8a8a8a", "#dddddd"
+
+DPI = 150
+WIDTH_INCHES = 13.0
+LEAST_PANEL_INCHES = 3.1
+LEGEND_COLUMNS = 3
+MOST_POINTS = 3000  # per curve: more than a panel has pixels
+
+STYLE = {
+    "font.size": 9.0,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.parse_math": False,  # a "$" in a device name is a dollar
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "tensorprimat",  # the same comparison gives the same file
+}
+
+Fill = Callable[[Any], None]
+"""Puts something on an empty matplotlib Figure, and sets its size."""
+
+
+def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is not installed."""
+    matplotlib = load()
+    pictures = {}
+    with matplotlib.rc_context(STYLE):
+        figure = laid_out(fill)
+        for form in formats:
+            pictures[form] = _saved(figure, form)
+    return pictures
+
+
+def picture(draw: Fill, *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
+    """A PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(width, height)
+        draw(figure)
+
+    return drawn(fill, ("png",))["png"]
+
+
+def can_draw() -> bool:
+    """Return True if matplotlib is installed, without importing it, which takes a while."""
+    return bool(sys.modules.get("matplotlib", True)) and find_spec("matplotlib") is not None
+
+
+def load() -> Any:
+    """Import matplotlib with the modules that drawing needs. Raises MissingPackageError if it is not installed."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingPackageError("matplotlib", needed_for="plots") from error
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+
+    return matplotlib
+
+
+def laid_out(fill: Fill) -> Any:
+    """A filled matplotlib Figure, to be saved under STYLE."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.transforms import Bbox
+
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
+    figure = Figure(layout=layout, dpi=DPI)
+    fill(figure)
+    layout.execute(figure)
+    figure.set_layout_engine("none")  # once is enough for every format
+    for axes in figure.get_axes():  # the solver's last digits are not the same each time
+        axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
+    return figure
+
+
+def _saved(figure: Any, form: str) -> bytes:
+    """The file's bytes, drawn by a canvas itself: savefig would draw everything twice."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    buffer = io.BytesIO()
+    if form == "png":
+        FigureCanvasAgg(figure).print_png(buffer, pil_kwargs={"compress_level": 4})
+    elif form == "svg":
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    else:
+        figure.savefig(buffer, format=form)
+    return buffer.getvalue()
+
+
+def keys_of(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
+    """Return the legend's keys: a colour and hatch per side and, for several models, a line style per model."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    sides = [
+        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="white", label=shortened(look.label, 48))
+        for look in looks.values()
+    ]
+    lines = [
+        Line2D([], [], color=INK, linestyle=LINE_STYLES[number % len(LINE_STYLES)], label=shortened(title, 48))
+        for number, title in enumerate(titles)
+    ]
+    return [*sides, *(lines if len(lines) > 1 else [])]
+
+
+def framed(figure: Any, headings: Sequence[str], keys: list[Any], height: float) -> Any:
+    """Set a figure's size, write headings and legend on top, and return what is left: `height` inches to draw in."""
+    header = 0.5 + 0.2 * (len(headings) - 1) + 0.24 * math.ceil(len(keys) / LEGEND_COLUMNS)
+    figure.set_size_inches(WIDTH_INCHES, header + height)
+    top, body = figure.subfigures(2, 1, height_ratios=(header, height))
+    _header(top, headings, keys, header)
+    return body
+
+
+def _header(strip: Any, headings: Sequence[str], keys: list[Any], height: float) -> None:
+    y = 1 - 0.28 / height
+    strip.text(0.012, y, headings[0], fontsize=13.5, fontweight="bold", va="center")
+    for number, line in enumerate(headings[1:]):
+        strip.text(0.012, y - (0.28 + 0.2 * number) / height, line, fontsize=9.5, va="center")
+    strip.legend(
+        handles=keys,
+        loc="lower left",
+        bbox_to_anchor=(0.005, 0.0),
+        ncols=min(LEGEND_COLUMNS, len(keys)),
+        frameon=False,
+        handlelength=2.6,
+        handleheight=1.1,
+        borderaxespad=0.2,
+        fontsize=9.5,
+    )
+
+
+@lru_cache(maxsize=1)
+def _font() -> Any:
+    from matplotlib.font_manager import findfont, get_font
+
+    return get_font(findfont("DejaVu Sans"))
+
+
+def drawable(text: str) -> str:
+    """Harmless text in characters that matplotlib's own font has."""
+    return "".join(c if _font().get_char_index(ord(c)) else "?" for c in one_line(text))
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, drawable, cut to so many characters."""
+    line = drawable(text)
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def say(axes: Any, sentence: str) -> None:
+    """A sentence in the place of a panel."""
+    axes.text(
+        0.5, 0.5, "\n".join(textwrap.wrap(drawable(sentence), 48)), transform=axes.transAxes,
+        ha="center", va="center", color=FAINT, fontsize=10,
+    )  # fmt: skip
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def few_ticks(axis: Any) -> None:
+    """At most six, written out with thousands apart."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axis.set_major_locator(MaxNLocator(nbins=5))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+
+
+def plain_log_ticks(axis: Any) -> None:
+    """Of a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,79 @@
+"""The plot comparison_loss.png and .svg: the losses of every run, one panel per model, with the parity verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.reports import formatting, sections
+from tensorprimat.reports.bars import BarStyle, looks_of
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.series import curves, thinned
+
+PANEL_INCHES = 3.6
+MOST_SENTENCES = 3  # below a panel's title; the report has them all
+LINE_CHARACTERS = 150
+
+
+def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """The picture in each format; none where no side logged a loss.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+    models = [model for model in comparison.models if any(map(_logged, sections.sides_of(comparison, model)))]
+    if not models:
+        return {}
+
+    def fill(figure: Any) -> None:
+        sides = [side for model in models for side in sections.sides_of(comparison, model)]
+        looks = looks_of(sides)
+        body = canvas.framed(figure, ["Training loss"], canvas.keys_of(looks, ()), PANEL_INCHES * len(models))
+        for axes, model in zip(body.subplots(len(models), squeeze=False)[:, 0], models, strict=True):
+            pairs = [pair for pair in comparison.pairs if pair.model == model]
+            _panel(axes, sections.sides_of(comparison, model), pairs, looks)
+
+    return canvas.drawn(fill, formats)
+
+
+def _logged(side: Side) -> bool:
+    return bool(np.isfinite(side.result.steps.column("loss")).any())
+
+
+def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[str, BarStyle]) -> None:
+    """Every run's losses over the steps as the framework counts them."""
+    for number, side in enumerate(sides):
+        look, style = looks[side.label], canvas.LINE_STYLES[number % len(canvas.LINE_STYLES)]
+        for curve in curves(side):
+            shown = thinned(curve.loss, canvas.MOST_POINTS)
+            shown = shown[np.isfinite(curve.loss[shown])]
+            axes.plot(
+                curve.index[shown], curve.loss[shown], color=look.colour, linestyle=style, linewidth=1.2, alpha=0.8,
+                marker="o" if len(shown) < 2 else None, ms=4,
+            )  # fmt: skip
+    for pair in pairs:
+        if pair.losses is not None and pair.losses.first_divergence_step is not None:
+            axes.axvline(pair.losses.first_divergence_step, color=canvas.INK, linestyle=":", linewidth=1.2)
+    title = formatting.model_title(sides[0].result.model)
+    axes.set_title("\n".join([canvas.drawable(title), *_sentences(sides, pairs)]), fontsize=9.5, fontweight="normal")
+    axes.set_xlabel(
+        "optimizer step (dotted line: the losses differ from here)" if _diverged(pairs) else "optimizer step"
+    )
+    axes.set_ylabel("loss")
+    axes.margins(x=0.01)
+    axes.grid(axis="y", color=canvas.GRID, linewidth=0.7)
+
+
+def _diverged(pairs: Sequence[Pair]) -> bool:
+    return any(pair.losses is not None and pair.losses.first_divergence_step is not None for pair in pairs)
+
+
+def _sentences(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
+    """Return the parity sentences, and the sides that logged no loss, in lines that fit."""
+    said = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
+    without = [side.label for side in sides if not _logged(side)]
+    said += [f"No loss was logged: {', '.join(without)}"] if without else []
+    return [line for sentence in said for line in textwrap.wrap(canvas.drawable(sentence), LINE_CHARACTERS)]

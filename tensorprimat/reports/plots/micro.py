@@ -1,0 +1,174 @@
+"""Pictures of cells: scaling of time, the warm-up study, the roofline; `canvas.picture` makes a file of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorprimat.analysis.aggregate import SizeScaling
+from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
+from tensorprimat.core.micro_result import MicroResult
+from tensorprimat.core.units import GB, TERA
+from tensorprimat.reports.bars import COLOURS
+from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, LINE_STYLES
+
+MARKERS = "osD^vP*X"
+MOST_CURVES = 12  # more cannot be told apart; the table has them all
+AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
+
+Draw = Callable[[Any], None]
+"""Fills a matplotlib Figure."""
+
+
+def scaling(found: Sequence[SizeScaling]) -> Draw:
+    """Time against parameters and against context, both logarithmic, with the fitted power law of each curve."""
+
+    def draw(figure: Any) -> None:
+        present = [axis for axis in AXES if any(one.axis == axis for one in found)]
+        for axes, axis in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
+            curves = [one for one in found if one.axis == axis][:MOST_CURVES]
+            for number, one in enumerate(curves):
+                _curve(axes, one, number)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xticks(sorted({x for one in curves for x, _ in one.points}), minor=False)
+            axes.set_xticks([], minor=True)
+            axes.margins(0.08, 0.2)
+            axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.set_yticks([], minor=True)
+            for axis_of in (axes.xaxis, axes.yaxis):
+                axis_of.set_major_formatter(_short)
+            axes.set_xlabel(AXES[axis])
+            axes.set_ylabel("milliseconds per step")
+            axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
+            axes.grid(which="major", color=GRID, linewidth=0.7)
+            axes.legend(  # below: curves fill the whole of the axes
+                fontsize=8,
+                frameon=False,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.12),
+                ncols=2 if len(curves) > 1 else 1,
+            )
+
+    return draw
+
+
+def _short(value: float, _position: int | None = None) -> str:
+    """A tick: 128.6 M, 512, 0.3."""
+    for size, letter in ((1e9, " B"), (1e6, " M")):
+        if value >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _curve(axes: Any, one: SizeScaling, number: int) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    xs, ys = zip(*one.points, strict=True)
+    label = one.label if one.exponent is None else f"{one.label}: exponent {one.exponent:.2f}"
+    axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
+    if one.exponent is not None and one.factor is not None:
+        ends = (min(xs), max(xs))
+        axes.plot(ends, [one.factor * end**one.exponent for end in ends], color=colour, linewidth=1.0, alpha=0.7)
+
+
+def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
+    """Mean with deviation, and CV, against the number of warm-up steps. stable: from which count on nothing changes."""
+
+    def draw(figure: Any) -> None:
+        mean, scatter = figure.subplots(1, 2)
+        measured = [cell for cell in cells if cell.mean_time_ms is not None]
+        places = range(len(measured))
+        counts = [str(cell.num_warmups) for cell in measured]
+        mean.errorbar(
+            places,
+            [cell.mean_time_ms for cell in measured],
+            yerr=[cell.std_time_ms or 0.0 for cell in measured],
+            color=COLOURS[0],
+            marker="o",
+            linestyle="none",
+            capsize=3,
+            label="mean ± standard deviation",
+        )
+        mean.plot(
+            places, [cell.median_time_ms for cell in measured], color=COLOURS[1], marker="_", ms=14, linestyle="none",
+            label="median",
+        )  # fmt: skip
+        mean.set_ylabel("milliseconds per step")
+        mean.set_title("Step time after warm-up")
+        mean.set_ylim(bottom=0)
+        mean.legend(fontsize=8, frameon=False)
+        scatter.bar(places, [cell.cv_percent or 0.0 for cell in measured], color=COLOURS[0], width=0.6)
+        scatter.set_ylabel("CV, %")
+        scatter.set_title("Variation of the trials")
+        for axes in (mean, scatter):
+            axes.set_xticks(list(places), counts)
+            axes.set_xlabel("warm-up steps")
+            axes.set_axisbelow(True)
+            axes.grid(axis="y", color=GRID, linewidth=0.7)
+            if stable is not None:
+                where = [cell.num_warmups for cell in measured].index(stable)
+                axes.axvspan(where - 0.5, len(measured) - 0.5, color="#009E73", alpha=0.08)
+
+    return draw
+
+
+def _roof(roof: Ceiling) -> str:
+    return f"{roof.precision}: {roof.flops_per_second / TERA:.3g} TFLOP/s, {roof.bytes_per_second / GB:.3g} GB/s"
+
+
+def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
+    """A colour per model and a marker per kind of work; sequence length and batch stand beside each point."""
+
+    def kind(point: RooflinePoint) -> str:
+        return f"{point.work}, {point.precision}" if several_precisions else point.work
+
+    models, kinds = (list(dict.fromkeys(map(of, points))) for of in (lambda point: point.model, kind))
+    for model in models:
+        for work in kinds:
+            alike = [point for point in points if (point.model, kind(point)) == (model, work)]
+            if not alike:
+                continue
+            axes.plot(
+                [point.intensity for point in alike], [point.flops_per_second for point in alike],
+                color=COLOURS[models.index(model) % len(COLOURS)], marker=MARKERS[kinds.index(work) % len(MARKERS)],
+                ms=8, linestyle="none", markeredgecolor="white", label=f"{model}, {work}",
+            )  # fmt: skip
+            for point in alike:
+                axes.annotate(
+                    point.size, (point.intensity, point.flops_per_second), xytext=(6, -3), textcoords="offset points",
+                    fontsize=6.5, color=FAINT,
+                )  # fmt: skip
+
+
+def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> Draw:
+    """Rate against arithmetic intensity, both logarithmic, under the measured ceilings of each precision that ran."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        ran = list(dict.fromkeys(point.precision for point in points))
+        roofs = [roof for roof in ceilings if roof.precision in ran] or list(ceilings)
+        xs = [point.intensity for point in points] + [roof.ridge for roof in roofs]
+        low, high = min(xs) / 3, max(xs) * 3
+        for number, roof in enumerate(roofs):
+            axes.plot(
+                [low, roof.ridge, high],
+                [roof.at(low), roof.flops_per_second, roof.flops_per_second],
+                color=INK,
+                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
+                linewidth=1.2,
+                label=_roof(roof),
+            )
+        _points(axes, points, several_precisions=len(ran) > 1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value / TERA:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
+        axes.set_ylabel("model TFLOP/s of one device")
+        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch beside points")
+        axes.grid(which="major", color=GRID, linewidth=0.7)
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+    return draw
