@@ -109,6 +109,7 @@ NO_REMEDY: dict[str, set[str]] = {
 """Flags that a module only echoes, or hands to a child process; "gate --price": only where that command shows it."""
 NOT_OURS = {
     "cli/__init__.py": "flags of the overview itself",
+    "cli/completion.py": "flags of the overview",
     "cli/earlier.py": "old flags that become today's",
     "engines/primus/engine.py": "flags of the child process and of Primus",
     "engines/profiling.py": "flags of nsys and rocprof; --profile is run's own",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from tensorprimat.cli import earlier
+from tensorprimat.cli import completion, earlier
 from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
 from tensorprimat.core.version import __version__
@@ -55,13 +55,15 @@ OVERVIEW = """Usage: tprimat COMMAND [OPTIONS]
 
 How fast, how efficiently and at what cost an accelerator trains a language model, compared with another.
 
-Commands (tprimat COMMAND --help says more):
+Commands (tprimat COMMAND --help shows the manual of one):
 {commands}
 
 Options:
-  --version  print the version
-  --help     print this page
-  --debug    print a traceback where an error is unexpected (any command)
+  --version             print the version
+  --help                print this page
+  --debug               print a traceback after an unexpected error (any command)
+  --install-completion  install completion of commands and options in this shell
+  --show-completion     print the completion script of this shell
 """
 
 REPORT_TO = "the issues of the TensorPrimat repository"
@@ -105,6 +107,8 @@ def _unexpected(kind: type[BaseException] | None, error: BaseException | None, t
 
 
 def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any]) -> int:
+    if completion.REQUEST in os.environ or arguments[:1] in ([flag] for flag in completion.FLAGS):
+        return completion.run(arguments[:2], COMMANDS)
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         print(OVERVIEW.format(commands="\n".join(_lines())), end="")
         return 0 if arguments else 2
