@@ -49,7 +49,7 @@ class Side:
     tokens_per_second: Estimate
     tokens_per_second_per_gpu: Estimate
     metrics: Mapping[str, Metric]
-    """Derived figures by their name in `analysis.derived.DEFINITIONS`."""
+    """Derived figures by their name in `analysis.metric.DEFINITIONS`."""
 
 
 @dataclass(frozen=True, kw_only=True)

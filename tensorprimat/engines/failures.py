@@ -5,31 +5,14 @@ from __future__ import annotations
 import os
 
 from tensorprimat.core.errors import of_file_system
+from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 from tensorprimat.core.spec import RunSpec
-
-OUT_OF_MEMORY = "out of memory"
-INTERRUPTED = "interrupted"
-
-_REFUSALS = (
-    "out of memory",  # CUDA and HIP where they raise no class of their own, NCCL
-    "DefaultCPUAllocator: can't allocate memory",
-    "bad_alloc",  # C++
-    "could not create a primitive",  # oneDNN, twice
-    "could not create a memory",
-    "unable to allocate",  # numpy
-)
-"""Texts of a bare RuntimeError by which libraries report that memory was refused."""
-
-
-_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
-"""Texts by which gloo, its sockets and NCCL report that the remote rank has ended without a message."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if a device or the host refused memory."""
     named = any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type(error).__mro__)
-    said = str(error).lower()
-    return named or (isinstance(error, RuntimeError) and any(sign.lower() in said for sign in _REFUSALS))
+    return named or (isinstance(error, RuntimeError) and cause_of_failure(str(error)) == OUT_OF_MEMORY)
 
 
 def reason(error: BaseException) -> str:
@@ -49,8 +32,8 @@ def reason(error: BaseException) -> str:
     if "EADDRINUSE" in str(error):  # of torch.distributed's store
         port = os.environ.get("MASTER_PORT", "of rank 0")
         return f"the port {port} is taken; set MASTER_PORT to a free one, or unset it"
-    if any(sign in str(error) for sign in _PEER_GONE):
-        return "another rank is gone: killed by hand, or by the system because the host's memory ran out (dmesg says)"
+    if cause_of_failure(str(error)) == RANK_LOST:
+        return ADVICE[RANK_LOST]
     if isinstance(error, OSError) and error.filename is not None:
         return of_file_system(error)
     first = str(error).strip().splitlines()

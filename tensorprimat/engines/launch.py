@@ -24,6 +24,7 @@ from typing import IO
 import tensorprimat
 from tensorprimat.core import processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures
@@ -38,9 +39,6 @@ ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
 
 ELSEWHERE = "cluster engine: "
 """Prefix of the line in which engines/cluster/submitted reports the outcome of a job on other machines."""
-
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "outofmemoryerror")
-"""Out-of-memory texts of CUDA, ROCm, the CPU allocator and Linux, in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +178,15 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
             kept = f"; its output could not be stored in {log}: {error.strerror}"
     if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
         said = own["says"]
-        kind = UsageError if code == 2 else OutOfMemoryError if "out of memory" in said.lower() else RunError
+        kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(said) == OUT_OF_MEMORY else RunError
         return kind(said + ("" if code == 2 else kept))
     last = tail[-1] if tail else "no output"
-    if any(sign in line.lower() for line in tail for sign in OUT_OF_MEMORY):
+    cause = cause_of_failure("\n".join(tail))
+    if cause == OUT_OF_MEMORY:
         remedies = failures.memory_remedies(spec)
         return OutOfMemoryError(f"out of memory: {failures.configuration(spec)}; try {remedies}{kept}")
+    if cause is not None and (advice := ADVICE[cause]):
+        return RunError(f"{advice}; {last}{kept}")
     if code == -signal.SIGKILL:
         tiny = " or --preset tiny" if spec.engine == "torch" else ""
         return RunError(

@@ -14,6 +14,7 @@ from typing import IO
 
 from tensorprimat.core import processes
 from tensorprimat.core.errors import OutOfMemoryError, RunError
+from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
@@ -27,7 +28,6 @@ _ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iterati
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
 _LOSS = re.compile(r"lm loss: *(\S+)")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
 _KILLED = re.compile(r"Signal \d+ \((SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
@@ -149,7 +149,8 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
     print(f"{name} failed; the last lines of {log}:", file=sys.stderr)
     for line in tail[-SHOWN_LINES:]:
         print(f"  {line}", file=sys.stderr)
-    if any(_OUT_OF_MEMORY.search(line) for line in tail):
+    cause = cause_of_failure("\n".join(tail))
+    if cause == OUT_OF_MEMORY:
         return OutOfMemoryError(
             f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}; its log: {log}"
         )
@@ -158,5 +159,7 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
             f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran out "
             f"(dmesg says which); its log: {log}"
         )
+    if cause is not None and (advice := ADVICE[cause]):
+        return RunError(f"{name}: {advice}; its log: {log}")
     how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
     return RunError(f"{name} {how}: {complaint(tail) or (tail or ['no output'])[-1].strip()}; its log: {log}")

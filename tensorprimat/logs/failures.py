@@ -4,38 +4,11 @@ from __future__ import annotations
 
 import re
 
+from tensorprimat.core.failures import cause_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobytes of tracebacks
-
-CAUSES = (
-    (
-        "out of memory",
-        r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|RESOURCE_EXHAUSTED|\boom[-_ ]kill|OOM Killed"
-        r"|Out of memory: Kill",
-    ),
-    ("cancelled", r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
-    ("interrupted", r"\bKeyboardInterrupt\b"),
-    ("collective timeout", r"(?:NCCL|RCCL|[Ww]atchdog).{0,300}(?:timed out|[Tt]imeout)"),
-    (
-        "killed by a signal",
-        r"received SIG(?:TERM|KILL|INT)|death signal|Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|SignalException"
-        r"|\(core dumped\)|(?m:(?:^|: |\d )\s*Killed(?:\s*$|\s{2}))",  # as shells and srun say it
-    ),
-    (
-        "crashed",
-        r"(?m:^[^\n]{0,200}Traceback \(most recent call last\)|ChildFailedError|exitcode\s*: -?[1-9]|^Aborted)",
-    ),
-)
-"""Causes of a run's end: the first of these that the text after the last row contains."""
-_CAUSES = tuple((cause, re.compile(expression)) for cause, expression in CAUSES)
-_SUSPICIOUS = (
-    *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
-    *("out of memory", "EXHAUSTED", "OOM", "oom", "Kill", "exitcode", "Abort"),
-)
-"""Every cause holds one of these, and a plain search is much faster."""
-_HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # what an interpreter prints while shutting down
 
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.(?P<decimals>\d*))?(?:[eE](?P<exponent>[+-]?\d*))?")
 
@@ -47,7 +20,7 @@ def examine(log: Log, said: Reading) -> None:
     if last_row < 0 or log.is_folder or log.is_binary:
         return
     tail = log.tail(TAIL_BYTES)
-    cause = None if said.ended_by else _cause("\n".join(tail))
+    cause = None if said.ended_by else cause_in("\n".join(tail))
     if not tail[-1] and cause is None:
         return
     numbered = dict(zip(range(log.count_lines() + 1, 0, -1), reversed(tail), strict=False))
@@ -58,20 +31,13 @@ def examine(log: Log, said: Reading) -> None:
             said.warnings.append(f"steps: line {last_row}, the last, is truncated and left out")
             return
     if said.ended_by is None:
-        said.ended_by = _cause("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
+        said.ended_by = cause_in("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
         said.complete = said.complete and said.ended_by is None
 
 
 def cause_of(log: Log) -> str | None:
     """Return the reason, found in a log's last lines, why the log holds no row; None if they show none."""
-    return _cause("\n".join(log.tail(TAIL_BYTES)))
-
-
-def _cause(text: str) -> str | None:
-    if not any(word in text for word in _SUSPICIOUS):
-        return None
-    text = _HARMLESS.sub("", text)
-    return next((cause for cause, pattern in _CAUSES if pattern.search(text)), None)
+    return cause_in("\n".join(log.tail(TAIL_BYTES)))
 
 
 def is_cut(last: str, before: str | None) -> bool:

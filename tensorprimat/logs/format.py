@@ -28,15 +28,15 @@ class Reading:
 
     steps: Steps
     training_config: dict[str, Any] = field(default_factory=dict)
-    """Fields of core.records.TrainingConfig."""
+    """Fields of core.result.TrainingConfig."""
     gpu_info: dict[str, Any] = field(default_factory=dict)
-    """Fields of core.records.GpuInfo."""
+    """Fields of core.result.GpuInfo."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Fields of core.records.Model; shape only where the log states every number of it."""
+    """Fields of core.result.Model; shape only where the log states every number of it."""
     reported: dict[str, Any] = field(default_factory=dict)
-    """Fields of core.records.Reported that the log states once for the whole run."""
+    """Fields of core.result.Reported that the log states once for the whole run."""
     run_facts: list[dict[str, Any]] = field(default_factory=list)
-    """Fields of core.records.Run that the log states of each run, in their order."""
+    """Fields of core.result.Run that the log states of each run, in their order."""
     platform: Platform | None = None
     source: str | None = None
     """Program that wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""
@@ -51,7 +51,7 @@ class Reading:
     evidence: Evidence = field(default_factory=Evidence)
     """Readings of the log's own clock, for the closing audit; the dates of rows are in the steps."""
     assumed: dict[str, str] = field(default_factory=dict)
-    """Facts that the log does not state itself, with their origin, as in core.records.Provenance.assumed."""
+    """Facts that the log does not state itself, with their origin, as in core.result.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
     timer: str | None = None
     """The column of a printed rate that the reader made the times of rows of, where no line prints a time."""

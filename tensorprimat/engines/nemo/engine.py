@@ -19,6 +19,7 @@ from typing import Any
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures, importable
 from tensorprimat.engines.cluster import executors
@@ -98,7 +99,7 @@ def _ran_out_of_memory(result_file: Path) -> bool:
         runs = store.load(result_file).runs
     except InputError:  # not written, or without a step
         return False
-    return any(run.ended_by == failures.OUT_OF_MEMORY for run in runs)
+    return any(run.ended_by == OUT_OF_MEMORY for run in runs)
 
 
 def _out_of_memory(spec: RunSpec) -> OutOfMemoryError:

@@ -29,7 +29,7 @@ class Drawn:
     """The way in which one metric becomes a panel."""
 
     name: str
-    """In analysis.derived.DEFINITIONS."""
+    """In analysis.metric.DEFINITIONS."""
     title: str
     unit: str
     per_unit: float = 1.0

@@ -1,0 +1,101 @@
+"""Causes of a training that ended early, by the texts of frameworks, libraries, launchers and systems.
+
+Readers of logs and launchers of processes use the same table. A text that also occurs in a healthy log ("out of
+memory" in an advice, "Connection reset by peer" of an upload) counts only for a process that is known to have failed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OUT_OF_MEMORY = "out of memory"
+INTERRUPTED = "interrupted"
+RANK_LOST = "lost rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One cause, the texts that prove it, and the texts that prove it only for a process that failed."""
+
+    name: str
+    """Name in `Run.ended_by`."""
+    proof: str
+    """Regular expression."""
+    proof_once_failed: str = "(?!)"
+    """Regular expression; by default nothing more."""
+    advice: str = ""
+    """Message of a launcher: what happened and what to do. Empty: the last line of the output says more."""
+
+
+CAUSES = (
+    Cause(
+        name=OUT_OF_MEMORY,
+        proof=r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
+        r"|\boom[-_ ]kill|OOM Killed|Out of memory: Kill",
+        proof_once_failed=r"(?i:out of memory|can(?:'t|not) allocate memory|bad_alloc|unable to allocate"
+        r"|could not create a (?:primitive|memory)|\bMemoryError\b)",  # the last but one: oneDNN
+    ),
+    Cause(
+        name="disk full",
+        proof=r"No space left on device|Disk quota exceeded",
+        advice="the disk is full; make room there, or write to another disk",
+    ),
+    Cause(name="cancelled", proof=r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
+    Cause(name=INTERRUPTED, proof=r"\bKeyboardInterrupt\b"),
+    Cause(
+        name="collective timeout",
+        proof=r"(?:NCCL|RCCL|[Ww]atchdog).{0,300}(?:timed out|[Tt]imeout)",
+        advice="a collective operation timed out because a rank did not join it; the logs of the other ranks name "
+        "the first error",
+    ),
+    Cause(
+        name=RANK_LOST,
+        proof=r"(?:NCCL|RCCL)[^\n]{0,300}remote process exited",
+        proof_once_failed=r"Connection closed by peer|Connection reset by peer|remote process exited",
+        advice="another rank is gone: killed by hand, or by the system because the host's memory ran out (dmesg says)",
+    ),
+    Cause(
+        name="killed by a signal",
+        proof=r"received SIG(?:TERM|KILL|INT)|death signal|Signal \d+ \(SIG[A-Z]+\)|Segmentation fault|SignalException"
+        r"|\(core dumped\)|(?m:(?:^|: |\d )\s*Killed(?:\s*$|\s{2}))",  # the last: shells and srun
+    ),
+    Cause(
+        name="crashed",
+        proof=r"(?m:^[^\n]{0,200}Traceback \(most recent call last\)|ChildFailedError|exitcode\s*: -?[1-9]|^Aborted)",
+    ),
+)
+"""In the order in which they are looked for: a crash out of memory is out of memory."""
+ADVICE = {cause.name: cause.advice for cause in CAUSES}
+
+_PROOFS = tuple((cause.name, re.compile(cause.proof)) for cause in CAUSES)
+_PROOFS_ONCE_FAILED = tuple((cause.name, re.compile(f"{cause.proof}|{cause.proof_once_failed}")) for cause in CAUSES)
+_SUSPICIOUS = (
+    *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
+    *("out of memory", "EXHAUSTED", "ALLOC_FAILED", "allocate", "OOM", "oom", "Kill", "exitcode", "Abort", "exited"),
+    *("space left", "quota"),
+)
+"""Every proof of a log holds one of these, and a plain search is much faster."""
+_HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
+
+
+def cause_in(text: str) -> str | None:
+    """Return the cause that the last lines of a log prove; None if they show none."""
+    if not any(word in text for word in _SUSPICIOUS):
+        return None
+    return _first(_PROOFS, text)
+
+
+def cause_of_failure(text: str) -> str | None:
+    """Return the cause in the output of a process that failed; None if the text names none.
+
+    >>> cause_in("set this to avoid running out of memory"), cause_of_failure("mlx: out of memory")
+    (None, 'out of memory')
+    """
+    return _first(_PROOFS_ONCE_FAILED, text)
+
+
+def _first(proofs: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:
+    text = _HARMLESS.sub("", text)
+    return next((name for name, proof in proofs if proof.search(text)), None)
