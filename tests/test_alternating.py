@@ -41,6 +41,15 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
 
 
 @pytest.mark.usefixtures("machine")
+def test_interleave_is_another_name_of_ab(capsys):
+    flags = ("--interleave", "--precision fp32", "--interleave", "--precision bf16")
+    assert run(*QUICK, *flags, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "CONFIGURATION A" in shown
+    assert "CONFIGURATION B" in shown
+
+
+@pytest.mark.usefixtures("machine")
 def test_equal_configurations_are_compared_too(capsys):
     assert run(*QUICK, "--runs", "2", "--ab", "", "--ab", "") == 0
     assert "a and b are the same benchmark; b measured" in capsys.readouterr().out

@@ -119,16 +119,26 @@ def test_several_runs_give_an_interval_over_runs():
 
 
 def test_one_run_speaks_of_itself_and_says_how_many_would_do():
-    estimate = compare(files(result("h100"))).sides[0].step_time_seconds
+    estimate = compare(files(result("h100", steps=90))).sides[0].step_time_seconds
     assert estimate.low < estimate.value < estimate.high
-    assert "one run of 50 rows" in estimate.rests_on
+    assert "one run of 90 rows" in estimate.rests_on
     assert estimate.runs_for_one_percent >= 2
+
+
+def test_a_run_that_begins_at_another_clock_has_no_interval():
+    one = result("h100", steps=120)
+    seconds = one.steps.column("seconds").copy()
+    seconds[1:30] *= 0.95
+    steps = one.steps.replace(seconds=seconds)
+    estimate = compare(files(summarise(one.model_copy(update={"steps": steps})))).sides[0].step_time_seconds
+    assert (estimate.low, estimate.high) == (None, None)
+    assert "changed at row 31" in estimate.no_interval_because
 
 
 def test_a_short_run_has_no_interval_and_a_reason():
     estimate = compare(files(result("h100", steps=6))).sides[0].step_time_seconds
     assert (estimate.low, estimate.high) == (None, None)
-    assert "fewer than 40 measured rows" in estimate.no_interval_because
+    assert "fewer than 80 measured rows" in estimate.no_interval_because
 
 
 def test_a_file_of_means_is_shown_as_reported_without_an_interval():
@@ -153,8 +163,8 @@ def test_rows_that_average_ten_steps_have_the_interval_of_their_scatter():
 
 def test_rates_without_times_have_intervals_too():
     one = result("mi300x", losses=False)
-    rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(55))
-    steps = Steps({"index": np.arange(1, 56), "reported_tokens_per_second_per_gpu": rate})
+    rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(95))
+    steps = Steps({"index": np.arange(1, 96), "reported_tokens_per_second_per_gpu": rate})
     one = summarise(one.model_copy(update={"steps": steps}))
     side = compare(files(one)).sides[0]
     assert side.step_time_seconds.value is None

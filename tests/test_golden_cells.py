@@ -156,7 +156,7 @@ def test_durations_of_one_column_share_a_unit():
 
 
 def test_an_interval_of_one_run_is_marked_beside_one_over_runs():
-    results = (plausible.result("h100", runs=1), plausible.result("mi300x", runs=3))
+    results = (plausible.result("h100", runs=1, steps=90), plausible.result("mi300x", runs=3))
     sides = compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
     table = sections.results(sides)
     place = [column.title for column in table.columns].index("tokens/s/GPU")

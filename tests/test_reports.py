@@ -23,7 +23,19 @@ from tensorprimat.core.result import Audit
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bars, console, csv, facts, forest, formatting, html, json, markdown, sections, series
+from tensorprimat.reports import (
+    bars,
+    console,
+    csv,
+    facts,
+    forest,
+    formatting,
+    html,
+    json,
+    markdown,
+    sections,
+    series,
+)
 from tensorprimat.reports.enhanced import metrics_table
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"

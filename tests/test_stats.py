@@ -24,15 +24,16 @@ def test_an_interval_over_runs_is_students_t_on_logarithms(runs):
 
 
 @given(RUNS, RUNS)
-def test_a_ratio_of_equal_numbers_of_runs_is_tested_as_welch_does(ours, theirs):
+def test_a_ratio_of_equal_numbers_of_runs_is_tested_between_student_and_welch(ours, theirs):
     fewest = min(len(ours), len(theirs))
     ours, theirs = ours[:fewest], theirs[:fewest]
     if np.log(ours).std() < 1e-6 or np.log(theirs).std() < 1e-6:
         return
     difference = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
-    expected = reference.ttest_ind(np.log(ours), np.log(theirs), equal_var=False)
-    assert difference.p_value() == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-    assert difference.degrees == pytest.approx(expected.df)
+    welch = reference.ttest_ind(np.log(ours), np.log(theirs), equal_var=False)
+    student = reference.ttest_ind(np.log(ours), np.log(theirs))  # the same statistic where the counts are equal
+    assert student.pvalue * (1 - 1e-6) - 1e-12 <= difference.p_value() <= welch.pvalue * (1 + 1e-6) + 1e-12
+    assert welch.df * (1 - 1e-9) <= difference.degrees <= 2 * (fewest - 1)
 
 
 def alarms(ours, theirs, count=1500, seed=11):
@@ -41,6 +42,17 @@ def alarms(ours, theirs, count=1500, seed=11):
     sides = [np.exp(0.01 * random.standard_normal((count, runs))) for runs in (ours, theirs)]
     p_values = [stats.difference(stats.of_runs(a), stats.of_runs(b)).p_value() for a, b in zip(*sides, strict=True)]
     return np.mean(np.array(p_values) < 0.05)
+
+
+@pytest.mark.parametrize("runs", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("noisier", [1, 4])
+def test_equal_numbers_of_runs_give_few_false_alarms_whichever_side_varies_more(runs, noisier):
+    random = np.random.default_rng(3)
+    sides = [0.01 * factor * random.standard_normal((3000, runs)) for factor in (1, noisier)]
+    p_values = [
+        stats.difference(*(stats.of_runs(np.exp(one)) for one in pair)).p_value() for pair in zip(*sides, strict=True)
+    ]
+    assert np.mean(np.array(p_values) < 0.05) < 0.067  # 6 % and what 3,000 comparisons vary by
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(2, 10), (10, 2), (2, 5), (3, 10)])

@@ -14,11 +14,14 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.resolution import rounding_deviation
 from tensorprimat.core.result import Result, Run
+from tensorprimat.core.selection import Selection
 from tensorprimat.core.steps import FloatArray, Steps
-from tensorprimat.core.summary import select_measured
+from tensorprimat.core.summary import pace_of, select_measured
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
+CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
+FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
 
 
 def figure(result: Result, metric: str) -> float | None:
@@ -148,13 +151,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     spread = stats.of_one_run(rows, confidence)
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
     rests_on = f"one run of {len(rows)} rows ({spread.effective:.0f} effective)"
-    none_because = (
-        f"fewer than {stats.FEWEST_SHOWN} measured rows: too few to see slow changes of speed"
-        if len(rows) < stats.FEWEST_SHOWN
-        else None
-        if settled(group)
-        else "step time keeps drifting"
-    )
+    none_because = _silent_because(group, len(rows))
     half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf))
     return Estimate(
         value=value,
@@ -168,17 +165,47 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     )
 
 
+def _silent_because(group: Group, rows: int) -> str | None:
+    """Return the reason why the rows of a single run support no interval, or None."""
+    if rows < stats.FEWEST_SHOWN:
+        return f"fewer than {stats.FEWEST_SHOWN} measured rows: too few to see slow changes of speed"
+    if not settled(group):
+        return "step time keeps drifting"
+    run = group.runs[0]
+    start = int(min(selection.rows[0] for selection in _selected(run) if len(selection.rows)))
+    left_out = run.steps.column("covers")[:start].sum()
+    if left_out > (run.training_config.warmup_steps or 0) and changed_level(pace_of(run.steps), start):
+        return f"step time changed at row {start + 1}, as it does when a clock changes; it may change again"
+    return None
+
+
+def changed_level(seconds: FloatArray, start: int) -> bool:
+    """Return True if the rows left out as warm-up differ from the measured ones by no more than a clock may change.
+
+    seconds: shape (rows,), of one run. start: the first measured row. A single run that begins at another clock looks
+    like one that warms up.
+    """
+    early, late = seconds[1:start], seconds[start:]
+    early, late = early[np.isfinite(early)], late[np.isfinite(late)]
+    if len(early) < FEWEST_OF_A_LEVEL or not len(late):
+        return False
+    return abs(float(np.median(early)) / float(np.median(late)) - 1) < CLOCK_CHANGE
+
+
 def moves(run: Result, metric: str) -> FloatArray:
     """Return the influence of each measured row of one run on the logarithm of a figure, shape (rows,)."""
     if not len(run.steps):
         return np.empty(0)
-    selections = select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)
-    steps = run.steps.take(np.concatenate([selection.rows for selection in selections]))
+    steps = run.steps.take(np.concatenate([selection.rows for selection in _selected(run)]))
     for amount, time in _ratios_of_sums(steps, metric):
         known = np.isfinite(amount) & np.isfinite(time) & (time > 0)
         if known.any():
             return stats.influences(amount[known], time[known])
     return np.empty(0)
+
+
+def _selected(run: Result) -> tuple[Selection, ...]:
+    return select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)
 
 
 def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, FloatArray]]:

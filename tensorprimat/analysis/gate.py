@@ -23,6 +23,7 @@ from tensorprimat.analysis.ratios import (
     still_to_drift,
 )
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
+from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
@@ -107,8 +108,6 @@ def gate(
         notes.append(f"{model}: {meeting.fairness.sentence}")
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
             notes.append(f"{model}: assumes that single runs vary by {100 * assumed.run_cv:g} %.")
-        if (said := scope(meeting, assumed)) is not None:
-            notes.append(f"{model}: {said}.")
         checks.append(_throughput(model, meeting, limits.slowdown, assumed, to_fail))
         if limits.memory_increase is not None:
             checks.append(_memory(model, meeting, limits.memory_increase, assumed))
@@ -157,19 +156,22 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
         sentence = "no rate in common" if meeting.metric is None else "each side needs at least 2 runs"
         return Check(
             model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
-            sentence=f"{sentence}; {_more_runs(meeting, abs(least), assumed)}",
+            sentence="; ".join(
+                filter(None, (sentence, _more_runs(meeting, abs(least), assumed), scope(meeting, assumed)))
+            ),
         )  # fmt: skip
     look = look_of(meeting)
-    half = log.half_width(stats.level_of_look(assumed.confidence, look))
-    further = still_to_drift(meeting)
-    if further and log.log - half - further < least <= log.log + half + further:
-        sentence = "step time keeps drifting; longer runs (benchmark.py --steps N) would decide"
-    elif log.log + log.half_width(stats.level_of_look(to_fail, look)) < least:
-        status, sentence = "fail", f"a slowdown of more than {100 * limit:g} % is shown"
-    elif log.log - half >= least:
-        status, sentence = "pass", "within the limit, beyond measurement noise"
-    else:
-        sentence = f"the interval contains the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
+    level = stats.level_of_look(assumed.confidence, look)
+    half = log.half_width(level)
+    decision = decide(
+        log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=still_to_drift(meeting)
+    )
+    status = "undecided" if decision == "unsettled" else decision
+    sentence = {
+        "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
+        "fail": f"a slowdown of more than {100 * limit:g} % is shown",
+        "pass": "within the limit, beyond measurement noise",
+    }.get(decision) or f"the interval contains the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
     return Check(
         model=model,
@@ -179,8 +181,24 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
         low=low,
         high=high,
         limit=-limit,
-        sentence=sentence,
+        sentence="; ".join(filter(None, (sentence, scope(meeting, assumed)))),
     )
+
+
+def decide(
+    log: LogEstimate, limit: float, *, level: float, to_fail: float, further: float = 0.0
+) -> Literal["pass", "fail", "undecided", "unsettled"]:
+    """Return the decision on a ratio candidate / baseline of a rate, of which the loss `limit` is tolerated.
+
+    level: confidence at which it passes; to_fail: at which it fails. further: by how much the logarithm may still move
+    while step time drifts; unsettled: the limit lies within that.
+    """
+    least, half = math.log1p(-limit), log.half_width(level)
+    if further and log.log - half - further < least <= log.log + half + further:
+        return "unsettled"
+    if log.log + log.half_width(to_fail) < least:
+        return "fail"
+    return "pass" if log.log - half >= least else "undecided"
 
 
 def _more_runs(meeting: Meeting, distance: float, assumed: StatedScatter) -> str:

@@ -158,7 +158,7 @@ def command(
     profile: Annotated[
         str | None, typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; kept in history alone.")
     ] = None,
-    ab: Annotated[list[str] | None, typer.Option("--ab", metavar="FLAGS", help=AB)] = None,
+    ab: Annotated[list[str] | None, typer.Option("--ab", "--interleave", metavar="FLAGS", help=AB)] = None,
     target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
     max_runs: Annotated[int, typer.Option(metavar="N", help="Runs that --target-ci never exceeds.")] = 30,
     budget_minutes: Annotated[

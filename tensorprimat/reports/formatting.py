@@ -278,7 +278,7 @@ def _headline(pair: Pair) -> str:
         form = ratio_form(pair.ratio)
         metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
         said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return f"{said}, but one run each cannot confirm it" if _single_runs(pair) else said
+        return f"{said}, but {few}{in_brackets(pair.ratio.scope)}" if (few := _few_runs(pair)) else said
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
@@ -296,13 +296,29 @@ def _time_to_train(pair: Pair, ratio: Ratio) -> str:
     if task is not None:
         said += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
     if estimate.low and estimate.high:
-        said += f" ({confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)})"
+        ends = f"{confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)}"
+        said += in_brackets(ends, ratio.assumption, ratio.sensitivity, ratio.scope)
         return f"~ No difference detected: {said}" if ratio.verdict == "no_difference_shown" else said
-    return f"{said}; one run each cannot confirm it" if _single_runs(pair) else said
+    few = _few_runs(pair)
+    return (f"{said}, but {few}" if few else said) + in_brackets(ratio.scope)
 
 
-def _single_runs(pair: Pair) -> bool:
-    return any(len(side.result.runs) < 2 for side in (pair.baseline, pair.candidate))
+def in_brackets(*said: str | None) -> str:
+    """Return what limits a claim, ready to end its sentence.
+
+    >>> in_brackets("95 % interval 1.1x to 1.2x", None, "one machine each"), in_brackets(None)
+    (' (95 % interval 1.1x to 1.2x; one machine each)', '')
+    """
+    known = "; ".join(filter(None, said))
+    return f" ({known})" if known else ""
+
+
+def _few_runs(pair: Pair) -> str | None:
+    """Return the reason why single runs confirm nothing, or None where both sides have several."""
+    single = [side for side in (pair.baseline, pair.candidate) if len(side.result.runs) < 2]
+    if not single:
+        return None
+    return "one run each cannot confirm it" if len(single) > 1 else f"one run of {single[0].label} cannot confirm it"
 
 
 def sides_by(comparison: Comparison) -> str:
@@ -331,9 +347,8 @@ def mean_in_words(comparison: Comparison) -> str | None:
     level = f"{100 * (mean.estimate.joint or mean.estimate.confidence):.3g} % CI"
     if low is None or high is None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
-        return f"{said} ({mean.estimate.no_interval_because or 'no interval'})"
+        return said + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
     ends = f"{level} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
-    open_points = "".join(f"; {said}" for said in (mean.assumption, mean.scope) if said)
     if mean.verdict == "unsettled":
         said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):
@@ -342,7 +357,7 @@ def mean_in_words(comparison: Comparison) -> str | None:
         said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
     else:
         said = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
-    return f"{said} ({ends}{open_points})"
+    return said + in_brackets(ends, mean.assumption, mean.scope)
 
 
 def ratio_form(ratio: Ratio) -> Form:
@@ -365,8 +380,7 @@ def ratio_in_words(ratio: Ratio) -> str:
     said = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
     ends = interval(ratio.estimate, form)
     details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
-    details += filter(None, (ratio.assumption, ratio.sensitivity, ratio.scope))
-    return f"{said} ({'; '.join(details)})"
+    return said + in_brackets(*details, ratio.assumption, ratio.sensitivity, ratio.scope)
 
 
 def advice(pair: Pair) -> str | None:

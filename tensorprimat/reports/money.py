@@ -21,7 +21,8 @@ def sentences(pair: Pair) -> list[str]:
     ends = formatting.interval(even, form)
     sure = f" ({formatting.confidence(even)} {ends})" if ends else ", as measured"
     said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}{sure}"
-    return [f"{said}{condition}.", *_at_prices(pair, even.value, even.low, even.high)]
+    scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
+    return [f"{said}{condition}{scope}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:
@@ -40,7 +41,8 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     if undecided or not settled or abs(cost - 1) < CLOSE:
         return [f"At {stated} the work costs {formatting.times(cost)} as much on {candidate.label}, not confirmed."]
     cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("dearer", cost - 1)
-    return [f"At {stated} the same work is {formatting.percent(share)} {cheaper} on {candidate.label}."]
+    scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
+    return [f"At {stated} the same work is {formatting.percent(share)} {cheaper} on {candidate.label}{scope}."]
 
 
 def _price(side: Side) -> str:
