@@ -14,7 +14,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from scipy.special import stdtrit
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tensorprimat.analysis import ratios, stats  # noqa: E402  # found through the line above, from any folder
+from perf.calibration_page import FEWEST_SPOKEN, GATE_LIMIT, document, misses, percent, sampling_error  # noqa: E402
+from tensorprimat.analysis import gate, ratios, stats  # noqa: E402  # found through the line above, from any folder
+from tensorprimat.analysis.estimates import changed_level  # noqa: E402
 from tensorprimat.core.resolution import rounding_deviation  # noqa: E402
 from tensorprimat.core.steady import find_steady  # noqa: E402
 from tensorprimat.core.warmup import find_warmup  # noqa: E402
@@ -186,13 +188,15 @@ def bootstrap_coverage(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], random: np.random.Generator
 ) -> float:
     """Return the share of cases in which the percentile bootstrap interval of the ratio of means contains 1."""
-    held, resamples = [], 999
-    for a, b in zip(map(np.asarray, first), map(np.asarray, second), strict=True):
-        drawn_a = a[random.integers(0, len(a), (resamples, len(a)))].mean(axis=1)
-        drawn_b = b[random.integers(0, len(b), (resamples, len(b)))].mean(axis=1)
-        low, high = np.quantile(drawn_a / drawn_b, (0.025, 0.975))
-        held.append(low < 1 < high)
-    return float(np.mean(held))
+
+    def resampled(means: Floats) -> Floats:
+        """Return means of 299 samples with replacement from the runs of every benchmark. shape (count, 299)"""
+        drawn = random.integers(0, means.shape[1], (len(means), 299, means.shape[1]))
+        return np.asarray(np.take_along_axis(means[:, None, :], drawn, axis=2).mean(axis=2))
+
+    ratios_of_means = resampled(np.array(first)) / resampled(np.array(second))
+    low, high = np.quantile(ratios_of_means, (0.025, 0.975), axis=1)
+    return float(np.mean((low < 1) & (high > 1)))
 
 
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
@@ -213,9 +217,16 @@ def comparisons(random: np.random.Generator, count: int) -> list[Count]:
         replace(plain, name="3 runs", runs=3),
         replace(plain, name="10 runs", runs=10),
         replace(plain, name="3 hosts × 3 runs, hosts differ by 1 %", runs=9, hosts=3, host_cv=0.01),
-        replace(plain, name="2 runs of 6 s printed as 6.06, steps alike", runs=2, digits=2, step_noise=0, run_cv=3e-4),
-        replace(plain, name="warm-up of +5 %, τ = 10 steps", decay=0.05),
-        replace(plain, name="not stationary: every run drifts by 3 %", drift=0.03),
+        replace(
+            plain,
+            name="2 runs, equal steps of about 6 s, printed with 2 decimals",
+            runs=2,
+            digits=2,
+            step_noise=0,
+            run_cv=3e-4,
+        ),
+        replace(plain, name="warm-up from +5 %, exponential with τ = 10 steps", decay=0.05),
+        replace(plain, name="every run drifts by 3 %, without end", drift=0.03),
     )
     decay, long_decay = replace(plain, decay=0.05), replace(plain, decay=0.10, decay_steps=15)
     unlike = (
@@ -223,13 +234,94 @@ def comparisons(random: np.random.Generator, count: int) -> list[Count]:
         ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
         ("10 runs against 2", replace(plain, runs=10), replace(plain, runs=2)),
         ("3 runs against 10", replace(plain, runs=3), replace(plain, runs=10)),
-        ("warm-up of +5 %, τ = 10 steps, on one side", plain, decay),
-        ("warm-up of +10 %, τ = 15 steps, on one side", plain, long_decay),
-        ("warm-up of +5 %, τ = 10: 20 against 50 steps", replace(decay, steps=20), decay),
-        ("5 steps declared, a ramp of 15 on one side", replace(plain, declared=5), replace(plain, ramp=15, declared=5)),
+        ("warm-up from +5 %, τ = 10 steps, on one side", plain, decay),
+        ("warm-up from +10 %, τ = 15 steps, on one side", plain, long_decay),
+        ("warm-up from +5 %, τ = 10: 20 against 50 steps", replace(decay, steps=20), decay),
+        (
+            "5 warm-up steps declared, a ramp of 15 steps on one side",
+            replace(plain, declared=5),
+            replace(plain, ramp=15, declared=5),
+        ),
     )
     found = [compare_sides(world, world, random, count) for world in alike]
     return found + [compare_sides(first, second, random, count, name=name) for name, first, second in unlike]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateCount:
+    """Shares of the decisions of a gate that tolerates a slowdown of 3 %."""
+
+    name: str
+    passed_at_limit: float
+    """The candidate is slower by just the limit, and passes."""
+    failed_at_limit: float
+    """The candidate is slower by just the limit, and fails."""
+    failed_equal: float
+    """The candidate is as fast as the baseline, and fails."""
+    passed_equal: float
+    failed_double: float
+    """The candidate is slower by twice the limit, and fails."""
+
+
+def gate_decisions(
+    world: World, other: World, random: np.random.Generator, count: int, *, name: str | None = None
+) -> GateCount:
+    """Return how a gate decides about candidates of known speed, of one model."""
+    first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
+    decided: dict[float, list[str]] = {0.0: [], GATE_LIMIT: [], 2 * GATE_LIMIT: []}
+    for a, b in zip(first, second, strict=True):
+        log = stats.difference(log_of(world, a), log_of(other, b))
+        further = 0.0 if a.settled and b.settled else ratios.further_drift(log)
+        for slower, decisions in decided.items():
+            shifted = replace(log, log=log.log + math.log1p(-slower))
+            decisions.append(gate.decide(shifted, GATE_LIMIT, level=0.95, to_fail=0.95, further=further))
+
+    def share(slower: float, decision: str) -> float:
+        return decided[slower].count(decision) / count
+
+    return GateCount(
+        name=name or world.name,
+        passed_at_limit=share(GATE_LIMIT, "pass"),
+        failed_at_limit=share(GATE_LIMIT, "fail"),
+        failed_equal=share(0.0, "fail"),
+        passed_equal=share(0.0, "pass"),
+        failed_double=share(2 * GATE_LIMIT, "fail"),
+    )
+
+
+def gates(random: np.random.Generator, count: int) -> list[GateCount]:
+    """Return every row of the gate's table."""
+    plain = World(name="5 runs of 50 steps, 1 % step noise, 0.5 % run to run")
+    alike = (
+        plain,
+        replace(plain, name="… 1 % run to run", run_cv=0.01),
+        replace(plain, name="… 2 % run to run", run_cv=0.02),
+        replace(plain, name="2 runs", runs=2),
+        replace(plain, name="10 runs", runs=10),
+    )
+    unlike = (
+        ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
+        ("10 runs against 2", replace(plain, runs=10), replace(plain, runs=2)),
+        ("warm-up from +10 %, τ = 15 steps, of the candidate", plain, replace(plain, decay=0.10, decay_steps=15)),
+    )
+    found = [gate_decisions(world, world, random, count) for world in alike]
+    return found + [gate_decisions(first, second, random, count, name=name) for name, first, second in unlike]
+
+
+def gate_of_models_alarms(random: np.random.Generator, count: int, models: int = 6) -> float:
+    """Return the share of cases in which a gate over several models, each slower by just the limit, fails."""
+    world = World(name="models", steps=20)
+    alarms = 0
+    for benchmark in simulate(replace(world, runs=2 * world.runs * models), random, count).mean(axis=2):
+        sides = np.split(benchmark, 2 * models)
+        logs = [log_ratio(world, base, other) for base, other in zip(sides[::2], sides[1::2], strict=True)]
+        levels = stats.holm([log.p_value() for log in logs], 0.95)
+        alarms += any(
+            gate.decide(replace(log, log=log.log + math.log1p(-GATE_LIMIT)), GATE_LIMIT, level=0.95, to_fail=level)
+            == "fail"
+            for log, level in zip(logs, levels, strict=True)
+        )
+    return alarms / count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,18 +329,13 @@ class OneRunCount:
     """The quality of one run's interval of its own mean."""
 
     name: str
-    plain: bool
     rows: int
-    phi: float
-    outliers: float
-    """Share of steps that take half as long again, at 1 % step noise."""
-    effective: float
-    """Independent rows that this many autocorrelated ones are worth, in truth."""
+    shown: float
+    """Share of the runs for which the tool shows an interval."""
     coverage: float
-    shown: bool
-    """The tool shows intervals of so many rows."""
+    """The interval holds the true mean, of the runs that have one; nan where hardly any has."""
     others: tuple[float, ...]
-    """Coverage of the alternatives, in the order of ALTERNATIVES."""
+    """Coverage of the alternatives over the same rows, in the order of ALTERNATIVES."""
 
 
 def _independent(series: Floats) -> Floats:
@@ -272,46 +359,74 @@ def _plugged_in(series: Floats) -> Floats:
 
 
 ALTERNATIVES: dict[str, Callable[[Floats], Floats]] = {
-    "steps taken as independent": _independent,
+    "independent steps": _independent,
     "10 batch means": _batch_means,
-    "AR(1), φ plugged in": _plugged_in,
+    "AR(1), one φ": _plugged_in,
 }
 
 
-def one_run(
-    rows: int,
-    phi: float,
-    random: np.random.Generator,
-    count: int,
-    outliers: float = 0.0,
-    *,
-    wander: bool = False,
-    flips: bool = False,
-) -> OneRunCount:
-    """Coverage of the mean of one AR(1) series; wander: under as much white noise; flips: between levels 5 apart."""
-    series = autocorrelated(random, (count, rows), phi) + 50 * (random.random((count, rows)) < outliers)
-    if wander:
-        series = 2 * series + random.standard_normal(series.shape)
-    if flips:
-        changes = np.cumsum(random.random(series.shape) < 0.1, axis=-1) + (random.random((count, 1)) < 0.5)
-        series = series + 5 * (changes % 2 - 0.5)
-    half_widths, _ = stats.half_widths_of_series(series)
-    error = np.abs(series.mean(axis=1) - 50 * outliers)
-    held = error < half_widths
-    lags = np.arange(1, rows)
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """The step noise of one run, in units of its independent part, which is 1 % of the step time."""
+
+    name: str
+    phi: float = 0.0
+    """Lag-one autocorrelation."""
+    outliers: float = 0.0
+    """Share of steps that take half as long again."""
+    wander: bool = False
+    """Slow noise (φ = 0.9), twice as large as independent noise on top of it."""
+    flips: bool = False
+    """Two levels, 5 % apart, that the run changes between every 10 rows on average."""
+
+    def draw(self, random: np.random.Generator, shape: tuple[int, int]) -> Floats:
+        """Return step times around a true mean of 1. shape: (runs, rows)"""
+        series = autocorrelated(random, shape, 0.9 if self.wander else self.phi)
+        if self.wander:
+            series = 2 * series + random.standard_normal(shape)
+        if self.flips:
+            changes = np.cumsum(random.random(shape) < 0.1, axis=-1) + (random.random((shape[0], 1)) < 0.5)
+            series = series + 5 * (changes % 2 - 0.5)
+        series = series + 50 * (random.random(shape) < self.outliers)
+        return np.asarray((1 + 0.01 * series) / (1 + 0.5 * self.outliers))
+
+
+PROCESSES = (
+    Process(name="independent steps"),
+    Process(name="autocorrelated, φ = 0.3", phi=0.3),
+    Process(name="autocorrelated, φ = 0.6", phi=0.6),
+    Process(name="autocorrelated, φ = 0.8", phi=0.8),
+    Process(name="autocorrelated, φ = 0.9", phi=0.9),
+    Process(name="5 % of the steps half as slow again", outliers=0.05),
+    Process(name="slow wander (φ = 0.9) of 2 % under 1 % noise", wander=True),
+    Process(name="clock flips of 5 % every 10 steps", flips=True),
+)
+
+
+def one_run(process: Process, rows: int, random: np.random.Generator, count: int) -> OneRunCount:
+    """Return how often the interval of single runs holds their true mean, by the way that a real run takes."""
+    of_length: dict[int, list[Floats]] = {}
+    carried: dict[int, list[float]] = {}
+    for run in process.draw(random, (count, rows)):
+        warmup = find_warmup([run])
+        start = warmup.runs[0].start
+        if rows - start >= stats.FEWEST_SHOWN and warmup.settled and not changed_level(run, start):
+            of_length.setdefault(rows - start, []).append(run[start:])
+            carried.setdefault(rows - start, []).append(warmup.drift)
+    held: list[Floats] = []
+    for length, runs in of_length.items():
+        series = np.array(runs)
+        means = series.mean(axis=1)
+        relative = series / means[:, None] - 1
+        drift = stats.student(0.95, math.inf) * np.array(carried[length])
+        half_widths = np.hypot(stats.half_widths_of_series(relative)[0], drift)
+        tried = (half_width(relative) for half_width in ALTERNATIVES.values())
+        held.append(np.array([np.abs(np.log(means)) < half for half in (half_widths, *tried)], np.float64))
+    every = np.concatenate(held, axis=1) if held else np.empty((1 + len(ALTERNATIVES), 0))
+    shown = every.shape[1] / count
+    known = every.mean(axis=1) if shown >= FEWEST_SPOKEN else np.full(1 + len(ALTERNATIVES), np.nan)
     return OneRunCount(
-        name=f"{phi:g}"
-        + (f", {percent(outliers)} outliers" if outliers else "")
-        + (" under white noise" if wander else "")
-        + (", clock flips every 10 rows" if flips else ""),
-        plain=not (outliers or wander or flips),
-        rows=rows,
-        phi=phi,
-        outliers=outliers,
-        effective=rows / (1 + 2 * float(((1 - lags / rows) * phi**lags).sum())),
-        coverage=float(held.mean()),
-        shown=rows >= stats.FEWEST_SHOWN,
-        others=tuple(float((error < half_width(series)).mean()) for half_width in ALTERNATIVES.values()),
+        name=process.name, rows=rows, shown=shown, coverage=float(known[0]), others=tuple(map(float, known[1:]))
     )
 
 
@@ -400,7 +515,7 @@ def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[
         ("ramp of 10 steps from +50 %, φ = 0.6", ramp(10, 0.5), 0.6, 0.0, 10),
         ("ramp of 10 steps from +50 %, outliers as above", ramp(10, 0.5), 0.0, 0.05, 10),
         ("10 steps at −5 % (clocks still cool)", np.where(place < 10, 0.95, 1.0), 0.0, 0.0, 10),
-        ("never settles: 5 % drift", 1 + 0.05 * place / rows, 0.0, 0.0, None),
+        ("never settles: drifts by 5 %", 1 + 0.05 * place / rows, 0.0, 0.0, None),
         ("never settles: +5 % after 70 % of the steps", np.where(place < 0.7 * rows, 1.0, 1.05), 0.0, 0.0, None),
     )
     counts = []
@@ -423,22 +538,6 @@ def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[
     return counts
 
 
-def sampling_error(count: int) -> float:
-    """Return the error of a share of 95 % in `count` simulated benchmarks, as the half-width of its 95 % interval."""
-    return 1.96 * math.sqrt(0.95 * 0.05 / count)
-
-
-def percent(share: float) -> str:
-    """A share for the tables."""
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right."""
-    lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Simulate, print, and write the document unless this is a quick look."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -450,29 +549,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     random, count = np.random.default_rng(options.seed), options.comparisons
     began = time.monotonic()
     compared = comparisons(random, count)
-    single = [one_run(rows, phi, random, count) for rows in (20, 50, 100, 200) for phi in (0.0, 0.3, 0.6, 0.8, 0.9)]
-    single += [one_run(rows, 0.0, random, count, outliers=0.05) for rows in (50, 200)]
-    single += [one_run(rows, 0.9, random, count, wander=True) for rows in (50, 100, 200)]
-    single += [one_run(rows, 0.0, random, count, flips=True) for rows in (50, 100, 200)]
+    single = [one_run(process, rows, random, count) for rows in (50, 100, 200) for process in PROCESSES]
+    decided = gates(random, count)
     steady = steadiness(random, count)
     corrected, uncorrected = looking_alarms(random, count)
-    looks = f"Looked at after every run from 2 to 10 ({percent(uncorrected)} without correction): any false alarm"
+    looks = f"Read again after every run from 2 to 10 ({percent(uncorrected)} without correction): any false alarm in"
     alarms = {
-        "Four candidates equal to one baseline, corrected together by Holm: any false alarm": family_alarms(
+        "Four candidates against one baseline, corrected together (Holm): any false alarm in": family_alarms(
             random, count
         ),
-        "Six models and their mean, equal sides, corrected together by Holm: any false alarm": models_alarms(
-            random, count
-        ),
+        "Six models and their mean, corrected together (Holm): any false alarm in": models_alarms(random, count),
         looks: corrected,
-        "One run per side under `--assume-run-cv 0.5%`, where that is true: false alarms": assumed_alarms(
+        "A gate over six models, each slower by just the limit, corrected together (Holm): any failure in": (
+            gate_of_models_alarms(random, count)
+        ),
+        "One run per side with `--assume-run-cv 0.5%`, where that is true: false alarm in": assumed_alarms(
             random, count
         ),
     }
-    text = document(compared, single, steady, alarms=alarms, count=count, seed=options.seed)
+    text = document(
+        compared,
+        decided,
+        single,
+        steady,
+        alternatives=list(ALTERNATIVES),
+        alarms=alarms,
+        count=count,
+        seed=options.seed,
+    )
     print(text)
     slack = sampling_error(count)
-    missed = misses(compared, single, steady, alarms=alarms, slack=slack)
+    missed = misses(compared, decided, single, steady, alarms=alarms, slack=slack)
     print(f"{time.monotonic() - began:.0f} s; targets missed: {'; '.join(missed) or 'none'}", file=sys.stderr)
     if count >= 2000:
         path = ROOT / "docs" / "project" / "calibration.md"
@@ -480,136 +587,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         path.write_text(text, encoding="utf-8")
         print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
     return 1 if missed else 0
-
-
-POWER = (0.99, 0.75, 0.26)
-"""Share of 2 % that Welch's t finds at 0.5, 1 and 2 % run to run under 1 % step noise, in the order of the rows."""
-FEWEST_SPOKEN = 0.25  # share of comparisons with a verdict below which their coverage is a selection
-
-
-def misses(
-    compared: Sequence[Count],
-    single: Sequence[OneRunCount],
-    steady: Sequence[SteadyCount],
-    *,
-    alarms: Mapping[str, float],
-    slack: float,
-) -> list[str]:
-    """Targets that were missed by more than the simulation's own error, `slack`.
-
-    Left out: rows that have no intervals of one run, outliers in one short run, flips within one.
-    """
-    missed = []
-    for row in compared:
-        if row.stationary and row.coverage < 0.93 - slack:
-            missed.append(f"coverage {percent(row.coverage)} at {row.name}")
-        if row.false_alarms > 0.06 + slack:
-            missed.append(f"false alarms {percent(row.false_alarms)} at {row.name}")
-    for row, least in zip(compared, POWER, strict=False):
-        if row.found < least - 2 * slack:  # a share near one half is known half as well as one near 95 %
-            missed.append(f"2 % found in {percent(row.found)} at {row.name}")
-    for one in single:
-        if one.shown and one.plain and not 0.92 - slack <= one.coverage <= 0.98 + slack:
-            missed.append(f"coverage {percent(one.coverage)} at {one.rows} rows, φ {one.phi}")
-    for series in steady:
-        if series.clean and series.within_two < 0.95:
-            missed.append(f"{series.name}: {percent(series.within_two)} within 2 steps")
-    missed += [f"{name}: {percent(share)}" for name, share in alarms.items() if share > 0.06 + slack]
-    return missed
-
-
-def document(
-    compared: Sequence[Count],
-    single: Sequence[OneRunCount],
-    steady: Sequence[SteadyCount],
-    *,
-    alarms: Mapping[str, float],
-    count: int,
-    seed: int,
-) -> str:
-    """Return the text of docs/project/calibration.md."""
-    error = 100 * sampling_error(count)
-    return f"""# Are the intervals right?
-
-Written by `python perf/calibration.py` (seed {seed}, {count:,} simulated benchmarks per row, so a coverage of 95 % is
-itself known to ± {error:.1f} points). The simulated step times go through the code that real ones go through.
-
-## Several runs against several runs
-
-Student's t on the logarithms of run means; for the ratio Welch's t, between Welch's and Behrens–Fisher's where the
-numbers of runs differ. Wanted in every row: the 95 % interval holds the truth in 93 to 97 % of cases, and equal sides
-are called different in at most 6 %. Where step time keeps drifting no verdict is given, which counts as no alarm;
-coverage is of the comparisons that have a verdict, if these are at least {percent(FEWEST_SPOKEN)} of all.
-The last column is what a percentile bootstrap over the same runs would have covered.
-
-{
-        table(
-            ("both sides", "coverage", "A/A false alarms", "no verdict", "planted 2 % found", "bootstrap coverage"),
-            (
-                (
-                    row.name,
-                    percent(row.coverage),
-                    percent(row.false_alarms),
-                    percent(row.unsettled),
-                    percent(row.found),
-                    percent(row.bootstrap_coverage),
-                )
-                for row in compared
-            ),
-        )
-    }
-
-Two runs are too few to find 2 %: Welch's interval is wide, and wider than it need be. Where hosts differ their means
-are the sample, so that three hosts say less than nine runs on one would seem to. Where printed times are all alike the
-last digit is all that differs, and the interval is wider than it need be. The gate decides by the same intervals.
-
-{chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
-
-## One run, its own mean
-
-The t interval averaged over the autocorrelations that the rows allow (stats.of_one_run), of the means of about 25
-batches of rows. The tool shows it from {stats.FEWEST_SHOWN} rows on, and not where step time keeps drifting: a run that
-changes between two clocks a few times is mostly seen to drift. The last three columns are what was tried and not taken.
-
-{
-        table(
-            ("rows", "φ", "effective", "coverage", "shown", *ALTERNATIVES),
-            (
-                (
-                    str(row.rows),
-                    row.name,
-                    f"{row.effective:.0f}" if row.plain else "–",
-                    percent(row.coverage),
-                    "yes" if row.shown else "no",
-                    *map(percent, row.others),
-                )
-                for row in single
-            ),
-        )
-    }
-
-## Where warm-up ends
-
-find_steady on 50 rows with 1 % noise. Wanted: within 2 steps of the truth for a clean ramp; nothing but the first row
-gone where there is no warm-up; "never settles" said where it is so.
-
-{
-        table(
-            ("series", "truth", "within 2 steps", "too early", "called settled", "rows dropped"),
-            (
-                (
-                    row.name,
-                    "–" if row.truth is None else str(row.truth),
-                    percent(row.within_two),
-                    percent(row.too_early),
-                    percent(row.settled),
-                    percent(row.dropped),
-                )
-                for row in steady
-            ),
-        )
-    }
-"""
 
 
 if __name__ == "__main__":

@@ -39,10 +39,40 @@ def test_hosts_that_differ_do_not_feign_certainty(calibration, random):
     assert calibration.compare_sides(world, world, random, 300).coverage >= 0.92
 
 
-@pytest.mark.parametrize(("rows", "phi"), [(20, 0.0), (50, 0.3), (50, 0.6), (200, 0.8)])
-def test_one_run_covers_its_own_mean(calibration, random, rows, phi):
-    found = calibration.one_run(rows, phi, random, 1000)
-    assert 0.92 <= found.coverage <= 0.985
+@pytest.mark.parametrize(
+    ("rows", "process"),
+    [
+        (100, {}),
+        (100, {"phi": 0.6}),
+        (200, {"phi": 0.8}),
+        (100, {"wander": True}),
+        (100, {"flips": True}),
+        (100, {"outliers": 0.05}),
+    ],
+)
+def test_one_run_covers_its_own_mean_or_shows_no_interval(calibration, random, rows, process):
+    found = calibration.one_run(calibration.Process(name="", **process), rows, random, 500)
+    assert 0.91 <= found.coverage <= 0.995
+    assert found.shown > (0.5 if process.keys() & {"wander", "flips"} else 0.85)
+
+
+def test_a_short_run_shows_no_interval(calibration, random):
+    assert calibration.one_run(calibration.PROCESSES[0], 50, random, 20).shown == 0
+
+
+def test_equal_variation_of_five_runs_a_side_is_not_taken_for_fewer_degrees_of_freedom(calibration, random):
+    world = calibration.World(name="power", run_cv=0.01, step_noise=0.001, steps=8)
+    sides = [calibration.simulate(world, random, 4000).mean(axis=2) for _ in range(2)]
+    logs = [calibration.log_ratio(world, a, b) for a, b in zip(*sides, strict=True)]
+    moved = [abs(log.log + 0.0198) > log.half_width(0.95) for log in logs]
+    assert sum(moved) / 4000 > 0.757  # Satterthwaite's degrees of freedom: 75.1 %, these: 76.7 %
+    assert sum(log.p_value() < 0.05 for log in logs) / 4000 < 0.06
+
+
+def test_a_gate_at_its_limit_seldom_decides_and_finds_twice_the_limit(calibration, random):
+    found = calibration.gate_decisions(calibration.World(name=""), calibration.World(name=""), random, 400)
+    assert max(found.passed_at_limit, found.failed_at_limit, found.failed_equal) <= 0.05
+    assert min(found.passed_equal, found.failed_double) >= 0.98
 
 
 def test_a_family_of_equal_candidates_is_rarely_split(calibration, random):

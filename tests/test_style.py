@@ -20,7 +20,7 @@ SOURCES = sorted(
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Where|Why|When|Which)\b")
 MOST_LINES = 600
-LONG_FILES = {"perf/calibration.py": 620}  # longest length so far; shorten, never raise
+LONG_FILES: dict[str, int] = {}  # longest length so far; shorten, never raise
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:

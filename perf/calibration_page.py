@@ -1,0 +1,205 @@
+"""The page that perf/calibration.py writes: docs/project/calibration.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tensorprimat.analysis import stats
+
+if TYPE_CHECKING:
+    from perf.calibration import Count, GateCount, OneRunCount, SteadyCount
+
+GATE_LIMIT = 0.03
+FEWEST_SPOKEN = 0.25  # share of comparisons with a verdict below which their coverage is a selection
+
+
+def sampling_error(count: int) -> float:
+    """Return the error of a share of 95 % in `count` simulated benchmarks, as the half-width of its 95 % interval."""
+    return 1.96 * math.sqrt(0.95 * 0.05 / count)
+
+
+def percent(share: float) -> str:
+    """A share for the tables."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+POWER = (1.00, 0.77, 0.26)
+"""Share of 2 % that is to be found at 0.5, 1 and 2 % run to run under 1 % step noise, in the order of the rows."""
+
+
+def misses(
+    compared: Sequence[Count],
+    decided: Sequence[GateCount],
+    single: Sequence[OneRunCount],
+    steady: Sequence[SteadyCount],
+    *,
+    alarms: Mapping[str, float],
+    slack: float,
+) -> list[str]:
+    """Targets that were missed by more than the simulation's own error, `slack`."""
+    missed = []
+    for row in compared:
+        if row.stationary and row.coverage < 0.93 - slack:
+            missed.append(f"coverage {percent(row.coverage)} at {row.name}")
+        if row.false_alarms > 0.06 + slack:
+            missed.append(f"false alarms {percent(row.false_alarms)} at {row.name}")
+    for row, least in zip(compared, POWER, strict=False):
+        if row.found < least - 0.005 - 2 * slack:  # a share near one half is known half as well as one near 95 %
+            missed.append(f"2 % found in {percent(row.found)} at {row.name}")
+    for decision in decided:
+        for wrong in (decision.passed_at_limit, decision.failed_at_limit, decision.failed_equal):
+            if wrong > 0.03 + slack:
+                missed.append(f"a gate decides wrongly in {percent(wrong)} at {decision.name}")
+    for one in single:
+        if one.coverage < 0.93 - slack:  # nan, of runs without an interval, is not below
+            missed.append(f"coverage {percent(one.coverage)} at {one.rows} rows, {one.name}")
+    for series in steady:
+        if series.clean and series.within_two < 0.95:
+            missed.append(f"{series.name}: {percent(series.within_two)} within 2 steps")
+    missed += [f"{name}: {percent(share)}" for name, share in alarms.items() if share > 0.06 + slack]
+    return missed
+
+
+def document(
+    compared: Sequence[Count],
+    decided: Sequence[GateCount],
+    single: Sequence[OneRunCount],
+    steady: Sequence[SteadyCount],
+    *,
+    alternatives: Sequence[str],
+    alarms: Mapping[str, float],
+    count: int,
+    seed: int,
+) -> str:
+    """Return the text of docs/project/calibration.md."""
+    error = 100 * sampling_error(count)
+    least, limit, fewest = f"{100 * FEWEST_SPOKEN:.0f}", f"{100 * GATE_LIMIT:.0f}", stats.FEWEST_SHOWN
+    return f"""# Are the intervals right?
+
+`python perf/calibration.py` writes this page. It simulates benchmarks whose true speed is known, sends the simulated
+step times through the code that real ones go through, and counts how often the result is right. Each row has {count:,}
+simulated benchmarks (seed {seed}), so a share of 95 % is itself known to ± {error:.1f} points.
+
+Words used below:
+
+- **Step noise**: variation from step to step within a run. **Run to run**: variation of the mean from run to run.
+- **φ**: correlation of one step with the next. At φ = 0.9 a slow step is followed by slow steps for about 10 steps.
+- **Coverage**: share of the 95 % intervals that contain the true value. Wanted: 93 to 97 %.
+- **False alarm**: two equally fast sides are called different. Wanted: at most 6 %.
+- **No verdict**: step time keeps drifting, so the tool does not say which side is faster. It counts as no alarm.
+- **2 % found**: the second side is really 2 % faster, and the tool says that it is faster.
+
+## Several runs against several runs
+
+The interval of a ratio is Welch's t on the logarithms of the means of the runs. Its degrees of freedom are estimated
+with less bias than by Satterthwaite's formula. Where the sides have unequal numbers of runs, the interval lies between
+Welch's and Behrens and Fisher's. Coverage counts the comparisons that get a verdict, and is left out where these are
+fewer than {least} % of all. The last column is the coverage of a common method on the same runs, the
+percentile bootstrap.
+
+{
+        table(
+            ("both sides", "coverage", "false alarms", "no verdict", "2 % found", "bootstrap coverage"),
+            (
+                (
+                    row.name,
+                    percent(row.coverage),
+                    percent(row.false_alarms),
+                    percent(row.unsettled),
+                    percent(row.found),
+                    percent(row.bootstrap_coverage),
+                )
+                for row in compared
+            ),
+        )
+    }
+
+With two runs on each side the variation is hardly known, so the intervals are wide and rarely find 2 %. Where several
+hosts take part, each host counts once, because runs on one host resemble each other. Where all printed times are equal,
+the interval is as wide as the last printed digit allows; equal sides print equal times, so it always contains 1.
+
+Several verdicts at once, all sides equally fast:
+
+{chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
+
+## The gate
+
+A gate that tolerates a slowdown of {limit} %. It passes if the whole interval is within the limit, fails if the whole
+interval is beyond it, and is undecided otherwise. A candidate that is slower by just the limit should rarely get either
+decision: about 2.5 % pass and 2.5 % fail.
+
+{
+        table(
+            (
+                "both sides",
+                "at the limit: passes",
+                "at the limit: fails",
+                "equal speed: fails",
+                "equal speed: passes",
+                f"{200 * GATE_LIMIT:.0f} % slower: fails",
+            ),
+            (
+                (
+                    row.name,
+                    percent(row.passed_at_limit),
+                    percent(row.failed_at_limit),
+                    percent(row.failed_equal),
+                    percent(row.passed_equal),
+                    percent(row.failed_double),
+                )
+                for row in decided
+            ),
+        )
+    }
+
+## One run, its own mean
+
+The interval of a single run covers the noise of its steps only; another run may differ by more. The rows are averaged
+to about 22 batches or more, and Student's t is averaged over the autocorrelations that these batches allow
+(`stats.of_one_run`). The tool shows no interval for fewer than {
+        fewest
+    } measured rows, where step time keeps drifting, and
+where a run begins at another level within 10 %, as it does when a clock changes. The last three columns are the
+coverage of other methods on the same rows.
+
+{
+        table(
+            ("steps", "rows", "interval shown", "coverage", *alternatives),
+            (
+                (row.name, str(row.rows), percent(row.shown), percent(row.coverage), *map(percent, row.others))
+                for row in single
+            ),
+        )
+    }
+
+## Where warm-up ends
+
+`find_steady` looks for the end of warm-up in 50 rows with 1 % step noise. Wanted: within 2 steps of the true end of a
+ramp; hardly more than the first row left out where there is no warm-up; hardly ever "settled" where step time never
+settles.
+
+{
+        table(
+            ("step times", "true end", "within 2 steps", "too early", "called settled", "rows left out"),
+            (
+                (
+                    row.name,
+                    "–" if row.truth is None else str(row.truth),
+                    percent(row.within_two),
+                    percent(row.too_early),
+                    percent(row.settled),
+                    percent(row.dropped),
+                )
+                for row in steady
+            ),
+        )
+    }
+"""
