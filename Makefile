@@ -14,7 +14,7 @@ help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
 
 benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare, and name the files to look at
-	$(PY) benchmark.py --model all --runs 3 $(ENGINE)
+	$(PY) benchmark.py --model all --runs 3 --budget-minutes $(or $(MINUTES),15) $(ENGINE)
 	$(PY) compare_results.py
 
 test: $(READY)        ## run the whole test suite

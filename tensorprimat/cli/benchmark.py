@@ -29,7 +29,7 @@ from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
-from tensorprimat.session import found_log
+from tensorprimat.session import found_log, run_time
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script beside benchmark.py."""
@@ -62,6 +62,7 @@ def benchmark(request: Request) -> int:
             for advice in primus_spec.advice(job.spec):
                 screen.warn(advice)
     check_facts(request, jobs)
+    request, jobs = _within_budget(request, jobs, machine, screen)
     if request.runs > 1 and any(job.engine and job.engine.reads_logs for job in jobs):
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
@@ -69,6 +70,31 @@ def benchmark(request: Request) -> int:
     with _terminated_like_interrupted():
         outcomes = list(_outcomes(jobs, request, machine, screen))
     return _finish(outcomes, request, screen)
+
+
+def _within_budget(request: Request, jobs: list[Job], machine: Machine, screen: Screen) -> tuple[Request, list[Job]]:
+    """Print the estimated time of the trainings, fitted to --budget-minutes, and return what then runs."""
+    specs = {job.model: job.spec for job in jobs if job.spec is not None}
+    budget, pause = request.budget, training.cooldown_of(request, machine)
+    if not specs or budget.target is not None:
+        return request, jobs
+    if budget.minutes is not None:
+        typed = {*request.typed, *(("steps", "global_batch_size") if request.append else ())}
+        free = frozenset({"global_batch_size", "steps"} - typed)
+        fitted = run_time.fitted(specs, machine, runs=request.runs, pause=pause, minutes=budget.minutes, free=free)
+        for model, spec in fitted.items():
+            if spec != (was := specs[model]):
+                screen.say(
+                    f"{model}: batch {spec.global_batch_size} (default {was.global_batch_size}), {spec.steps} measured "
+                    f"steps (default {was.steps}) by --budget-minutes {budget.minutes:g}; results are compared at one "
+                    "batch only, which --global-batch-size sets"
+                )
+        specs = fitted
+        jobs = [replace(job, spec=specs[job.model]) if job.spec is not None else job for job in jobs]
+        request = replace(request, budget=replace(budget, minutes=budget.minutes / len(specs)))
+    if machine.platform != "cpu":
+        screen.say(run_time.sentence(list(specs.values()), machine, runs=request.runs, pause=pause))
+    return request, jobs
 
 
 def _as_rank(place: launched.Rank, request: Request) -> int:

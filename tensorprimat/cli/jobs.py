@@ -43,6 +43,8 @@ class Request:
     file: Path | None = None
     """Additional file for the results; its suffix selects the format."""
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
+    typed: frozenset[str] = frozenset()
+    """Parameters that the command line sets; what it does not set may follow --budget-minutes."""
     facts: Given = field(default_factory=Given)
     """Facts about logs that mean nothing to training."""
 

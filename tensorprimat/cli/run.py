@@ -162,7 +162,12 @@ def command(
     target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
     max_runs: Annotated[int, typer.Option(metavar="N", help="Runs that --target-ci never exceeds.")] = 30,
     budget_minutes: Annotated[
-        float | None, typer.Option(metavar="MIN", help="Minutes after which --target-ci starts no further run.")
+        float | None,
+        typer.Option(
+            metavar="MIN",
+            help="Minutes that all may take: batch and steps that no flag sets become smaller, and no run begins that "
+            "would end later. With --target-ci: minutes of a model after which it starts no further run.",
+        ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
@@ -194,7 +199,7 @@ def command(
       1  a run failed or was interrupted; what was measured before is kept
       2  a flag is wrong, or there is nothing to run or read
     """
-    given = dict(locals())
+    given = {**locals(), "typed": typed(context)}
     if ab:
         from tensorprimat.cli.alternating import alternate
 
@@ -202,6 +207,14 @@ def command(
     from tensorprimat.cli.benchmark import benchmark
 
     return benchmark(_request(given))
+
+
+def typed(context: typer.Context) -> frozenset[str]:
+    """Return the parameters that the command line or the environment sets."""
+    default = ("DEFAULT", "DEFAULT_MAP")
+    return frozenset(
+        name for name in context.params if getattr(context.get_parameter_source(name), "name", "DEFAULT") not in default
+    )
 
 
 def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
@@ -270,6 +283,7 @@ def _request(given: Mapping[str, Any]) -> Request:
         file=file,
         cooldown_seconds=given["cooldown"],
         append=given["append"],
+        typed=given["typed"],
         dry_run=given["dry_run"],
         json=given["json"],
         profile=given["profile"],

@@ -109,7 +109,7 @@ def with_looks(result: Result, looks: int) -> Result:
 
 def cool_down_after_run(request: Request, machine: Machine, screen: Screen) -> None:
     """Wait as long as --cooldown says before the next run."""
-    _cool_down(_cooldown(request, machine), screen)
+    _cool_down(cooldown_of(request, machine), screen)
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
@@ -182,13 +182,14 @@ class Place:
 
 
 def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
-    rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=_cooldown(request, machine))
+    rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=cooldown_of(request, machine))
     if request.cluster.executor:
         rows.append(("Nodes", executors.describe(request.cluster, spec.num_nodes)))
     return rows
 
 
-def _cooldown(request: Request, machine: Machine) -> float:
+def cooldown_of(request: Request, machine: Machine) -> float:
+    """Return the seconds between two runs: --cooldown, else what the platform needs."""
     default = 0.0 if machine.platform == "cpu" else GPU_COOLDOWN_SECONDS
     return default if request.cooldown_seconds is None else request.cooldown_seconds
 

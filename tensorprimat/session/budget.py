@@ -24,13 +24,14 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The rule for when to stop. Without a target the number of runs is fixed."""
+    """The rule for when to stop. Without a target the number of runs is fixed, unless minutes end it earlier."""
 
     runs: int
     target: float | None = None
     """Half-width of the interval of the figure, or of the ratio of two configurations, as a fraction."""
     max_runs: int = 30
     minutes: float | None = None
+    """Of one model. Without a target no run begins that would end later, by the time of the runs so far."""
 
     @property
     def most(self) -> int:
@@ -45,8 +46,6 @@ class Budget:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {FEWEST_RUNS}")
         if self.minutes is not None and not self.minutes > 0:
             raise UsageError(f"--budget-minutes {self.minutes:g}: must be more than 0")
-        if self.target is None and self.minutes is not None:
-            raise UsageError("--budget-minutes needs --target-ci, such as --target-ci 1%")
         return self
 
 
@@ -79,7 +78,7 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
     results: everything measured so far, one per configuration. began: time.monotonic() before the first run.
     """
     if budget.target is None:
-        return Decision(done=runs >= budget.runs)
+        return _within_minutes(budget, runs, time.monotonic() - began)
     look = max(1, runs - FEWEST_RUNS + 1)
     width = half_width(results, look) if runs >= FEWEST_RUNS else None
     said = "" if width is None else f"interval ±{100 * width:.2g} % after {runs} runs"
@@ -98,3 +97,14 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
             sentence=f"Stopped by {spent}; {said or f'{runs} runs give no interval'}, target {goal}",
         )
     return Decision(done=False, looks=look, sentence=f"{said}, target {goal}: another run" if said else None)
+
+
+def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
+    """Return whether to stop a fixed number of runs after so many, of which each took an equal part of the time."""
+    if runs >= budget.runs or budget.minutes is None or spent + spent / runs <= 60 * budget.minutes:
+        return Decision(done=runs >= budget.runs)
+    return Decision(
+        done=True,
+        sentence=f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed "
+        f"{budget.minutes:.3g} minutes for this model",
+    )

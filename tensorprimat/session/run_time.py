@@ -1,0 +1,120 @@
+"""Time that a benchmark takes, estimated before it runs, and specs that fit a number of minutes.
+
+The estimate is FLOPs over a share of the GPU's dense peak. It answers whether a benchmark takes minutes or hours; it is
+no measurement, and it is printed as an estimate. A device without a known peak has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorprimat.core import catalogue, flops
+from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import TERA
+from tensorprimat.machine.platform import Machine
+
+UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
+START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
+FEWEST_STEPS = 5  # measured steps below which a run says too little
+SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTime:
+    """Estimated time of one run of a spec."""
+
+    step_seconds: float
+    seconds: float
+    """The whole process, warm-up included."""
+    because: str
+    """What the estimate rests on."""
+
+
+def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
+    """Return the estimated time of one run, or None for a device whose peak is not known."""
+    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    peak = gpu.peak(spec.precision) if gpu else None
+    if gpu is None or peak is None or not peak.value or spec.platform == "cpu":
+        return None
+    devices = spec.num_gpus * spec.num_nodes
+    work = _flops_per_token(spec) * spec.global_batch_size * spec.sequence_length
+    step = work / (devices * peak.value * TERA * UTILISATION)
+    return RunTime(
+        step_seconds=step,
+        seconds=START_SECONDS + spec.max_steps * step,
+        because=f"{UTILISATION:.0%} of the dense {spec.precision.upper()} peak of {gpu.name}, "
+        f"{START_SECONDS:g} s to start a run",
+    )
+
+
+def of_benchmark(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause: float) -> float | None:
+    """Return the estimated seconds of all runs of all specs with the pauses between runs, or None without a peak."""
+    each = [of_run(spec, machine) for spec in specs]
+    known = [one.seconds for one in each if one is not None]
+    if not specs or len(known) != len(specs):
+        return None
+    return runs * math.fsum(known) + (runs - 1) * len(specs) * pause
+
+
+def fitted(
+    specs: Mapping[str, RunSpec],
+    machine: Machine,
+    *,
+    runs: int,
+    pause: float,
+    minutes: float,
+    free: frozenset[str],
+) -> dict[str, RunSpec]:
+    """Return the specs with the sizes that no flag sets made smaller until the benchmark fits the minutes.
+
+    free: `global_batch_size`, `steps` where they may change. The batch has two sizes only, the default and one micro
+    batch on each GPU, so that two machines are likely to choose the same; then steps are left out, at least
+    FEWEST_STEPS stay. A spec that fits, or whose time cannot be estimated, is returned as it is.
+    """
+    share = (60 * minutes - (runs - 1) * len(specs) * pause) / (runs * len(specs)) if specs else 0.0
+    return {name: _fitted(spec, machine, share, free) for name, spec in specs.items()}
+
+
+def sentence(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause: float) -> str:
+    """Return the estimate of a benchmark in one sentence, or why there is none."""
+    total, one = of_benchmark(specs, machine, runs=runs, pause=pause), of_run(specs[0], machine) if specs else None
+    if total is None or one is None:
+        return f"Time: no estimate, no peak is known for {machine.gpu_info.device_name or 'this device'}."
+    count = runs * len(specs)
+    steps = "/".join(dict.fromkeys(f"{spec.max_steps}" for spec in specs))
+    pauses = f", {pause:g} s between runs" if runs > 1 and pause else ""
+    return (
+        f"Estimated time: {duration(total)} for {count} run{'s' if count > 1 else ''} of {steps} steps "
+        f"({one.because}{pauses}); not measured."
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: 40 s, 14 min, 7.2 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str]) -> RunSpec:
+    time = of_run(spec, machine)
+    if time is None or time.seconds <= share:
+        return spec
+    least = spec.micro_batch_size * spec.data_parallel_size
+    if "global_batch_size" in free and spec.engine in SCALED_ENGINES and spec.methodology is None:
+        spec = spec.model_copy(update={"global_batch_size": min(spec.global_batch_size, least)}).check()
+        time = of_run(spec, machine) or time
+    if "steps" in free and time.seconds > share:
+        steps = math.floor((share - START_SECONDS) / time.step_seconds) - spec.warmup_steps
+        spec = spec.model_copy(update={"steps": min(spec.steps, max(FEWEST_STEPS, steps))})
+    return spec
+
+
+def _flops_per_token(spec: RunSpec) -> float:
+    model = model_of(spec)
+    if isinstance(model, ConfiguredModel):
+        return model.decoder.flops_per_token([spec.sequence_length])
+    return flops.per_token(model.shape, spec.sequence_length)
