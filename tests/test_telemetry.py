@@ -97,6 +97,7 @@ def curve(seconds=10, *, watts=500.0, joules=lambda second: 1000.0 + 500.0 * sec
                 power_watts=watts,
                 energy_joules=joules(second),
                 clock_hertz=1.98e9 if second < 5 else 1.5e9,
+                temperature_celsius=60.0 + second,
                 throttled_by=("heat",) if second in held else (),
             )
             for second in range(seconds + 1)
@@ -113,6 +114,19 @@ def test_clock_and_throttled_time_of_a_step_are_those_of_its_moments():
     found = curve(held=(6, 7)).columns(np.array([104.0, 110.0]), np.array([4.0, 4.0]))
     assert found["clock_hertz"] == pytest.approx([1.98e9, 1.5e9])
     assert found["throttled_seconds"] == pytest.approx([0.0, 2.0])
+    assert found["temperature_celsius"] == pytest.approx([61.5, 67.5])
+
+
+def test_the_temperature_of_a_step_is_that_of_the_hottest_gpu():
+    sampler = Sampler([Replay([DeviceReading(temperature_celsius=one)] * 2) for one in (55.0, 81.0)])
+    sampler.sample()
+    sampler.sample()
+    sampler._looks = [(100.0 + at, looks) for at, (_, looks) in enumerate(sampler._looks)]
+    assert sampler.columns(np.array([101.0]), np.array([1.0]))["temperature_celsius"] == pytest.approx([81.0])
+    silent = Sampler([Replay([DeviceReading(temperature_celsius=55.0)] * 2), Replay([DeviceReading()] * 2)])
+    silent.sample()
+    silent.sample()
+    assert "temperature_celsius" not in silent.columns(np.array([101.0]), np.array([1.0]))
 
 
 def test_a_step_outside_of_the_sampling_has_no_energy():
@@ -175,6 +189,7 @@ def test_the_result_says_energy_by_both_ways_clock_and_throttling():
     assert figures.sampled_energy_joules_per_gpu == pytest.approx(500.0 * time)
     assert 1.5e9 < figures.avg_clock_hertz < 1.98e9
     assert figures.throttled_seconds == pytest.approx(2.0)
+    assert 60 < figures.avg_temperature_celsius < figures.max_temperature_celsius < 70
     assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat"
 
 
@@ -189,7 +204,7 @@ def noting(name, ask, asked):
     return lambda *given: asked.append(name) or ask(*given)
 
 
-def test_the_light_look_asks_for_power_energy_clock_and_throttling_only(monkeypatch):
+def test_the_light_look_asks_for_what_is_shown_over_time_only(monkeypatch):
     module = nvml(nvmlDeviceGetPowerUsage=500_000, nvmlDeviceGetTotalEnergyConsumption=7_000)
     asked = []
     for name in NVML_QUESTIONS:
@@ -201,7 +216,7 @@ def test_the_light_look_asks_for_power_energy_clock_and_throttling_only(monkeypa
     assert (reading.power_watts, reading.energy_joules) == (500.0, 7.0)
     assert sorted(asked) == [
         "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetTotalEnergyConsumption",
+        "nvmlDeviceGetTemperature", "nvmlDeviceGetTotalEnergyConsumption",
     ]  # fmt: skip
     assert "NVML" in device.boundary
 

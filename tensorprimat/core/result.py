@@ -239,6 +239,10 @@ class PowerMetrics(RoundedRecord):
     """Sampled power over the same steps, where the energy is the counter's: the two check each other."""
     avg_clock_hertz: Figure = None
     """Of the compute units over the measured steps."""
+    avg_temperature_celsius: Figure = None
+    """Of the hottest GPU over the measured steps."""
+    max_temperature_celsius: Figure = None
+    """Of the hottest GPU in the hottest measured step."""
     throttled_seconds: Figure = None
     """Measured time in which the clock of a GPU was held down (power cap, heat)."""
 

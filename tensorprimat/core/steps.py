@@ -63,6 +63,8 @@ class Step:
     """Energy of one optimizer step on one GPU."""
     clock_hertz: float | None = None
     """Of the compute units, mean over the step and the GPUs."""
+    temperature_celsius: float | None = None
+    """Of the hottest GPU, mean over the step."""
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was held down."""
     interrupted_by: str = ""

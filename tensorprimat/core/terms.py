@@ -197,6 +197,14 @@ def power(measured: Steps) -> dict[str, Term]:
         )
     if (clock := combined(measured, "clock_hertz")) is not None:
         found["avg_clock_hertz"] = clock
+    if (mean := combined(measured, "temperature_celsius")) is not None:
+        found["avg_temperature_celsius"] = mean
+        hottest = float(np.nanmax(measured.column("temperature_celsius")))
+        found["max_temperature_celsius"] = Term(
+            value=hottest,
+            formula="highest mean of a measured step, of the hottest GPU",
+            put_in=f"{hottest:,.1f} °C of {len(measured)} rows",
+        )
     held = total(measured.column("throttled_seconds") * measured.column("covers"))
     if held is not None:
         found["throttled_seconds"] = Term(

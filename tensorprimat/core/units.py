@@ -5,6 +5,7 @@ from __future__ import annotations
 GB = 10**9  # vendors' memory sizes and every *_gb key of a result
 GIB = 2**30  # what allocators and Primus' "hip mem usage" count in, whatever the label says
 
+GIGA = 10**9
 TERA = 10**12
 SECONDS_PER_HOUR = 3600.0
 

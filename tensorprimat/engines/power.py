@@ -34,7 +34,7 @@ def devices_of(result: Result) -> list[Device]:
 
 
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
-    """Return the result with power limit and boundary, and its steps with energy, clock and throttled time."""
+    """Return the result with power limit and boundary, its steps with energy, clock, temperature, throttled time."""
     limits = [one.power_limit_watts for one in sampler.first if one.power_limit_watts is not None]
     gpu = {"power_boundary": sampler.boundary, "power_limit_watts": min(limits) if limits else None}
     known = {name: value for name, value in gpu.items() if value is not None}
@@ -43,7 +43,8 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
     found = sampler.columns(steps.column("ended_at"), steps.column("seconds") * covers)
-    per_step = {name: column if name == "clock_hertz" else column / covers for name, column in found.items()}
+    levels = ("clock_hertz", "temperature_celsius")  # not amounts, which the steps of a row share
+    per_step = {name: column if name in levels else column / covers for name, column in found.items()}
     seen = {name: column for name, column in per_step.items() if np.isfinite(column).any()}
     return result, steps.replace(**seen) if seen else steps
 

@@ -57,6 +57,7 @@ class AmdDevice:
                 _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
             ),
             clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
+            temperature_celsius=self._temperature(),
             throttled_by=self._throttled_by(),
         )
 
@@ -65,9 +66,6 @@ class AmdDevice:
         light = self.glance()
         clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
         memory_clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
-        hottest = self._ask(
-            "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        )
         return DeviceReading(
             power_watts=light.power_watts,
             energy_joules=light.energy_joules,
@@ -78,10 +76,17 @@ class AmdDevice:
             utilisation=_product(_number(self._ask("amdsmi_get_gpu_activity"), "gfx_activity"), 0.01),
             memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
             memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
-            temperature_celsius=_number(hottest, "value"),
+            temperature_celsius=light.temperature_celsius,
             throttled_by=light.throttled_by,
             processes=self._processes(),
         )
+
+    def _temperature(self) -> float | None:
+        smi = self._smi
+        hottest = self._ask(
+            "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        )
+        return _number(hottest, "value")
 
     def _throttled_by(self) -> tuple[str, ...]:
         """Return the reasons that held the clock down since the last reading."""

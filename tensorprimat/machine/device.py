@@ -50,7 +50,7 @@ class Device(Protocol):
         """All figures, now."""
 
     def glance(self) -> DeviceReading:
-        """Power, energy, clock and throttling alone: the figures that are read many times while training runs."""
+        """Power, energy, clock, temperature and throttling: the figures that are read while training runs."""
 
 
 class Replay:

@@ -47,6 +47,7 @@ class NvidiaDevice:
             power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
             energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
             clock_hertz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM, scale=MEGA),
+            temperature_celsius=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             throttled_by=tuple(why for bit, why in THROTTLING.items() if held & bit),
         )
 

@@ -133,8 +133,9 @@ class Sampler:
     def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
         """Return columns of `Steps` for rows that end at these moments and last so long, mean of the devices.
 
-        energy_joules_per_gpu from the devices' counters, clock_hertz, and throttled_seconds by the share of the looks
-        in which a device was held down. A column that the devices do not give is left out.
+        energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest device, and
+        throttled_seconds by the share of the looks in which a device was held down. A column that the devices do not
+        give is left out.
         """
         if len(self._looks) < 2:
             return {}
@@ -151,6 +152,8 @@ class Sampler:
             found["energy_joules_per_gpu"] = between(energy)
         if (clock := self._mean("clock_hertz")) is not None:
             found["clock_hertz"] = between(_running_integral(times, clock)) / seconds
+        if (hottest := self._hottest()) is not None:
+            found["temperature_celsius"] = between(_running_integral(times, hottest)) / seconds
         held = np.array([any(one.throttled_by for one in looks) for _, looks in self._looks], float)
         found["throttled_seconds"] = between(_running_integral(times, held))
         return found
@@ -162,6 +165,14 @@ class Sampler:
             return None
         mean: FloatArray = np.array(rows, float).mean(axis=1)
         return mean
+
+    def _hottest(self) -> FloatArray | None:
+        """Return the temperature of the hottest device at every look; None where a device does not always tell."""
+        rows = [[one.temperature_celsius for one in looks] for _, looks in self._looks]
+        if not rows or any(value is None for row in rows for value in row):
+            return None
+        hottest: FloatArray = np.array(rows, float).max(axis=1)
+        return hottest
 
     def counter_refused(self) -> str | None:
         """Return the reason why the energy counters cannot be used; None where they can, or where there are none."""

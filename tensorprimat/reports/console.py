@@ -129,7 +129,7 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
     """Everything that the command prints about a comparison. width: columns of the terminal."""
     parts: list[RenderableType] = [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
     parts += _answer(comparison, width)
-    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in sections.contradictions(comparison.sides)]
+    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in sections.before_headline(comparison.sides)]
     for model in comparison.models:
         parts += _of_model(comparison, model, width)
     warnings = sections.grouped_warnings(comparison)

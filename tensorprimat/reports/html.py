@@ -68,7 +68,7 @@ def render(comparison: Comparison) -> str:
         curves=embedded(_all_curves(comparison, looks)),
         warnings=sections.grouped_warnings(comparison),
         most_warnings=MOST_WARNINGS,
-        contradictions=sections.contradictions(comparison.sides),
+        contradictions=sections.before_headline(comparison.sides),
         answers=forest.answers(comparison),
         kind=_kind(comparison),
         scales=forest.forests(comparison),
@@ -84,6 +84,8 @@ def render(comparison: Comparison) -> str:
     )  # fmt: skip
 
 
+SEEN = ("loss", "power", "clock", "temperature")
+"""Curves beside the step time, each drawn where a run has it."""
 MOST_WARNINGS = 5  # that are open; the others fold away
 
 
@@ -222,7 +224,11 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
         "line": line.tolist() if (line >= 0).any() else None,
         "file": one_line(source) if source else None,
         "seconds": _numbers(curve.seconds[shown]),
-        "loss": _numbers(curve.loss[shown]) if np.isfinite(curve.loss).any() else None,
+        **{
+            name: _numbers(values[shown]) if np.isfinite(values).any() else None
+            for name in SEEN
+            for values in (getattr(curve, name),)
+        },
         "unmeasured": np.flatnonzero(~curve.measured[shown]).tolist(),
         "warmup": curve.warmup_steps,
         "rows": len(curve.step),

@@ -42,7 +42,7 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
-        *(f"**Warning:** {safe(text)}" for text in sections.contradictions(comparison.sides)),
+        *(f"**Warning:** {safe(text)}" for text in sections.before_headline(comparison.sides)),
         *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
     ]
     for scale in forest.forests(comparison):

@@ -27,13 +27,13 @@ function prepared(curve, sides) {
 
 function startModel(section, curves, sides) {
   const timed = curves.filter((curve) => curve.seconds.some((value) => value !== null));
-  const learned = curves.filter((curve) => curve.loss !== null);
+  const having = (of) => of === "seconds" ? timed : curves.filter((curve) => curve[of] !== null);
   if (!timed.length) section.querySelector(".without-steps").hidden = false;
-  if (!timed.length && !learned.length) return;
+  if (!timed.length && !having("loss").length) return;
   section.querySelector(".plots").hidden = false;
   const plots = [];
   for (const place of section.querySelectorAll(".plot")) {
-    const own = place.dataset.of === "loss" ? learned : timed;
+    const own = having(place.dataset.of);
     if (own.length) plots.push(new Plot(place, own));
     else place.hidden = true;
   }
@@ -361,7 +361,7 @@ class Plot {
 }
 
 function described(curve, row, value, of) {
-  const figure = of === "seconds" ? `${plain(value)} s` : plain(value);
+  const figure = `${plain(value)}${{ seconds: " s", power: " W", clock: " GHz", temperature: " °C" }[of] ?? ""}`;
   const notes = [];
   if (of === "seconds" && !curve.measured[row]) notes.push("not measured");
   if (curve.index) notes.push(`iteration ${curve.index[row].toLocaleString("en")}`);

@@ -457,6 +457,36 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
+LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
+
+
+def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return what has to be read before any figure: reduced clocks, and logs that contradict their figures."""
+    return (*throttled(sides), *contradictions(sides))
+
+
+def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return a sentence for each side whose clock was held down for more than LEAST_THROTTLED of the measured time."""
+    told = []
+    for side in sides:
+        power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
+        if (
+            power is None
+            or not power.throttled_seconds
+            or not time
+            or power.throttled_seconds <= LEAST_THROTTLED * time
+        ):
+            continue
+        said = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
+        by = " and ".join(dict.fromkeys(filter(None, said)))
+        several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
+        told.append(
+            f"{side.label}{several}: throttled for {100 * power.throttled_seconds / time:.0f} % of the measured time"
+            + (f" by {by}" if by else "")
+        )
+    return tuple(told)
+
+
 def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return what a log's own clock says against the figures of a side, to be read before them."""
     told = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensorprimat.analysis.records import Side
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
+from tensorprimat.core.units import GIGA
 
 MOST_CURVES = 40  # of a side: more lines on top of each other show nothing more
 
@@ -34,6 +35,12 @@ class StepCurve:
     """The step's number as the framework counts."""
     line: NDArray[np.int64]
     """Line of the log, -1 where unknown."""
+    power: FloatArray
+    """W per GPU."""
+    clock: FloatArray
+    """GHz of the compute units."""
+    temperature: FloatArray
+    """°C of the hottest GPU."""
 
 
 def curves(side: Side) -> tuple[StepCurve, ...]:
@@ -58,6 +65,9 @@ def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
         warmup_steps=int(step[first - 1]) if first else 0,
         index=steps.column("index")[rows],
         line=steps.column("line")[rows],
+        power=steps.column("power_watts_per_gpu")[rows],
+        clock=steps.column("clock_hertz")[rows] / GIGA,
+        temperature=steps.column("temperature_celsius")[rows],
     )
 
 
