@@ -119,6 +119,7 @@ def test_the_best_rate_is_over_all_sizes_and_memory_is_the_devices():
 def test_every_figure_stands_against_the_catalogue():
     matrix, memory = tables(made())
     assert matrix.rows[1][-1].text == "70.7 %"
+    assert matrix.note == ""
     assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
 
 
@@ -330,3 +331,88 @@ def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatc
     assert sums == 1 + collectives.REPEATS * collectives.CALLS_OF_SMALL
     assert asked.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
     assert 0 < found.seconds < 0.01
+
+
+# FP8, and what others reached
+
+
+def test_fp8_products_are_e4m3_with_a_scale_each_and_give_bf16(monkeypatch):
+    asked = []
+    real = torch._scaled_mm
+
+    def noting(left, right, **options):
+        asked.append((left.dtype, right.dtype, options["out_dtype"], bool((left.float() == 0).all())))
+        return real(left, right, **options)
+
+    monkeypatch.setattr(torch, "_scaled_mm", noting)
+    best, typical = matmul.rate(64, "fp8", CPU, repeats=2)
+    assert 0 < typical <= best
+    assert set(asked) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
+
+
+@pytest.mark.parametrize(("arch", "kind"), [("gfx942:sramecc+", "fnuz"), ("gfx950:sramecc+", "fn"), ("", "fn")])
+def test_the_fp8_type_is_that_of_the_matrix_units(monkeypatch, arch, kind):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"gcnArchName": arch})())
+    assert matmul.fp8_type(torch.device("cuda", 0)) == getattr(torch, f"float8_e4m3{kind}")
+
+
+@pytest.mark.parametrize(
+    ("device", "measured"),
+    [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)],
+)
+def test_fp8_is_measured_where_the_gpu_is_known_to_have_it(monkeypatch, device, measured):
+    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (5e14, 4e14))
+    gpu = preflight.catalogue.find_gpu(device)
+    rows = preflight.matrix_rates(torch.device("cuda", 0), (4096,), gpu)
+    assert ("fp8" in {row.precision for row in rows}) == measured
+
+
+def test_products_stand_beside_the_best_that_others_measured_with_its_source(monkeypatch):
+    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (7e14, 6e14))
+    gpu = preflight.catalogue.find_gpu("NVIDIA H100 80GB HBM3")
+    rows = preflight.matrix_rates(torch.device("cuda", 0), (8192,), gpu)
+    [bf16] = [row for row in rows if row.precision == "bf16"]
+    assert bf16.achieved_flops_per_second == gpu.achievable_tflops["bf16"].value * 1e12
+    matrix = tables(made(matmul=tuple(rows)))[0]
+    assert "stas00/ml-engineering" in matrix.note
+    assert f"{gpu.achievable_tflops['bf16'].value:,.1f}" in {row[4].text for row in matrix.rows}
+
+
+# Nodes
+
+
+def nodes_of(slow=5e14):
+    return tuple(
+        DeviceCheck(index=8 * node + gpu, host=f"node{node}", flops_per_second=slow if (node, gpu) == (2, 3) else 7e14)
+        for node in range(4)
+        for gpu in range(8)
+    )
+
+
+def test_nodes_have_a_row_each_the_slowest_first():
+    table = next(one for one in tables(made(devices=nodes_of())) if one.key == "nodes")
+    assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "19", "500", "71.4 %"]
+    assert len(table.rows) == 4
+    assert not [one for one in tables(made(devices=nodes_of()[:8])) if one.key == "nodes"]
+
+
+def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
+    [said] = made(devices=nodes_of()).below(0.9)
+    assert said == "node2: gpu 19 reaches 71.4 % of the median of 32 GPUs, less than 90 %"
+    assert made(devices=nodes_of(slow=6.4e14)).below(0.9) == ()
+    assert made().below(0.9) == ()
+
+
+@pytest.mark.parametrize(("slow", "code"), [(5e14, 1), (6.9e14, 0)])
+def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, monkeypatch, slow, code):
+    monkeypatch.setattr(preflight, "measure", lambda *_, **__: made(devices=nodes_of(slow)))
+    assert (
+        main(["preflight", "--device", "cpu", "--keep-noisy", "--output", str(tmp_path), "--fail-below", "90%"]) == code
+    )
+    assert ("node2: gpu 19 reaches 71.4 %" in capsys.readouterr().err) == bool(code)
+    assert list((tmp_path / "preflight").iterdir())  # the figures are kept either way
+
+
+def test_fail_below_must_be_a_share(tmp_path, capsys):
+    assert main(["preflight", "--device", "cpu", "--output", str(tmp_path), "--fail-below", "fast"]) == 2
+    assert "--fail-below" in capsys.readouterr().err

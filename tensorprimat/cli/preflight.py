@@ -25,13 +25,18 @@ def command(
     keep_noisy: Annotated[
         bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits moved.")
     ] = False,
+    fail_below: Annotated[
+        str | None,
+        typer.Option(metavar="PERCENT", help="Fail if a GPU reaches less than this share of the median GPU."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The JSON on stdout instead of tables.")] = False,
 ) -> int:
-    """Measure measure this machine's best performance, in about a minute.
+    """Measure this machine's best performance, in about a minute.
 
     Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
     where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure
-    stands against the catalogue's peak; a GPU well below its siblings or the catalogue is named. The result is kept per
+    stands against the catalogue's peak; matrix products also against the best that others measured. A GPU well below
+    its siblings or the catalogue is named; over several nodes each has a row, the slowest first. The result is kept per
     machine: sweeps estimate their time from it, and training results stand against it. Figures are shown and not kept
     where others work on the machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or
     where a frequency or power cap moves meanwhile.
@@ -40,14 +45,15 @@ def command(
     Examples:
       tprimat preflight
       torchrun --nproc-per-node 8 -m tensorprimat preflight --output output
+      torchrun --nnodes 4 --nproc-per-node 8 --rdzv-endpoint node1:29500 -m tensorprimat preflight --fail-below 90%
 
     \b
     Exit codes:
       0  measured
-      1  measured and not kept, because the machine was not quiet
+      1  measured and not kept, because the machine was not quiet, or a GPU is below --fail-below
       2  a flag is wrong, or the device is not there
     """
-    from tensorprimat.cli.options import named_file, refuse_file, writable_folder
+    from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
     from tensorprimat.core import preflight as records
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.store import write_atomically
@@ -55,6 +61,7 @@ def command(
     from tensorprimat.machine.platform import detect
     from tensorprimat.reports.preflight import tables
 
+    least = None if fail_below is None else fraction("--fail-below", fail_below)
     machine = detect(cpu=device == "cpu")
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
     if chosen.startswith("cuda") and machine.platform == "cpu":
@@ -104,4 +111,7 @@ def command(
         options.say("not kept: the machine was not quiet; run again when it is, or keep the figures with --keep-noisy")
         return 1
     options.say(f"Saved: {path}")
-    return 0
+    slow = () if least is None else found.below(least)
+    for sentence in slow:
+        options.say(sentence)
+    return 1 if slow else 0

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +34,9 @@ class MatrixRate(Record):
     typical_flops_per_second: float
     peak_flops_per_second: Figure = None
     """Dense peak, from the catalogue."""
+    achieved_flops_per_second: Figure = None
+    """Best product that others measured on this GPU, from the catalogue."""
+    achieved_source: str | None = None
 
 
 class Bandwidth(Record):
@@ -60,11 +65,25 @@ class DeviceCheck(Record):
     """One GPU of the machine on its own, to compare it with its siblings."""
 
     index: int
+    host: str | None = None
+    """Node that has it; None in older records."""
     id: str | None = None
     flops_per_second: float
     power_limit_watts: Figure = None
     throttled_by: tuple[str, ...] = ()
     other_processes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRate:
+    """The GPUs of one node, against the median GPU of all nodes."""
+
+    host: str
+    gpus: int
+    slowest: DeviceCheck
+    median_flops_per_second: float
+    slowest_share: float
+    """Of the median GPU of all nodes."""
 
 
 class Preflight(Record):
@@ -102,6 +121,40 @@ class Preflight(Record):
         """Best memory bandwidth of any kind on the device."""
         on_device = [row for row in self.bandwidth if row.kind in ("copy", "read", "triad")]
         return max((row.best_bytes_per_second for row in on_device), default=None)
+
+    def nodes(self) -> tuple[NodeRate, ...]:
+        """Return each node with its slowest GPU, the slowest node first; none where no GPU was tried alone."""
+        if not self.devices:
+            return ()
+        middle = statistics.median(check.flops_per_second for check in self.devices)
+        groups: dict[str, list[DeviceCheck]] = {}
+        for check in self.devices:
+            groups.setdefault(check.host or self.host, []).append(check)
+        found = []
+        for host, checks in groups.items():
+            slowest = min(checks, key=lambda check: check.flops_per_second)
+            found.append(
+                NodeRate(
+                    host=host,
+                    gpus=len(checks),
+                    slowest=slowest,
+                    median_flops_per_second=statistics.median(check.flops_per_second for check in checks),
+                    slowest_share=slowest.flops_per_second / middle,
+                )
+            )
+        return tuple(sorted(found, key=lambda node: node.slowest_share))
+
+    def below(self, share: float) -> tuple[str, ...]:
+        """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes."""
+        if not self.devices:
+            return ()
+        middle = statistics.median(check.flops_per_second for check in self.devices)
+        return tuple(
+            f"{check.host or self.host}: gpu {check.index} reaches {100 * check.flops_per_second / middle:.1f} % of "
+            f"the median of {len(self.devices)} GPUs, less than {100 * share:g} %"
+            for check in self.devices
+            if check.flops_per_second < share * middle
+        )
 
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
         """Return True if another record describes this machine."""

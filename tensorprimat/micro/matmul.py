@@ -12,6 +12,7 @@ from tensorprimat.machine.platform import multiply_float32_in
 
 LEAST_SECONDS = 0.05  # of one timed interval: far above any clock's resolution and a kernel's launch
 REPEATS = 5
+FP8_SCALE = 1.0  # of random values around one, which E4M3 holds without a scale
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -39,14 +40,35 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
 
 
 def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
-    """Best and median FLOP/s of a product of two square matrices."""
+    """Best and median FLOP/s of a product of two square matrices.
+
+    fp8: E4M3 operands with one scale each and a BF16 result, as tensorwise FP8 training multiplies.
+    """
     before = torch.get_float32_matmul_precision()
     multiply_float32_in(precision)
     try:
-        left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
-        product = torch.empty_like(left)
-        seconds = intervals(lambda: torch.mm(left, right, out=product), device, repeats=repeats)
+        work_once = _fp8_product(size, device) if precision == "fp8" else _product(size, precision, device)
+        seconds = intervals(work_once, device, repeats=repeats)
     finally:
         torch.set_float32_matmul_precision(before)
     work = 2 * size**3
     return work / min(seconds), work / statistics.median(seconds)
+
+
+def _product(size: int, precision: str, device: torch.device) -> Callable[[], object]:
+    left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
+    product = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=product)
+
+
+def _fp8_product(size: int, device: torch.device) -> Callable[[], object]:
+    kind = fp8_type(device)
+    left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    scale = torch.full((), FP8_SCALE, device=device)
+    return lambda: torch._scaled_mm(left, right.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def fp8_type(device: torch.device) -> torch.dtype:
+    """Return the E4M3 type of the device's matrix units: AMD's of the MI300 series has no negative zero."""
+    name = "" if device.type == "cpu" else str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", ""))
+    return torch.float8_e4m3fnuz if name.startswith("gfx94") else torch.float8_e4m3fn

@@ -27,7 +27,7 @@ from tensorprimat.micro import collectives, matmul
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}
-PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16")}
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8")}
 STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far beyond any cache, and a small part of the memory
 QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
 TRANSFER_BYTES = 2**28
@@ -92,9 +92,12 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
     """Square products of each precision that the device has."""
     rates = []
     for precision in PRECISIONS[device.type]:
-        fact = gpu.peak(precision) if gpu and precision not in gpu.lacks else None
         if gpu and precision in gpu.lacks:
             continue
+        if gpu is None and precision == "fp8":  # torch raises on older units, and nothing tells which these are
+            continue
+        fact = gpu.peak(precision) if gpu else None
+        reached = gpu.achievable_tflops.get(precision) if gpu else None
         for size in sizes:
             best, typical = matmul.rate(size, precision, device)
             rates.append(
@@ -104,6 +107,8 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
                     best_flops_per_second=best,
                     typical_flops_per_second=typical,
                     peak_flops_per_second=fact.value * TERA if fact and fact.value else None,
+                    achieved_flops_per_second=reached.value * TERA if reached and reached.value else None,
+                    achieved_source=reached.origin if reached and reached.value else None,
                 )
             )
     return rates
@@ -192,6 +197,7 @@ def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
     reading = known[0].read() if known else DeviceReading()
     return DeviceCheck(
         index=number,
+        host=machine.host,
         id=identity,
         flops_per_second=best,
         power_limit_watts=reading.power_limit_watts,

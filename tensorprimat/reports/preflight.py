@@ -26,11 +26,15 @@ def tables(found: Preflight) -> list[Table]:
         parts.append(_collectives(found))
     if len(found.devices) > 1:
         parts.append(_devices(found))
+    if len(found.nodes()) > 1:
+        parts.append(_nodes(found))
     return parts
 
 
 def _matmul(found: Preflight) -> Table:
-    titles = ("Precision", "Size", "Best, TFLOP/s", "Typical, TFLOP/s", "Catalogue peak, TFLOP/s", "Best of peak")
+    titles = ("Precision", "Size", "Best, TFLOP/s", "Typical, TFLOP/s", "Others' best, TFLOP/s",
+              "Catalogue peak, TFLOP/s", "Best of peak")  # fmt: skip
+    sources = dict.fromkeys(row.achieved_source for row in found.matmul if row.achieved_source)
     return Table(
         key="matmul",
         title="Matrix products",
@@ -41,11 +45,15 @@ def _matmul(found: Preflight) -> Table:
                 figure(row.size, formatting.count),
                 figure(row.best_flops_per_second / TERA, formatting.rate),
                 figure(row.typical_flops_per_second / TERA, formatting.rate),
+                figure(
+                    row.achieved_flops_per_second / TERA if row.achieved_flops_per_second else None, formatting.rate
+                ),
                 figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, formatting.rate),
                 _share(row.best_flops_per_second, row.peak_flops_per_second),
             )
             for row in found.matmul
         ),
+        note=f"Others' best: the best matrix product measured on this GPU, {'; '.join(sources)}." if sources else "",
     )
 
 
@@ -105,5 +113,31 @@ def _devices(found: Preflight) -> Table:
                 _share(check.flops_per_second, best),
             )
             for check in found.devices
+        ),
+    )
+
+
+def _nodes(found: Preflight) -> Table:
+    return Table(
+        key="nodes",
+        title="Nodes, slowest first",
+        columns=(
+            Column(title="Node"),
+            Column(title="GPUs", numeric=True),
+            Column(title="Median, TFLOP/s", numeric=True),
+            Column(title="Slowest GPU", numeric=True),
+            Column(title="TFLOP/s", numeric=True),
+            Column(title="Of the median of all", numeric=True),
+        ),
+        rows=tuple(
+            (
+                text(node.host),
+                figure(node.gpus, formatting.count),
+                figure(node.median_flops_per_second / TERA, formatting.rate),
+                figure(node.slowest.index, formatting.count),
+                figure(node.slowest.flops_per_second / TERA, formatting.rate),
+                figure(node.slowest_share, formatting.percent),
+            )
+            for node in found.nodes()
         ),
     )
