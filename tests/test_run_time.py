@@ -4,9 +4,9 @@ import json
 import time
 
 import pytest
-from tensorprimat.core.records import GpuInfo
 
 from tensorprimat.cli import main
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.run_settings import RunSettings
