@@ -159,6 +159,18 @@ def compiled() -> str:
     return _rung("--compile", "--num-gpus", "1")
 
 
+def fp8() -> str:
+    """The third rung: compiled, with FP8 linear layers by torchao, both recipes."""
+    if not on_gpu():
+        raise NotHereError("FP8 needs the matrix units of a GPU")
+    from importlib.util import find_spec
+
+    if find_spec("torchao") is None:
+        raise NotHereError("torchao is not installed; pip install torchao")
+    flags = ("--compile", "--num-gpus", "1", "--precision", "fp8", "--fp8-recipe")
+    return "; ".join(f"{recipe}: {_rung(*flags, recipe)}" for recipe in ("tensorwise", "rowwise"))
+
+
 def ddp() -> str:
     """Replicas on two processes (gloo on a CPU, NCCL or RCCL on GPUs)."""
     return _shared("ddp")
@@ -178,7 +190,7 @@ def _shared(strategy: str) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (devices, sync, events, flash, eager, compiled, ddp, fsdp)
+    part.__name__: part for part in (devices, sync, events, flash, eager, compiled, fp8, ddp, fsdp)
 }
 
 

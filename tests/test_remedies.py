@@ -94,7 +94,8 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
     "engines/nemo/engine.py": {"--preset", "--strategy", "--seed", "--engine", "--num-nodes", "--spec", "--result"},
     "engines/prepare.py": {
-        *("--compile", "--attention", "--master-weights", "--engine"),  # only where one of the first three was typed
+        # only where one of the first four was typed
+        *("--compile", "--attention", "--master-weights", "--fp8-recipe", "--engine"),
         *("--activation-checkpointing", "--preset"),  # the same; the preset only where the torch engine trains
     },
     "engines/launch.py": {"--spec", "--result"},

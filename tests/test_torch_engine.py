@@ -182,7 +182,8 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
             CPU,
             "--tensor-parallel-size 2: the torch engine supports data parallelism only",
         ),
-        ({"precision": "fp8"}, CPU, "--precision fp8: the torch engine has none"),
+        ({"precision": "fp8"}, CPU, "--precision fp8: not on a CPU; use fp32 or bf16"),
+        ({"precision": "bf16", "fp8_recipe": "rowwise"}, CPU, "--fp8-recipe rowwise: only with --precision fp8"),
         ({"precision": "fp16"}, CPU, "--precision fp16: not on a CPU"),
         ({"precision": "tf32"}, CPU, "--precision tf32: not on a CPU"),
         ({"attention_backend": "paged"}, CPU, "--attention paged: must be"),
@@ -422,7 +423,7 @@ def test_a_rank_that_dies_ends_the_other(tmp_path):
     [
         ("", "Invalid JSON"),
         ('{"model": "llama"}', "preset: Field required"),
-        (spec_of(precision="fp8").model_dump_json(), "--precision fp8: the torch engine has none"),
+        (spec_of(precision="fp8").model_dump_json(), "--precision fp8: not on a CPU"),
     ],
 )
 def test_a_spec_that_cannot_work_is_one_line_and_exit_code_2(tmp_path, capsys, content, message):

@@ -40,7 +40,16 @@ IN_AB = (
     "sequence_length",
 )
 IN_AB_TOO = ("precision", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "methodology")
-IN_AB_LAST = ("num_gpus", "strategy", "recompute", "activation_checkpointing", "compile", "attention", "master_weights")
+IN_AB_LAST = (
+    "num_gpus",
+    "strategy",
+    "recompute",
+    "activation_checkpointing",
+    "compile",
+    "attention",
+    "master_weights",
+    "fp8_recipe",
+)
 """Options that may differ between the configurations of --ab."""
 
 
@@ -132,6 +141,14 @@ def command(
             metavar="FORMAT",
             help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does (torch engine).",
             show_default="none: bf16 throughout",
+        ),
+    ] = None,
+    fp8_recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Scales of --precision fp8: tensorwise or rowwise (torch engine with torchao).",
+            show_default="tensorwise",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
@@ -320,6 +337,7 @@ def _request(given: Mapping[str, Any]) -> Request:
             compile=given["compile"],
             attention=given["attention"],
             master_weights=given["master_weights"],
+            fp8_recipe=given["fp8_recipe"],
             config=config,
         ),
     )

@@ -47,6 +47,8 @@ class RunSpec(Record):
     master_weights: Literal["fp32"] | None = None
     """fp32 keeps weights and optimizer state in float32 under bf16 compute, as Megatron does; None keeps them in bf16
     throughout (torch engine)."""
+    fp8_recipe: Literal["tensorwise", "rowwise"] | None = None
+    """Scales of FP8 products; None leaves the engine's choice, which the result names (torch engine)."""
     recompute: Literal["none", "every second layer", "full"] = "none"
     """Of which layers only the input is kept, and the rest computed again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"

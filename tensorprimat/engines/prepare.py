@@ -69,6 +69,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "compile": (engine.name == "torch" and platform != "cpu") if settings.compile is None else settings.compile,
         "attention_backend": settings.attention,
         "master_weights": settings.master_weights,
+        "fp8_recipe": settings.fp8_recipe,
         "seed": settings.seed,
         "platform": platform,
     }
@@ -130,6 +131,7 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
         "--compile": settings.compile is True,
         "--attention": settings.attention is not None,
         "--master-weights": settings.master_weights is not None,
+        "--fp8-recipe": settings.fp8_recipe is not None,
     }
     if flag := next((flag for flag, is_given in given.items() if is_given), None):
         raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")

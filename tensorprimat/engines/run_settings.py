@@ -31,5 +31,6 @@ class RunSettings:
     compile: bool | None = None
     attention: str | None = None
     master_weights: str | None = None
+    fp8_recipe: str | None = None
     config: Mapping[str, Any] | None = None
     """Complete Hugging Face configuration where --model is a file."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from importlib import metadata
 
 PACKAGES = (
-    "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine",
+    "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",
     "flash-attn", "triton", "numpy",
 )  # fmt: skip
 SETTINGS = (

@@ -30,7 +30,7 @@ class RunTime:
     seconds: float
     """The whole process, warm-up included."""
     because: str
-    """What the estimate rests on."""
+    """Grounds of the estimate: share of the peak, GPU, time to start."""
 
 
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:

@@ -29,6 +29,7 @@ from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, Ten
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
 from tensorprimat.engines import failures, profiling, rendezvous
+from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
 
@@ -55,11 +56,13 @@ def check(spec: RunSpec, machine: Machine) -> None:
         ("--context-parallel-size", spec.context_parallel_size),
     ):
         if size > 1:
-            raise UsageError(f"{flag} {size}: the torch engine supports data parallelism only; use 1, or --engine nemo")
-    if spec.precision == "fp8":
-        raise UsageError("--precision fp8: the torch engine has none; use bf16, or --engine nemo")
-    if spec.master_weights and spec.precision != "bf16":
-        raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16")
+            other = "primus" if spec.platform == "amd" else "nemo"
+            raise UsageError(
+                f"{flag} {size}: the torch engine supports data parallelism only; use 1, or --engine {other}"
+            )
+    fp8.check(spec)
+    if spec.master_weights and spec.precision not in ("bf16", "fp8"):
+        raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
     if spec.attention_backend not in (None, "sdpa", "eager", "flash"):
         raise UsageError(f"--attention {spec.attention_backend}: must be sdpa, eager or flash")
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
@@ -83,7 +86,7 @@ def lightning_precision(spec: RunSpec) -> str:
     Without master weights bf16 is bf16 throughout, as litgpt pretrains: the state of a 7B model is then 8 bytes a
     parameter instead of 16 and fits one 80 GB device.
     """
-    if spec.precision == "bf16":
+    if spec.precision in ("bf16", "fp8"):  # FP8 is within the linear layers, around which training is in bf16
         return "bf16-mixed" if spec.master_weights == "fp32" else "bf16-true"
     return {"fp32": "32-true", "tf32": "32-true", "fp16": "16-mixed"}[spec.precision]
 
@@ -214,6 +217,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         "attention_backend": spec.attention_backend or "sdpa",
         "compile": spec.compile,
         "recompute": spec.recompute,
+        "fp8_recipe": fp8.recipe_of(spec),
         "data": "synthetic",
         "seed": spec.seed,
         "framework": "transformers on Lightning",

@@ -19,6 +19,7 @@ from tensorprimat.core.result import Model
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
+from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
 
 LEARNING_RATES = {"tiny": 3e-3}
@@ -29,7 +30,8 @@ WEIGHT_DECAY = 0.1
 GRADIENT_CLIP = 1.0
 OTHER_KERNELS = {"eager": "math", "flex_attention": "flex"}
 """transformers' name of an attention that SDPA does not compute → its kernel."""
-COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+                  "fp8": torch.bfloat16}  # fmt: skip
 
 
 class TrainingModule(LightningModule):  # type: ignore[misc]
@@ -66,6 +68,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             self.network = LanguageModel(
                 self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
             )
+        if recipe := fp8.recipe_of(spec):
+            fp8.convert(self.network, recipe)
         if spec.recompute != "none":
             self.network.recompute_activations(every=1 if spec.recompute == "full" else 2)
         if spec.compile:
