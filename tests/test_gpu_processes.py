@@ -14,10 +14,11 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.machine import gpu_processes, leftovers
 
-HOLD = "import sys, time, signal; f = open(sys.argv[1]); {more}; print('ready', flush=True); time.sleep(60)"
+READY = "print(os.getpid(), flush=True)"
+HOLD = f"import os, sys, time, signal; f = open(sys.argv[1]); {{more}}; {READY}; time.sleep(60)"
 ORPHAN = (
     "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]], "
-    "start_new_session=True, stdout=sys.stdout); print(p.pid, flush=True)"
+    "start_new_session=True, stdout=sys.stdout)"
 )
 
 
@@ -49,10 +50,9 @@ def orphan(device, started, more="pass", **settings):
         [sys.executable, "-c", ORPHAN, str(device), HOLD.format(more=more)], stdout=subprocess.PIPE, text=True,
         **settings,
     )  # fmt: skip
-    said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+    pid = int(parent.stdout.readline())  # its own word: lines of two writers may run into each other
     parent.stdout.close()
     parent.wait()
-    pid = int(next(iter(said - {"ready"})))
     started.append(pid)
     wait_until(lambda: adopted_by_a_reaper(pid))
     return pid
@@ -147,7 +147,7 @@ WRITING = "exec('while True: print(1, file=open(sys.argv[1] + str(1), chr(119)))
 def test_an_orphan_at_work_is_a_training_under_nohup_and_is_left_alone(
     device, started, tmp_path, monkeypatch, capsys, more, reason
 ):
-    pid = orphan(device, started, more=f"print('ready', flush=True); {more}")
+    pid = orphan(device, started, more=f"{READY}; {more}")
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     code, said = processes(capsys, "--yes", "--idle", "0.5")
     assert (code, reason in said, "Nothing to end" in said) == (0, True, True)
@@ -222,8 +222,7 @@ def test_an_orphan_of_a_session_whose_first_process_lives_is_left_alone(device, 
         [sys.executable, "-c", SESSION, str(device), HOLD.format(more="pass"), ORPHAN], stdout=subprocess.PIPE,
         start_new_session=True, text=True,
     )  # fmt: skip
-    said = {first.stdout.readline().strip(), first.stdout.readline().strip()}
-    pid = int(next(iter(said - {"ready"})))
+    pid = int(first.stdout.readline())
     started += [first, pid]
     wait_until(lambda: adopted_by_a_reaper(pid))
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)

@@ -20,7 +20,7 @@ LAUNCHER = """
 import os, subprocess, sys, time
 rank = [sys.executable, "-c", "import time; time.sleep(60)"]
 ranks = [subprocess.Popen(rank, start_new_session=True) for _ in range(2)]
-print(*(rank.pid for rank in ranks), os.getpid(), flush=True)
+os.write(1, b"%d %d %d\\n" % (*(rank.pid for rank in ranks), os.getpid()))  # whole, whoever else writes
 {then}
 """
 OURS = """
@@ -28,7 +28,7 @@ import os, sys
 from tensorprimat.core import processes
 with processes.scratch_folder() as scratch:
     child = processes.popen([sys.executable, "-c", sys.argv[1]], scratch=scratch, start_new_session=True)
-    print(scratch, child.pid, flush=True)
+    os.write(1, b"%s %d\\n" % (os.fsencode(scratch), child.pid))
     child.wait()
 """
 
