@@ -97,6 +97,33 @@ def test_a_log_that_was_changed_differs_and_one_that_is_gone_is_unchecked(folder
     assert verified(folder, capsys, "--logs", str(elsewhere))[0] == 1
 
 
+def test_a_log_that_was_moved_and_renamed_is_found_by_its_hash(folder, capsys):
+    archive = folder.parent / "archive" / "2026"
+    archive.mkdir(parents=True)
+    (folder.parent / "train.log").rename(archive / "job-17.out")
+    code, _, findings = verified(folder, capsys, "--logs", str(archive.parent))
+    assert code == 0
+    assert any(f"train.log, which is {archive / 'job-17.out'} now is the one that was read" in one["says"]
+               for one in findings)  # fmt: skip
+    (folder / "train.log").write_text("another of its name")
+    assert verified(folder, capsys, "--logs", str(archive.parent))[0] == 0
+    (folder / "train.log").unlink()
+    changed = (archive / "job-17.out").read_text()
+    (archive / "job-17.out").write_text(changed.replace("1007.3", "1007.4"))
+    code, found, _ = verified(folder, capsys, "--logs", str(archive.parent))
+    assert (code, ("missing", of_log(folder).name) in found) == (1, True)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, "nan", [], None])
+def test_a_figure_that_nothing_can_be_computed_from_differs(folder, capsys, value):
+    path = of_log(folder)
+    document = json.loads(path.read_text())
+    document["performance_metrics"]["total_time_seconds"] = value
+    path.write_text(json.dumps(document))
+    code, found, _ = verified(folder, capsys)
+    assert (code, ("differs", path.name) in found) == (1, True)
+
+
 def test_a_series_file_that_is_damaged_lost_or_named_by_nobody_is_found(folder, capsys):
     path = with_series(folder)
     file = folder / json.loads(path.read_text())["series_file"]

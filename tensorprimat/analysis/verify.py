@@ -7,9 +7,11 @@ could not be verified, such as a log that is not on this machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,18 @@ REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis",
 """Kinds of JSON that are written from results and hold no measurement of their own."""
 ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
 SPREAD = 5e-5  # of the mean: a deviation of series with 6 digits
+LARGEST = 1e300  # of a figure: a whole number of a JSON file may be too large to compute with
 MOST_FIGURES = 5  # named in one sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Logs:
+    """Files in which the logs of results are looked for: by name, and by size for those that were moved or renamed."""
+
+    by_name: Mapping[str, Sequence[Path]]
+    by_size: Mapping[int, Sequence[Path]]
+    are_given: bool
+    """The user said where they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +53,18 @@ class Finding:
 def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     """Verify every result, cell and series file of a folder and the folders in it.
 
-    logs: further folders in which the logs of the results may be. Raises InputError where the folder is none.
+    logs: further folders for logs of the results, found by name or hash. Raises InputError where the folder is none.
     """
     if not folder.is_dir():
         raise InputError("no such folder" if not folder.exists() else "a file, not a folder", path=folder)
     files = _files(folder)
-    places = _by_name([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))])
+    places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
+                   are_given=bool(logs))  # fmt: skip
     findings: list[Finding] = []
     named: set[Path] = set()
     for path in files:
         if path.suffix == ".json":
-            findings += _document(path, places, named)
+            findings += _document_or_error(path, places, named)
     for path in files:
         findings += _beside(path, named)
     return [*findings, *_latest(folder, files)]
@@ -68,15 +82,28 @@ def _flat(folder: Path) -> list[Path]:
         return []
 
 
-def _by_name(paths: Iterable[Path]) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for path in paths:
-        if path.suffix != ".json":
-            found.setdefault(path.name, []).append(path)
-    return found
+def _logs(paths: Iterable[Path], *, are_given: bool) -> _Logs:
+    names: dict[str, list[Path]] = {}
+    sizes: dict[int, list[Path]] = {}
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError):  # vanished meanwhile, or a link to nothing
+            known = path.stat()
+            if path.suffix != ".json" and stat.S_ISREG(known.st_mode):
+                names.setdefault(path.name, []).append(path)
+                sizes.setdefault(known.st_size, []).append(path)
+    return _Logs(by_name=names, by_size=sizes, are_given=are_given)
 
 
-def _document(path: Path, places: Mapping[str, Sequence[Path]], named: set[Path]) -> Iterator[Finding]:
+def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
+    """Return the findings about one JSON file; a value that nothing can be computed from is one of them."""
+    try:
+        with regular.usable(path):
+            return list(_document(path, places, named))
+    except InputError as error:
+        return [Finding(path=path, state="differs", says=error.what)]
+
+
+def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
     """Verify one JSON file; enters the series files that it names."""
     try:
         document = store.read_json(path)
@@ -96,7 +123,7 @@ def _document(path: Path, places: Mapping[str, Sequence[Path]], named: set[Path]
         yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 
 
-def _result(path: Path, document: dict[str, Any], places: Mapping[str, Sequence[Path]]) -> Iterator[Finding]:
+def _result(path: Path, document: dict[str, Any], places: _Logs) -> Iterator[Finding]:
     try:
         result = store.load(path)
     except InputError as error:
@@ -148,31 +175,39 @@ def _same(name: str, stated: Any, found: Any, mean: float) -> bool:
         return bool(stated == found)
     field = name.rpartition(".")[2]
     spread = SPREAD * (mean if field.startswith("std_") else 1.0) if field.startswith(("std_", "cv_")) else 0.0
-    return math.isclose(stated, found, rel_tol=ROUNDING, abs_tol=max(spread, 1e-12))
+    return max(abs(stated), abs(found)) < LARGEST and math.isclose(
+        stated, found, rel_tol=ROUNDING, abs_tol=max(spread, 1e-12)
+    )
 
 
 def _shown(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, int | float) else json.dumps(value)
+    is_number = isinstance(value, int | float) and abs(value) < LARGEST
+    text = f"{value:g}" if is_number else json.dumps(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _sources(path: Path, result: Result, places: Mapping[str, Sequence[Path]]) -> Iterator[Finding]:
+def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
     """Compare the logs that a result was read from with its hashes, where files of their names are."""
     for source in result.provenance.sources:
         if source.sha256 is None:
             continue
         name = Path(source.file).name
         files = [Path(source.file)] if Path(source.file).is_absolute() else []
-        files = [file for file in [*files, *places.get(name, ())] if file.is_file()]
-        if not files:
-            yield Finding(path=path, state="unchecked", says=f"its log {name} is not here")
-        elif any(series.is_whole(file, source.sha256) for file in files):
-            yield Finding(path=path, state="ok", says=f"its log {name} is the one that was read")
-        else:
+        files = [file for file in [*files, *places.by_name.get(name, ())] if file.is_file()]
+        others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
+        found = next((file for file in [*files, *others] if series.is_whole(file, source.sha256)), None)
+        if found is not None:
+            now = "" if found in files else f", which is {found} now"
+            yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read")
+        elif files:
             where = ", ".join(str(file) for file in files[:MOST_FIGURES])
             yield Finding(
                 path=path, state="differs", says=f"its log changed since it was read, or is another file: {where}"
             )
+        elif places.are_given:
+            yield Finding(path=path, state="missing", says=f"its log {name} is in none of the folders, by name or hash")
+        else:
+            yield Finding(path=path, state="unchecked", says=f"its log {name} is not here")
 
 
 def _cell(path: Path, document: Mapping[str, Any]) -> Finding:

@@ -21,8 +21,9 @@ def command(
     """Verify a folder of results: what differs from what was written, what is missing, what is foreign.
 
     Hashes logs and series files again and compares them with the results that name them; computes every figure of a
-    result from its steps, and of a cell from its trials. Logs are looked for by name in DIR, beside it, in the current
-    folder, and where --logs says. Nothing is changed.
+    result from its steps, and of a cell from its trials. Logs are looked for by name and by hash in DIR, in the folder
+    above it, in the current folder, and where --logs says; a log that is in none of them is missing if --logs is
+    given, and unchecked otherwise. Nothing is changed.
 
     \b
     Examples:
