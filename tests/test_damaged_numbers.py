@@ -119,6 +119,7 @@ PLACES = (
     ("model", "shape"),
     ("gpu_info", "device_count"),
     ("training_config", "sequence_length"),
+    ("training_config", "data_parallel_size"),
     ("runs",),
     ("warnings",),
     ("provenance", "sources"),

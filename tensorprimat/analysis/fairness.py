@@ -143,10 +143,10 @@ def _read(field: Field, result: Result) -> str | None:
         if gpus and tensor and pipeline and context and gpus % (tensor * pipeline * context) == 0:
             return str(gpus // (tensor * pipeline * context))
     if field.key == "gradient_accumulation_steps":
-        replicas = _read(BY_KEY["data_parallel_size"], result)
+        replicas = int(_read(BY_KEY["data_parallel_size"], result) or 0)
         micro, batch = config.micro_batch_size, config.global_batch_size
-        if replicas and micro and batch and batch % (micro * int(replicas)) == 0:
-            return str(batch // (micro * int(replicas)))
+        if replicas and micro and batch and batch % (micro * replicas) == 0:
+            return str(batch // (micro * replicas))
     return None
 
 

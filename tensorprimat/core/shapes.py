@@ -20,12 +20,12 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.result import ModelShape
 
-NUMBERS = re.compile(r"(?P<name>[^=/]+)=(?P<numbers>\d+(?:/\d+)+)")
+NUMBERS = re.compile(r"(?P<name>[^=/]{1,80})=(?P<numbers>\d{1,15}(?:/\d{1,15}){1,9})")
 """name=d_model/d_ff/layers/heads, and where a model has them /kv_heads/vocabulary."""
 HOW_TO_WRITE = "name=d_model/d_ff/layers/heads, such as custom=384/1536/6/6"
 MORE_NUMBERS = "; /kv_heads and /vocabulary may follow"
 
-_SUFFIXES = re.compile(r"(?:instruct|base|chat|hf|it|pretrain|bf16|fp8|fp16)+$")
+_SUFFIXES = re.compile(r"(?:instruct|base|chat|hf|it|pretrain|bf16|fp8|fp16){1,9}$")
 _OTHER_VERSION = re.compile(r"v?0[._]?[23]")  # of Mistral 7B: another vocabulary, no sliding window
 _LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"

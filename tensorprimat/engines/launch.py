@@ -34,7 +34,7 @@ TERMINATE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 TAIL_LINES = 40  # of stderr, in which the cause is looked for
 
-ENGINES_OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: (?P<says>.+)")
+ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
 """Error line of an engine on stderr: "torch engine: out of memory …"."""
 
 ELSEWHERE = "cluster engine: "

@@ -91,7 +91,11 @@ def _rows(log: Log) -> list[dict[str, str]]:
 
 
 def _figure(row: dict[str, str], reading: Reading) -> None:
-    spelled = re.sub(r"[_\s]+per[_\s]+|[_\s]*/[_\s]*", "/", row["metric"].lower()).strip("/ ").replace("_", "/")
+    spelled = (
+        re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
+        .strip("/ ")
+        .replace("_", "/")
+    )
     for pattern, target, factor in METRICS:
         if pattern.fullmatch(spelled):
             if value := fields.positive(row["performance"], factor):

@@ -20,7 +20,7 @@ ORIGIN = "path "
 WITHOUT_DEVICE = ("tensorboard", "nemo")
 """Formats whose frameworks print no device; every other log is expected to name its platform itself."""
 
-_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip))+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip)){1,9}$", re.IGNORECASE)
 _MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
 _PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
 _PLATFORMS: tuple[tuple[Platform, re.Pattern[str]], ...] = (

@@ -14,12 +14,15 @@ from tensorprimat.machine.platform import LABELS
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
 """Progress line of an engine, at any position at which torchrun, srun or kubectl put it."""
-OWN_LINE = re.compile(r"\w+ engine(?: \(rank \d+\))?: .+")
+OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: .+")
 ROOT_CAUSE = re.compile(
-    r"Root Cause.*?host\s+: (?P<host>\S+).*?rank\s+: (?P<rank>\d+) .*?exitcode\s+: (?P<code>-?\d+) ", re.DOTALL
+    r"Root Cause(?:(?!host\s{1,20}: ).){0,1000}host\s{1,20}: (?P<host>\S{1,300})"
+    r"(?:(?!rank\s{1,20}: ).){0,300}rank\s{1,20}: (?P<rank>\d{1,9}) "
+    r"(?:(?!exitcode\s{1,20}: ).){0,300}exitcode\s{1,20}: (?P<code>-?\d{1,9}) ",
+    re.DOTALL,
 )
 """The rank that failed first, in the summary that torchrun writes on every node."""
-CANNOT_START = re.compile(r"\S+: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
+CANNOT_START = re.compile(r"\S{1,300}: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
 """Messages of an image or a node that lacks the ranks' launcher or one of their imports."""
 SIGNALS = {number.value: number.name for number in signal.Signals}
 KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions

@@ -20,8 +20,8 @@ import yaml
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 
-PLACEHOLDER = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
-NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,1000}))?\}")
+NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 PRESETS = Path("primus", "configs")
 PARENTS = ("extends", "bases", "includes")
 """Keys under which a file names its parents, by Primus version."""
