@@ -113,9 +113,10 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
         while any(looked := processes.marked(f"{MARK}={mark}")) and time.monotonic() < until:
             time.sleep(0.1)
     left = looked[0]
-    problems = [f"{len(left)} processes"] if left else []
+    running = ", ".join(_command(pid) for pid in left)
+    problems = [f"{len(left)} processes ({running}); it said {_end_of(place / 'said')!r}"] if left else []
     if child.poll() == 2:
-        problems.append("refused: " + (place / "said").read_text(errors="replace")[-200:])
+        problems.append("refused: " + _end_of(place / "said"))
     processes.kill_marked(f"{MARK}={mark}")
     child.wait()
     files = [path for path in scratch.iterdir() if not path.name.startswith(("torchinductor_", "torch_"))]
@@ -132,6 +133,18 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
     problems += [f"cannot be loaded: {', '.join(unreadable)}"] if unreadable else []
     shutil.rmtree(scratch)
     return f"{name}, {number.name} after {delay:.1f} s: {'; '.join(problems)}" if problems else None
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "ended"
+    return " ".join(words)[-80:]
+
+
+def _end_of(said: Path) -> str:
+    return said.read_text(errors="replace")[-200:]
 
 
 def digest(path: Path) -> str:
