@@ -174,6 +174,7 @@ def _whole(path: Path) -> bool:
 def run(count: int, seed: int) -> list[str]:
     """Kill commands at random moments; return a sentence for each that left something."""
     begun, failures = time.monotonic(), []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has commands in the background ignore it
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
         place = Path(folder)
         prepare(place)
