@@ -7,6 +7,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.logs import starts
 
 LENGTH = 400_000  # characters: what is quadratic takes a minute
 REPEATED = (
@@ -34,3 +35,18 @@ def test_a_line_of_unfinished_rows_is_read_in_linear_time(tmp_path, format, text
     with contextlib.suppress(TensorPrimatError):
         logs.read(path, format=format)
     assert time.process_time() - begun < 3
+
+
+class NoRows:
+    """Stands for the search of rows of other formats."""
+
+    def within(self, _block):
+        return iter(())
+
+
+def test_a_line_of_many_marks_is_read_in_linear_time():
+    block = (b"torchrun " + b"x" * 91) * 100_000  # 10 MB without a line end
+    begun = time.process_time()
+    found = list(starts._marks_in(1, block, {b"torchrun": "launcher"}, NoRows(), ()))
+    assert len(found) == 100_000
+    assert time.process_time() - begun < 5

@@ -112,7 +112,7 @@ def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterat
     """Lines that may be rows; what the others state is noted on the way."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text:
-            yield line, origin.rank, text
+            yield line, origin.rank, text[:LONGEST_NOTE]
         elif _NOTABLE.search(text):
             _notice(text, config, gpu_info)
 

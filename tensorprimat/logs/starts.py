@@ -347,6 +347,9 @@ class _OtherRows:
         return other.detect(Log(self._log.path, window=window_of(1, block[start : end if end >= 0 else None]))) > 0
 
 
+MARK_BYTES = 300  # of a line, behind the place at which a mark begins
+
+
 def _marks_in(
     number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows, own: Collection[bytes]
 ) -> Iterator[StartMark]:
@@ -360,12 +363,12 @@ def _marks_in(
     for at, text in sorted(found):
         number += block.count(b"\n", counted, at)
         counted = at
-        end = block.find(b"\n", at)
+        end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may hold a hundred thousand marks
         yield StartMark(
             number,
             text,
             kinds.get(text, "own" if text in own else "row"),
-            block[at + len(text) : min(end if end >= 0 else len(block), at + 300)].strip(),
+            block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip(),
         )
 
 

@@ -19,9 +19,10 @@ HEAD_LINE_CHARACTERS = 2**16  # and at no more of a line: what tells a format st
 WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
 
 _COLOUR = re.compile(
-    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\ufffd|␛)\[[0-9;]{0,20}m"  # ESC may be spelled out by a pager or a JSON writer
-    r"|\[\d[0-9;]{0,20}m(?!(?:s|ins?)[\s\]),])|\[m(?![\w\]/])"  # or lost: `[main]`, `[5ms]` and `[m]` are words
-    r"|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\0"
+    r"[\x1b\ufffd␛^\\\[\0](?:"  # the first character alone: a search for one of a set is many times faster
+    r"(?:(?<=[\x1b\ufffd␛])|(?<=\^)\[|(?<=\\)(?:x1b|033|e))\[[0-9;]{0,20}m"  # ESC may be spelled out
+    r"|(?<=\[)\d[0-9;]{0,20}m(?!(?:s|ins?)[\s\]),])|(?<=\[)m(?![\w\]/])"  # or lost: `[main]`, `[5ms]`, `[m]` are words
+    r"|(?<=\x1b)(?:\[[0-9;?]{0,50}[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[()][A-Z0-9])|(?<=\0))"
 )
 
 
