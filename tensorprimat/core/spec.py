@@ -49,6 +49,9 @@ class RunSpec(Record):
     throughout (torch engine)."""
     fp8_recipe: Literal["tensorwise", "rowwise"] | None = None
     """Scales of FP8 products; None leaves the engine's choice, which the result names (torch engine)."""
+    reshard: bool = True
+    """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange
+    and costs the memory of all layers' weights."""
     recompute: Literal["none", "every second layer", "full"] = "none"
     """Of which layers only the input is kept, and the rest computed again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"

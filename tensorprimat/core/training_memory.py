@@ -87,7 +87,8 @@ def estimate(spec: RunSpec, *, fused_norm: bool = True) -> MemoryEstimate:
     recomputed = layer if spec.recompute != "none" else 0.0
     head = models.embedding_parameters(shape) * width
     loss = head + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
-    gathered = 2 * head + 2 * layer_weights / shape.num_layers * width if shards > 1 else 0.0
+    at_once = 2 / shape.num_layers if spec.reshard else 1.0  # of the layers: two where one is gathered ahead, or all
+    gathered = 2 * head + at_once * layer_weights * width if shards > 1 else 0.0
     return MemoryEstimate(
         weights=parameters * stored / shards,
         gradients=parameters * stored / shards,
@@ -124,6 +125,18 @@ def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
         if estimate(candidate).total <= memory_bytes:
             return candidate
     return None
+
+
+ROOM_TO_KEEP = 0.85
+"""Share of the memory that an estimate may reach with gathered weights kept: a kept byte must never cost the run."""
+
+
+def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:
+    """Return the spec with gathered weights kept after forward where the device has room for them (FSDP)."""
+    if not is_sharded(spec):
+        return spec
+    kept = spec.model_copy(update={"reshard": False})
+    return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
 
 
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:

@@ -85,9 +85,11 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         )
     spec = spec.check()
     memory = machine.gpu_info.total_memory_gb
-    if engine.name != "torch" or settings.recompute is not None or platform == "cpu" or memory is None:
+    if engine.name != "torch" or platform == "cpu" or memory is None:
         return spec
-    return training_memory.smallest_that_fits(spec, memory * GB) or spec
+    if settings.recompute is None:
+        spec = training_memory.smallest_that_fits(spec, memory * GB) or spec
+    return training_memory.with_resharding(spec, memory * GB)
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:

@@ -217,6 +217,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         "attention_backend": spec.attention_backend or "sdpa",
         "compile": spec.compile,
         "recompute": spec.recompute,
+        **({} if spec.reshard else {"strategy": "fsdp, weights kept after forward"}),
         "fp8_recipe": fp8.recipe_of(spec),
         "data": "synthetic",
         "seed": spec.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -175,16 +176,24 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for layer in self.decoder.layers:
             layer.compile(dynamic=False)
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        """Split the parameters over the data-parallel ranks (FSDP2), layer by layer."""
+    def shard(self, mesh: DeviceMesh, *, reshard: bool = True) -> None:
+        """Split the parameters over the data-parallel ranks (FSDP2), layer by layer, each gathered one layer ahead.
+
+        reshard: free a layer's gathered weights after forward; False keeps them for backward.
+        """
         try:
             from torch.distributed.fsdp import fully_shard
         except ImportError:  # torch 2.4 and 2.5 have it under its earlier name
             from torch.distributed._composable.fsdp import fully_shard
 
-        for layer in self.decoder.layers:
-            fully_shard(layer, mesh=mesh)
+        layers = list(self.decoder.layers)
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
         fully_shard(self, mesh=mesh)
+        for layer, following in pairwise(layers):
+            if hasattr(layer, "set_modules_to_forward_prefetch"):  # from torch 2.5 on
+                layer.set_modules_to_forward_prefetch([following])
+                following.set_modules_to_backward_prefetch([layer])
         if mesh.device_type == "cuda":
             torch.cuda.empty_cache()  # the whole model is not there any more, and shall not count as reserved
 

@@ -75,7 +75,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         if spec.compile:
             self.network.compile_layers()
         if self.device_mesh is not None:
-            self.network.shard(self.device_mesh["data_parallel"])
+            self.network.shard(self.device_mesh["data_parallel"], reshard=spec.reshard)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW without decay of vectors (norms, biases)."""

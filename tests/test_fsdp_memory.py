@@ -1,0 +1,65 @@
+"""FSDP of the torch engine: gathered weights are kept where they fit, and each layer is gathered one ahead."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tensorprimat.core import models, training_memory
+from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.units import GB
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.run_settings import RunSettings
+from tensorprimat.engines.torch import engine
+from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.machine.platform import Machine
+
+
+def spec_on(memory_gb, **settings):
+    gpu = GpuInfo(device_name="NVIDIA H200", device_count=8, total_memory_gb=memory_gb)
+    machine = Machine(platform="nvd", gpu_info=gpu, host="here")
+    wanted = RunSettings(steps=5, warmup_steps=1, seed=1, **settings)
+    return prepare.spec_of("llama", wanted, engine=ENGINES["torch"], machine=machine)
+
+
+def test_gathered_weights_are_kept_where_the_memory_has_room():
+    large, small = spec_on(150.0), spec_on(40.0)
+    assert (large.reshard, small.reshard) == (False, True)
+    assert training_memory.estimate(large).total <= training_memory.ROOM_TO_KEEP * 150 * GB
+    kept = training_memory.estimate(large).workspace
+    freed = training_memory.estimate(large.model_copy(update={"reshard": True})).workspace
+    layers = models.find("llama").matrix_parameters - models.embedding_parameters(models.find("llama").shape)
+    assert kept - freed == pytest.approx(2 * layers * (1 - 2 / 32))
+
+
+def test_one_gpu_and_replicas_have_nothing_to_free():
+    assert spec_on(150.0, num_gpus=1).reshard
+    assert spec_on(150.0, strategy="ddp").reshard
+
+
+def test_the_result_says_that_weights_were_kept():
+    assert engine._declared(spec_on(150.0))["strategy"] == "fsdp, weights kept after forward"
+    assert "strategy" not in engine._declared(spec_on(40.0))
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A group of one process."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_layers_keep_or_free_their_weights_and_gather_the_next(mesh, reshard):
+    network = LanguageModel(models.find("llama", "tiny"))
+    network.shard(mesh, reshard=reshard)
+    states = [layer._get_fsdp_state() for layer in network.decoder.layers]
+    assert all(len(state._states_to_forward_prefetch) == 1 for state in states[:-1])
+    assert all(len(state._states_to_backward_prefetch) == 1 for state in states[1:])
+    loss = network(torch.randint(0, 512, (2, 17)))
+    gathered = [group._sharded_state.name for state in states if (group := state._fsdp_param_group)]
+    assert (set(gathered) == {"UNSHARDED"}) == (not reshard)
+    loss.backward()
+    assert torch.isfinite(loss)
