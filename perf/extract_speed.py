@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.processes import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDLE = "elapsed time per iteration"

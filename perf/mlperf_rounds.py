@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
-from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import Audit
 
 BENCHMARKS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b")

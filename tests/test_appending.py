@@ -2,11 +2,11 @@
 
 import pytest
 
-from tensorprimat.cli import appending
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import append
 
 NODE = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
 
@@ -19,7 +19,7 @@ def planned(**said):
             "num_gpus": 8, "tensor_model_parallel_size": 4, "platform": "nvd", **said,
         }
     )  # fmt: skip
-    return appending.planned_result(spec, NODE)
+    return append.planned_result(spec, NODE)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def planned(**said):
 )
 def test_a_run_laid_out_differently_is_refused_before_it_starts(said, difference):
     with pytest.raises(UsageError) as refused:
-        appending.refuse_unlike(planned(), planned(**said), known_only=True)
+        append.refuse_unlike(planned(), planned(**said), known_only=True)
     assert str(refused.value) == f"--append: the latest result is another benchmark: {difference}; run without --append"
 
 
@@ -42,6 +42,6 @@ def test_what_an_earlier_result_does_not_say_is_no_reason_to_refuse_a_plan():
     earlier = planned()
     silent = earlier.training_config.model_copy(update={"recompute": None, "num_nodes": None})
     earlier = earlier.model_copy(update={"training_config": silent})
-    appending.refuse_unlike(earlier, planned(), known_only=True)
+    append.refuse_unlike(earlier, planned(), known_only=True)
     with pytest.raises(UsageError, match="recompute"):
-        appending.refuse_unlike(earlier, planned())
+        append.refuse_unlike(earlier, planned())

@@ -10,7 +10,7 @@ import time
 import fake_primus
 import pytest
 
-from tensorprimat.cli import appending, main
+from tensorprimat.cli import main
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -20,6 +20,7 @@ from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import append
 
 HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="login")
 
@@ -117,7 +118,7 @@ def test_nemo_takes_several_nodes_from_an_executor_and_from_nobody_else():
 
 
 def test_a_run_on_several_nodes_may_join_an_earlier_one_of_as_many_gpus():
-    assert appending.planned_result(spec(), HERE).training_config.num_gpus == 16, "what such a run's result says"
+    assert append.planned_result(spec(), HERE).training_config.num_gpus == 16, "what such a run's result says"
 
 
 @pytest.fixture

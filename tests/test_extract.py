@@ -15,12 +15,12 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.cli.explaining import explain
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise, terms_of
 from tensorprimat.logs import paths
 from tensorprimat.logs.format import Given
+from tensorprimat.session.explain import explain
 from tensorprimat.session.extract import Extracted, joined
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.cli.launched import Rank, rank_of, tell_lightning
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.engines import rendezvous
+from tensorprimat.session.as_rank import Rank, rank_of, tell_lightning
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.machine import environment, platform
 
 

@@ -39,14 +39,14 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/ratios.py": ("compare",),
     "analysis/economics.py": ("enhance", "metrics"),
     "cli/alternating.py": ("run",),
-    "cli/appending.py": ("run",),
+    "session/append.py": ("run",),
     "cli/benchmark.py": ("run",),
-    "cli/blocks.py": ("run", "extract"),
+    "session/run_summary.py": ("run", "extract"),
     "cli/micro_options.py": CELLS,
-    "cli/explaining.py": ("extract", "enhance"),
+    "session/explain.py": ("extract", "enhance"),
     "cli/extraction.py": ("extract",),
-    "cli/jobs.py": ("run",),
-    "cli/launched.py": ("run",),
+    "session/plan.py": ("run",),
+    "session/as_rank.py": ("run",),
     "cli/price_options.py": RESULTS,
     "cli/result_file.py": ("run", "extract"),
     "cli/surveying.py": ("analyze",),
@@ -85,7 +85,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "analysis/fairness.py": {"gate --strict"},  # gate is never lax
     "analysis/inputs.py": {"gate --price"},  # gate shows no prices
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
-    "cli/launched.py": {"--job-name"},  # of srun
+    "session/as_rank.py": {"--job-name"},  # of srun
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag can be given it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command

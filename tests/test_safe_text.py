@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tensorprimat.reports.safe_text import LONGEST, csv_cell, markdown, one_line
+from tensorprimat.core.safe_text import LONGEST, csv_cell, markdown, one_line
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",

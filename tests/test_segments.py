@@ -16,11 +16,11 @@ from job_logs import JOBS, Job
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.cli.explaining import explain
 from tensorprimat.core import store, terms
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import measured_of
+from tensorprimat.session.explain import explain
 
 LONG = Job()
 OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)

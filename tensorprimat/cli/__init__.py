@@ -22,9 +22,9 @@ from typing import Any
 from tensorprimat.cli import completion, earlier
 from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports.harmless import harmless_output
-from tensorprimat.reports.safe_text import one_line
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.ratios import StatedScatter, meet, ratios
 from tensorprimat.analysis.sides import alone
-from tensorprimat.cli import appending, blocks, training
-from tensorprimat.cli.jobs import Job, Request, check, job_of, plan_here
+from tensorprimat.cli import training
 from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
@@ -22,7 +21,9 @@ from tensorprimat.engines import default_engine, launch
 from tensorprimat.machine.platform import Machine, detect
 from tensorprimat.reports import formatting
 from tensorprimat.reports.console import print_summary
+from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import CONFIDENCE, decide
+from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
 
 NAMES = ("a", "b")
 
@@ -91,7 +92,7 @@ def _side(name: str, model: str, request: Request, machine: Machine, stamp: str)
         spec=job.spec.model_copy(update={"output_dir": str(folder)}),
         request=request,
         place=training.Place(folder=folder, stamp=stamp, default_engine=default_engine(machine.platform)),
-        planned=appending.planned_result(job.spec, machine),
+        planned=append.planned_result(job.spec, machine),
     )
 
 
@@ -119,7 +120,7 @@ def _run_in_turn(sides: Sequence[_Side], machine: Machine, screen: Screen, stamp
                 return RunError("interrupted; the runs before it are kept")
             if ending.error is not None or ending.result is None:
                 return ending.error or RunError(f"run {number}{side.name} ended without a result")
-            screen.say(blocks.run_line(ending.result, number))
+            screen.say(run_summary.run_line(ending.result, number))
             measured = training.with_noise(ending.result, before, machine, f"run {number}{side.name}")
             _keep(side, measured, f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from tensorprimat.cli import blocks, launched, training
-from tensorprimat.cli.jobs import Job, Request, check, check_facts, job_of, plan_here
+from tensorprimat.cli import training
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.cli.training import ModelOutcome
@@ -29,7 +28,8 @@ from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
-from tensorprimat.session import found_log, run_time
+from tensorprimat.session import as_rank, found_log, run_summary, run_time
+from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_here
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script beside benchmark.py."""
@@ -38,7 +38,7 @@ COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3"
 def benchmark(request: Request) -> int:
     """Everything from checked flags to the exit code. Raises TensorPrimatError for what stops it altogether."""
     check(request)
-    if place := launched.rank_of():
+    if place := as_rank.rank_of():
         return _as_rank(place, request)
     screen = Screen(stderr=request.json)
     machine = detect()
@@ -97,16 +97,16 @@ def _within_budget(request: Request, jobs: list[Job], machine: Machine, screen: 
     return request, jobs
 
 
-def _as_rank(place: launched.Rank, request: Request) -> int:
+def _as_rank(place: as_rank.Rank, request: Request) -> int:
     """One training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
     machine = detect()
-    spec = launched.spec_of(request, place, machine)
-    launched.tell_lightning(place)
+    spec = as_rank.spec_of(request, place, machine)
+    as_rank.tell_lightning(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
     screen.block(
         f"BENCHMARK START - {training.title_of(spec)} on {machine.label}", training.start_rows(spec, request, machine)
     )
-    result, error = launched.train(spec)
+    result, error = as_rank.train(spec)
     if place.rank > 0:
         if error is not None:
             raise type(error)(f"rank {place.rank}: {error}")
@@ -227,8 +227,8 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
 
 
 def _show_end(result: Result, path: Path, screen: Screen) -> None:
-    title = f"BENCHMARK {'COMPLETE' if result.complete else 'INCOMPLETE'} - {blocks.what_ran(result)}"
-    screen.block(title, [*blocks.end_rows(result), ("Saved", str(path))])
+    title = f"BENCHMARK {'COMPLETE' if result.complete else 'INCOMPLETE'} - {run_summary.what_ran(result)}"
+    screen.block(title, [*run_summary.end_rows(result), ("Saved", str(path))])
     for warning in result.warnings:
         screen.warn(warning)
 
@@ -239,7 +239,7 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
     results = [outcome.result for outcome in done if outcome.result is not None]
     if len(results) > 1:
         screen.say()
-        screen.table(blocks.SUMMARY_TITLES, [blocks.summary_row(result) for result in results])
+        screen.table(run_summary.SUMMARY_TITLES, [run_summary.summary_row(result) for result in results])
     if request.json:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
     if results and request.file is not None:

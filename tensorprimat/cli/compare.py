@@ -15,7 +15,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.options import TO_FILE, fraction, named_file, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 ENTRIES = {
     "AMD MI355X": "mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",

@@ -14,7 +14,7 @@ from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, folders_here
 from tensorprimat.cli.options import TO_FILE, named_file, writable_folder
 from tensorprimat.core.errors import MissingPackageError, UsageError
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.economics import Economics

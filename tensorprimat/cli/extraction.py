@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.cli import explaining
 from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, given_for, words_of_file
 from tensorprimat.logs.paths import named_by_path
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
 
 FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer

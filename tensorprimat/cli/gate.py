@@ -12,7 +12,7 @@ import typer
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import fraction
 from tensorprimat.core.errors import UsageError
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import typer
 
 from tensorprimat.cli.options import named_file, refuse_file, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.core.store import Loaded

@@ -173,9 +173,9 @@ def command(
 
 def _show(spec: RunSpec, machine: Machine) -> int:
     """Print the planned training, a line per fact."""
-    from tensorprimat.cli import blocks
+    from tensorprimat.session import run_summary
 
-    for name, value in blocks.start_rows(spec, machine, runs=1, cooldown_seconds=0.0):
+    for name, value in run_summary.start_rows(spec, machine, runs=1, cooldown_seconds=0.0):
         print(f"{name + ':':<13}{value}")
     print("Dry run: nothing was trained; every check passed", file=sys.stderr)
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.projection import ScalingGroup

@@ -14,7 +14,7 @@ from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from tensorprimat.cli.jobs import Request
+    from tensorprimat.session.plan import Request
 
 DEFAULT_FOLDER = Path("output")
 MODEL = "Which model: llama, qwen, mistral, all, or a Hugging Face config.json to train (torch engine)."
@@ -267,13 +267,13 @@ def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
 
 def _request(given: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
-    from tensorprimat.cli.jobs import Request, stated_facts
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.core.spec import MODELS
     from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.engines.run_settings import RunSettings
     from tensorprimat.session.budget import Budget
+    from tensorprimat.session.plan import Request, stated_facts
 
     cluster = Cluster(
         executor=given["executor"] or "",

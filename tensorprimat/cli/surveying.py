@@ -24,9 +24,10 @@ from rich.text import Text
 
 from tensorprimat.cli import options
 from tensorprimat.core import identity, processes, store
-from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import Result
+from tensorprimat.core.safe_text import csv_cell, one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.units import GB
 from tensorprimat.logs import survey
@@ -34,7 +35,6 @@ from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.reports import console, formatting, harmless, markdown
-from tensorprimat.reports.safe_text import csv_cell, one_line
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.extract import Extracted, joined
 

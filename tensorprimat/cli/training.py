@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.cli import appending, blocks
-from tensorprimat.cli.jobs import Job, Request
 from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.core.configured import model_of
@@ -21,7 +19,9 @@ from tensorprimat.engines import default_engine, launch, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import decide
+from tensorprimat.session.plan import Job, Request
 
 GPU_COOLDOWN_SECONDS = 30.0
 
@@ -39,7 +39,7 @@ class ModelOutcome:
 
 def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
     """Every run of one model, saved as it ends."""
-    planned = appending.planned_result(spec, machine)
+    planned = append.planned_result(spec, machine)
     place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
     screen.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
     if request.profile is not None:
@@ -69,7 +69,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
-        screen.say(blocks.run_line(ending.result, run))
+        screen.say(run_summary.run_line(ending.result, run))
         parts.append(with_noise(ending.result, before, machine, f"run {run}"))
         result = with_command(pool(parts))
         decision = decide(budget, [result], runs=run, began=began)
@@ -174,7 +174,7 @@ class Place:
     def check_append(self, earlier: Result, later: Result) -> None:
         """Raise UsageError where a run turned out to be of another benchmark; the run itself is kept."""
         try:
-            appending.refuse_unlike(earlier, later)
+            append.refuse_unlike(earlier, later)
         except UsageError as error:
             kept = self.kept(later, "not_appended.json")
             store.write_atomically(kept, store.to_json(later))
@@ -182,7 +182,7 @@ class Place:
 
 
 def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
-    rows = blocks.start_rows(spec, machine, runs=request.runs, cooldown_seconds=cooldown_of(request, machine))
+    rows = run_summary.start_rows(spec, machine, runs=request.runs, cooldown_seconds=cooldown_of(request, machine))
     if request.cluster.executor:
         rows.append(("Nodes", executors.describe(request.cluster, spec.num_nodes)))
     return rows

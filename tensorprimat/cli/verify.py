@@ -40,7 +40,7 @@ def command(
     from collections import Counter
 
     from tensorprimat.analysis.verify import WRONG, verify
-    from tensorprimat.reports.safe_text import one_line
+    from tensorprimat.core.safe_text import one_line
 
     findings = verify(folder, logs=logs or [])
     wrong = [finding for finding in findings if finding.state in WRONG]

@@ -221,3 +221,10 @@ def sweep(folder: Path) -> None:
                         shutil.rmtree(entry.path, ignore_errors=True)
                     else:
                         os.unlink(entry.path)
+
+
+def usable_cores() -> int:
+    """Return the number of CPU cores that this process may use: on Linux what taskset, Slurm and containers allow."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -20,8 +20,8 @@ from multiprocessing.util import register_after_fork
 from typing import NamedTuple, TypeVar
 
 from tensorprimat.core import processes
-from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log
 

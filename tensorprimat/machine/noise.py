@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 

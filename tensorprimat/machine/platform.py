@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
 

@@ -15,10 +15,10 @@ from tensorprimat.analysis.aggregate import (
     values_of,
 )
 from tensorprimat.core.micro_result import MicroRow, is_figure
+from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import formatting, markdown
 from tensorprimat.reports.micro_tables import milliseconds
-from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Cell, Column, Table
 
 TITLES = {
@@ -263,7 +263,7 @@ def render_html(content: Sequence[Table], *, heading: str) -> str:
     """The document as one page without scripts or anything from elsewhere."""
     from jinja2 import Environment
 
-    from tensorprimat.reports.safe_text import one_line
+    from tensorprimat.core.safe_text import one_line
 
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["line"] = one_line

@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports import forest, formatting, harmless, money, sections
-from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.tables import Cell, Column, Table
 
 STYLES = {

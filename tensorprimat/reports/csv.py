@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.reports import formatting
-from tensorprimat.reports.safe_text import csv_cell
 
 CsvValue = float | int | str | bool | None
 

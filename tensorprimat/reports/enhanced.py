@@ -12,11 +12,11 @@ from typing import Any
 from tensorprimat.analysis.economics import Economics, Enhanced, Return
 from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.core.flops import CONVENTIONS
+from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import console, formatting, markdown
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 SECTIONS = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from tensorprimat.analysis.economics import Economics, Enhanced, Return
 from tensorprimat.analysis.metric import Input, Metric
+from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import formatting
-from tensorprimat.reports.safe_text import csv_cell
 
 SCHEMA_VERSION = 1
 ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}

@@ -7,8 +7,8 @@ import io
 from collections.abc import Sequence
 
 from tensorprimat.analysis.history import HistoryEntry, Series
+from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.reports import formatting
-from tensorprimat.reports.safe_text import csv_cell
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 COLUMNS = ("when", "figure", "interval", "runs", "change", "software")

@@ -20,12 +20,12 @@ from markupsafe import Markup
 
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
 from tensorprimat.reports.plots import metric_panels
-from tensorprimat.reports.safe_text import one_line
 from tensorprimat.reports.series import StepCurve, curves, thinned
 
 HERE = Path(__file__).parent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, sections
-from tensorprimat.reports.safe_text import markdown as safe
 from tensorprimat.reports.tables import Table
 
 

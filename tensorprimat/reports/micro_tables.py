@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.core.micro_result import MicroResult, MicroRow
+from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import formatting
-from tensorprimat.reports.safe_text import csv_cell
 from tensorprimat.reports.tables import Cell, Column, Table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry
-from tensorprimat.reports.safe_text import one_line
+from tensorprimat.core.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "tokens/s/GPU", "runs", "entry")
 _RIGHT = {

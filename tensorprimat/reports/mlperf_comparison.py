@@ -12,8 +12,8 @@ from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import table
-from tensorprimat.reports.safe_text import one_line
 
 
 def text(found: Sequence[TaskComparison], confidence: float) -> str:

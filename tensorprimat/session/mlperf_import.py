@@ -11,9 +11,9 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tensorprimat.core import processes
-from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.mlperf_library import Entry, Library
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.logs.mlperf import round as mlperf_round
 
 MOST_WORKERS = 16

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from tensorprimat.core import processes
-from tensorprimat.core.cores import usable_cores
+from tensorprimat.core.processes import usable_cores
 
 Aside = Callable[..., Callable[[], Any]]
 """aside(function, *arguments) begins the call; calling what it returns gives the outcome, or raises what was raised."""

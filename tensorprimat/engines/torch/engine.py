@@ -24,8 +24,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.cores import usable_cores
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
 from tensorprimat.engines import failures, profiling, rendezvous

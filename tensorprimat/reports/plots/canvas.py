@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from tensorprimat.core.errors import MissingPackageError
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.bars import BarStyle
-from tensorprimat.reports.safe_text import one_line
 
 LINE_STYLES = ("-", "--", ":", "-.")
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#dddddd"

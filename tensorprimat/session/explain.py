@@ -17,10 +17,10 @@ from tensorprimat.core.result import (
     Result,
     TrainingConfig,
 )
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.summary import measured_of, terms_of
 from tensorprimat.core.terms import Term
 from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
-from tensorprimat.reports.safe_text import one_line
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorprimat.cli import appending
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
@@ -20,6 +19,7 @@ from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import append as appending
 from tensorprimat.session.budget import Budget
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")

@@ -18,9 +18,9 @@ from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import engine as torch_engine
 
 if TYPE_CHECKING:
-    from tensorprimat.cli.jobs import Request
     from tensorprimat.core.result import Result
     from tensorprimat.machine.platform import Machine
+    from tensorprimat.session.plan import Request
 
 INTERACTIVE = ("bash", "interactive")  # job names under which Lightning does not take part in srun's ranks
 
