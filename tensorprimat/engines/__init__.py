@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Platform
@@ -21,6 +21,13 @@ class Engine:
     """Module that a fresh process runs (see engines/launch); None for an engine that reads logs."""
     packages: tuple[str, ...] = ()
     """Import names without which it cannot start."""
+    own_training: bool = False
+    """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
+    (--compile, --attention, …), and its memory is estimated before it starts."""
+    own_configuration: bool = False
+    """The settings come from configuration files of the framework, which flags override."""
+    tensor_parallel: bool = False
+    """The engine has --tensor-parallel-size."""
     install: str = ""
     """The command that brings them."""
 
@@ -39,6 +46,7 @@ ENGINES = {
     for engine in (
         Engine(
             name="torch",
+            own_training=True,
             title="the torch engine (Lightning)",
             module="tensorprimat.engines.torch.engine",
             packages=("torch", "lightning", "transformers"),
@@ -46,6 +54,7 @@ ENGINES = {
         ),
         Engine(
             name="nemo",
+            tensor_parallel=True,
             title="the NeMo engine",
             module="tensorprimat.engines.nemo.engine",
             packages=("nemo.collections.llm", "nemo_run"),
@@ -54,18 +63,21 @@ ENGINES = {
         ),
         Engine(
             name="bridge",
+            tensor_parallel=True,
             title="the Megatron-Bridge engine",
             module="tensorprimat.engines.bridge",
             packages=("megatron.bridge",),
             install="NVIDIA's newer NeMo images have it; try benchmark.py --engine torch",
         ),
-        Engine(name="primus", title="Primus, from its logs"),
+        Engine(name="primus", title="Primus, from its logs", own_configuration=True, tensor_parallel=True),
         Engine(name="logs", title="logs of earlier training"),
     )
 }
 
 
-PRIMUS_TRAINING = Engine(name="primus", title="Primus", module="tensorprimat.engines.primus.engine", packages=("yaml",))
+PRIMUS_TRAINING = replace(
+    ENGINES["primus"], title="Primus", module="tensorprimat.engines.primus.engine", packages=("yaml",)
+)
 """Engine behind --engine primus if there is a Primus checkout; without one it reads logs."""
 
 

@@ -7,6 +7,7 @@ import os
 from tensorprimat.core.errors import of_file_system
 from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import ENGINES
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -48,7 +49,7 @@ def memory_remedies(spec: RunSpec) -> str:
     remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
     if spec.recompute != "full":
         remedies.append("--recompute")
-    if spec.engine in ("nemo", "bridge", "primus"):
+    if ENGINES[spec.engine].tensor_parallel:
         remedies.append(f"--tensor-parallel-size {2 * spec.tensor_model_parallel_size}")
     else:
         remedies += ["more --num-gpus with --strategy fsdp", "--tensor-parallel-size with --engine nemo"]

@@ -27,7 +27,7 @@ from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, Ten
 from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import failures
+from tensorprimat.engines import ENGINES, failures
 
 GRACE_SECONDS = 15.0  # to write what was measured; importing torch, which cannot be interrupted, alone takes 5
 TERMINATE_SECONDS = 5.0
@@ -188,7 +188,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     if cause is not None and (advice := ADVICE[cause]):
         return RunError(f"{advice}; {last}{kept}")
     if code == -signal.SIGKILL:
-        tiny = " or --preset tiny" if spec.engine == "torch" else ""
+        tiny = " or --preset tiny" if ENGINES[spec.engine].own_training else ""
         return RunError(
             "the training process was killed (SIGKILL): by hand, or by the system because memory ran out; "
             f"see dmesg, and try a smaller --micro-batch-size{tiny}{kept}"

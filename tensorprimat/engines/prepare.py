@@ -15,7 +15,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
-from tensorprimat.engines import Engine, methodology
+from tensorprimat.engines import ENGINES, Engine, methodology
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.engines.run_settings import RunSettings
 
@@ -33,7 +33,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     the real shape in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the
     flag."""
     _check_torch_flags(settings, engine)
-    if engine.name == "primus":
+    if engine.own_configuration:
         return primus_spec.spec_of(model, settings, machine=machine)
     platform = machine.platform
     preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
@@ -54,7 +54,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "micro_batch_size": preset.micro_batch_size,
         "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes),
         "sequence_length": preset.sequence_length,
-        "precision": "fp32" if platform == "cpu" and engine.name == "torch" else "bf16",
+        "precision": "fp32" if platform == "cpu" and engine.own_training else "bf16",
         **configured,
         "model": model,
         "preset": preset.name,
@@ -66,7 +66,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "num_nodes": settings.num_nodes,
         "strategy": settings.strategy,
         "recompute": _recompute(settings.recompute, engine),
-        "compile": (engine.name == "torch" and platform != "cpu") if settings.compile is None else settings.compile,
+        "compile": (engine.own_training and platform != "cpu") if settings.compile is None else settings.compile,
         "attention_backend": settings.attention,
         "master_weights": settings.master_weights,
         "fp8_recipe": settings.fp8_recipe,
@@ -85,7 +85,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         )
     spec = spec.check()
     memory = machine.gpu_info.total_memory_gb
-    if engine.name != "torch" or platform == "cpu" or memory is None:
+    if not engine.own_training or platform == "cpu" or memory is None:
         return spec
     if settings.recompute is None:
         spec = training_memory.smallest_that_fits(spec, memory * GB) or spec
@@ -96,7 +96,7 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
     """Return what is trained. Raises UsageError where only the torch engine could."""
     if settings.config is None:
         return models.find(model, name)
-    if engine.name != "torch":
+    if not engine.own_training:
         raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
     from tensorprimat.engines.torch import config as torch_config
 
@@ -109,7 +109,7 @@ def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devi
     The real models get as many sequences a GPU as the methodologies have on eight of them, so that one GPU is not given
     the work of a node.
     """
-    if engine.name != "torch" or preset.name == "tiny":
+    if not engine.own_training or preset.name == "tiny":
         return preset.global_batch_size
     return max(1, preset.global_batch_size // GPUS_OF_A_NODE) * devices
 
@@ -118,7 +118,7 @@ def _recompute(settings: str | None, engine: Engine) -> str:
     """Return the spec's word for --activation-checkpointing. Raises UsageError for another word, or another engine."""
     if settings not in (None, *CHECKPOINTING):
         raise UsageError(f"--activation-checkpointing {settings}: must be {', '.join(CHECKPOINTING)}")
-    if settings == "selective" and engine.name != "torch":
+    if settings == "selective" and not engine.own_training:
         raise UsageError(
             f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"
         )
@@ -127,7 +127,7 @@ def _recompute(settings: str | None, engine: Engine) -> str:
 
 def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
     """Raise UsageError for a flag that only the torch engine understands."""
-    if engine.name == "torch":
+    if engine.own_training:
         return
     given = {
         "--compile": settings.compile is True,
@@ -183,7 +183,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     memory = machine.gpu_info.total_memory_gb
     if memory is None:
         return
-    if spec.engine == "torch" and spec.platform != "cpu":
+    if ENGINES[spec.engine].own_training and spec.platform != "cpu":
         _check_estimate(spec, memory * GB)
     needed = least_memory_bytes(spec) / GB
     if needed > memory:

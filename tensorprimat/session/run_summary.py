@@ -7,7 +7,7 @@ from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import prepare
+from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import LABELS, Machine
 
 MEMORY_KINDS = (("allocated", "allocated"), ("reserved", "reserved"), ("device_used", "used on the device"))
@@ -35,7 +35,7 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
-        *([("Memory", memory(spec))] if spec.engine == "torch" and spec.platform != "cpu" else []),
+        *([("Memory", memory(spec))] if ENGINES[spec.engine].own_training and spec.platform != "cpu" else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]
 
@@ -48,7 +48,7 @@ def memory(spec: RunSpec) -> str:
 
 
 def _steps(spec: RunSpec) -> str:
-    if spec.engine == "primus":
+    if ENGINES[spec.engine].own_configuration:
         return f"{spec.max_steps} iterations, the warm-up found from their times"
     return f"{spec.warmup_steps} warm-up + {spec.steps} measured"
 
