@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -102,11 +102,12 @@ def save(
     latest = _place(result, folder, default_engine=default_engine, beside=beside)
     kept = folder / "history" / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
+    content = _Content.of(result)
     if not result.complete:
-        return write(result, kept)
+        return _write(content, kept)
     _keep_foreign(latest, kept.parent, stamp)
-    write(result, kept)
-    return write(result, latest)
+    _write(content, kept)
+    return _write(content, latest)
 
 
 def latest_of(planned: Result, folder: Path, *, default_engine: str | None = None) -> Path:
@@ -217,16 +218,35 @@ def _series_named(path: Path) -> str | None:
 
 def write(result: Result, path: Path) -> Path:
     """Write a result under a name of its own; the series of a very long one beside it. Raises OSError."""
-    before = _series_named(path)
-    if len(result.steps) > INLINE_STEPS:
+    return _write(_Content.of(result), path)
+
+
+class _Content(NamedTuple):
+    """The content of the files of one result, made once for `history` and for the latest."""
+
+    document: str
+    series: memoryview | None
+    """The steps of a very long result."""
+    series_sha256: str
+
+    @classmethod
+    def of(cls, result: Result) -> _Content:
+        if len(result.steps) <= INLINE_STEPS:
+            return cls(to_json(result), None, "")
         content = series.to_bytes(result.steps)
         sha256 = series.sha256_of(content)
-        beside = path.parent / series.file_name(sha256)
-        if not series.is_whole(beside, sha256):
-            write_atomically(beside, content)
-        result = result.model_copy(update={"series_file": beside.name, "series_sha256": sha256})
-    write_atomically(path, to_json(result))
-    if before not in (None, result.series_file):
+        named = result.model_copy(update={"series_file": series.file_name(sha256), "series_sha256": sha256})
+        return cls(to_json(named), content, sha256)
+
+
+def _write(content: _Content, path: Path) -> Path:
+    before, name = _series_named(path), None
+    if content.series is not None:
+        name = series.file_name(content.series_sha256)
+        if not series.is_whole(path.parent / name, content.series_sha256):
+            write_atomically(path.parent / name, content.series)
+    write_atomically(path, content.document)
+    if before not in (None, name):
         series.remove_unnamed(path.parent, before)
     return path
 

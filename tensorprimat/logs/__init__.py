@@ -59,6 +59,7 @@ def read_each(
 
 @contextmanager
 def _log(path: str | Path) -> Iterator[Log]:
+    files.keep_freed_memory()
     if str(path) == STDIN:
         with files.spooled_stdin() as spool:
             yield Log(spool, called="standard input")
