@@ -4,6 +4,7 @@
     perf/extract_speed.py                 # 150 MB of Primus lines, 1 GB of a sparse log, 1 million lines in process
     perf/extract_speed.py --scale 0.1     # a tenth of each
     perf/extract_speed.py --lines 10e6    # memory of a log of ten million lines (5.4 GB on disk)
+    git worktree add ../before COMMIT && perf/extract_speed.py --against ../before    # two versions, in turns
 
 Rows of the table:
   extract      the whole command in a fresh process, result file written (peak memory of all its processes together)
@@ -13,6 +14,9 @@ Rows of the table:
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
   grep -c      the same file, for a sense of what the machine can do; the last column is the share of its speed
 Each is the best of three, because other programs can only make it slower; the whole command is run once.
+
+--against compares this checkout with another by processor time, on one core: both take turns, so that a machine whose
+speed changes slows both. Its last column is the median over pairs of turns of the other's time over this one's.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import hashlib
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -180,13 +185,72 @@ def show(
     print(f"{what:<34}{size:8.0f} MB{speed}{memory}{share}", flush=True)
 
 
+def compare(other: Path, folder: Path, *, scale: float, turns: int) -> None:
+    """Print the processor time of this checkout and of another one, in turns on one core."""
+    size = len(iteration_line(1000))
+    sparse = int(1000 * MEGABYTE * scale / (size + sum(map(len, noise(50)))))
+    dense = int(150 * MEGABYTE * scale / size)
+    paths = (
+        make(folder / "dense_short.log", lines=dense // 10),
+        make(folder / "dense.log", lines=dense),
+        make(folder / "sparse.log", lines=sparse, noise_between=50),
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as an installed package has it
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    print(f"{'processor seconds':<34}{'this':>10}{'other':>10}{'other / this':>14}")
+    for path in paths:
+        for what, code in (("extract", EXTRACT), ("parse", PARSE)):
+            pairs = [
+                tuple(processor_seconds(code, root, path, folder, environment) for root in (ROOT, other))
+                for _ in range(turns + 1)
+            ][1:]  # the first turn compiles
+            ours, theirs = (statistics.median(of) for of in zip(*pairs, strict=True))
+            ratio = statistics.median(b / a for a, b in pairs)
+            print(f"{what + ', ' + path.name:<34}{ours:10.2f}{theirs:10.2f}{ratio:14.2f}", flush=True)
+
+
+EXTRACT = """
+import resource, runpy, sys
+sys.argv = ["extract_primus_metrics.py", "--log-file", sys.argv[1], "--model-name", "llama", "--output", sys.argv[2]]
+try:
+    runpy.run_path("extract_primus_metrics.py", run_name="__main__")
+except SystemExit as end:
+    assert not end.code, end.code
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(one.ru_utime + one.ru_stime for one in used))
+"""
+PARSE = """
+import pathlib, sys, time
+from tensorprimat import logs
+from tensorprimat.logs.text import Log
+started = time.process_time()
+logs.named("megatron").read(Log(pathlib.Path(sys.argv[1])))
+print(time.process_time() - started)
+"""
+
+
+def processor_seconds(code: str, root: Path, path: Path, folder: Path, environment: dict[str, str]) -> float:
+    """Run a program in a checkout and return the seconds that it prints on its last line."""
+    results = folder / "results"
+    shutil.rmtree(results, ignore_errors=True)
+    command = [sys.executable, "-c", code, str(path), str(results)]
+    done = subprocess.run(command, cwd=root, env=environment, check=True, text=True, capture_output=True)
+    return float(done.stdout.split()[-1])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
     parser.add_argument("--lines", type=float, help="only the memory of a log of so many iteration lines")
+    parser.add_argument("--against", type=Path, help="another checkout of this project, to compare with")
+    parser.add_argument("--turns", type=int, default=7, help="of each with --against")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tprimat_perf_") as name:
         folder = Path(name)
+        if arguments.against:
+            compare(arguments.against.resolve(), folder, scale=arguments.scale, turns=arguments.turns)
+            return 0
         print(f"{'':<34}{'size':>11}{'time':>11}{'speed':>14}{'rows':>20}{'peak memory':>11}{'of grep':>8}")
         if arguments.lines:
             count = int(arguments.lines)
