@@ -112,6 +112,12 @@ def test_a_gap_between_two_dates_is_a_pause_and_has_a_name_where_the_log_announc
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
+def test_a_night_between_two_rows_hides_no_contradiction():
+    dates = [n * 0.5 + (30_000.0 if n > 10 else 0.0) for n in range(1, 21)]
+    outcome = audited(result(rows([1.0] * 20, dates)), "run.log")
+    assert outcome.warnings[0].startswith("audit: 19 steps take 19 s at the measured pace")
+
+
 def test_an_excess_that_all_rows_share_is_no_pause_but_another_step_time():
     with pytest.raises(ContradictionError, match="by the dates of the rows"):
         audited(result(rows([1.0] * 20, [1.5001 * n for n in range(1, 21)])), "run.log")

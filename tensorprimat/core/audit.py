@@ -87,8 +87,11 @@ class AuditFinding:
 
     @property
     def contradiction(self) -> float:
-        """The unexplained share of the larger of the two; of steps where the rows hold more than the log counts."""
-        return max(abs(self.unexplained) / max(self.seconds, self.expected), 1 - self.steps / self.rows_steps)
+        """The unexplained share of the larger of the two, of a clock without what explains it: a night between two
+        trainings hides nothing. Of steps, where the rows hold more than the log counts.
+        """
+        known = sum(seconds for _, seconds in self.explained if seconds > 0)
+        return max(abs(self.unexplained) / max(self.seconds - known, self.expected), 1 - self.steps / self.rows_steps)
 
 
 def findings(result: Result, selections: Sequence[Selected]) -> list[AuditFinding]:

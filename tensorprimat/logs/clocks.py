@@ -7,13 +7,19 @@ times that; what is shorter has no step time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from math import inf
 
-from tensorprimat.core.steps import Step
+import numpy as np
+
+from tensorprimat.core.steady import median
+from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
 
+LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: nothing that a loop does every so often
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
 LARGEST_FRACTION = 9
 
@@ -80,8 +86,36 @@ def moment_in(text: str) -> Moment | None:
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """Yield rows timed by the clock between marks; the first of a stretch has no time, nor has what is too short.
 
-    A number that does not grow is another rank's row, or a restart where it goes back.
+    A number that does not grow is another rank's row, or a restart where it goes back. Behind a pause that is far
+    longer than all others begins another segment.
     """
+    for segment, stretch in enumerate(_between_pauses(list(marks))):
+        for row in _of_stretch(stretch):
+            yield replace(row, segment=segment) if segment else row
+
+
+def pauses(steps: Steps) -> list[tuple[int, str]]:
+    """Return (line, reason) of the rows behind a pause, of what `steps_between` gave."""
+    segment, index, line = (steps.column(name) for name in ("segment", "index", "line"))
+    behind = np.flatnonzero((np.diff(segment) > 0) & (np.diff(index) > 0)) + 1
+    return [(int(line[row]), "a pause between rows that is far longer than all others") for row in behind]
+
+
+def _between_pauses(marks: Sequence[TimeMark]) -> Iterator[Sequence[TimeMark]]:
+    gaps = [
+        (after.moment.seconds - before.moment.seconds) / (after.index - before.index)
+        if after.index > before.index
+        else 0.0
+        for before, after in pairwise(marks)
+    ]
+    known = np.array([gap for gap in gaps if gap > 0])
+    longest = max(LEAST_PAUSE, LONG_PAUSE * median(known)) if len(known) else inf
+    begins = [n for n, gap in enumerate(gaps, start=1) if gap > longest and not marks[n].interrupted_by]
+    for begin, end in pairwise([0, *begins, len(marks)]):
+        yield marks[begin:end]
+
+
+def _of_stretch(marks: Iterable[TimeMark]) -> Iterator[Step]:
     start: TimeMark | None = None
     last: TimeMark | None = None
     for mark in marks:

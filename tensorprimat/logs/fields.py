@@ -25,6 +25,7 @@ LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a colu
 CLOCK_RESOLUTION = 0.005
 """A printed time or clock measures nothing if it is rounded to more than 0.5 % of what is to be known."""
 
+OTHER_TIME = 0.3  # relative; ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 _CONTENT = tuple(f.name for f in fields(Step) if f.name not in ("line", "segment"))
 _content_of = attrgetter(*_CONTENT)
@@ -109,7 +110,7 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
     rows: (rank that printed the row, or None; the row). Rows of several ranks about one step become one: the first
     printed counts, memory peaks are the largest over ranks, and what the first did not see (the loss, on all but the
     last pipeline stage) comes from whoever did. A rank whose step number goes back has restarted, unless it repeats
-    word for word what it said before (Ray, tee).
+    word for word what it said before (Ray, tee); so has one that prints a number again with quite another time.
 
     >>> row = lambda index, seconds=1.0, loss=None: Step(index=index, seconds=seconds, loss=loss)
     >>> rows = [(0, row(1)), (3, row(1, loss=9.5)), (0, row(2)), (0, row(1)), (0, row(1, 1.25))]
@@ -127,7 +128,7 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
         content = hash(values)
         if printed.get((rank, segment, step.index)) == content:
             continue
-        if step.index < index:
+        if step.index < index or (step.index == index and _took_other_time(kept.get((segment, index)), step)):
             segment += 1
         last[rank] = segment, step.index
         printed[rank, segment, step.index] = content
@@ -135,8 +136,15 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
         if key in kept:
             kept[key] = _joined(kept[key], step)
         else:
-            kept[key] = replace(step, segment=segment) if segment else step
+            kept[key] = replace(step, segment=step.segment + segment) if segment else step
     return list(kept.values())
+
+
+def _took_other_time(before: Step | None, again: Step) -> bool:
+    """Return True if a number was printed twice with times that no two ranks have of one step."""
+    if before is None or not before.seconds or not again.seconds:
+        return False
+    return abs(math.log(again.seconds / before.seconds)) > OTHER_TIME
 
 
 def _joined(first: Step, other: Step) -> Step:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 LEAST_LINES = 3  # broken in a number at one width: fewer may be chance
 LEAST_WIDTH = 20
 _NUMBER_ENDS = re.compile(r"\d[.,]?$")
-_NUMBER_GOES_ON = re.compile(r"[.,]?\d(?!\d{3}-\d\d-|\d{7}[ T]|\d?:\d\d)")  # and is no date or time of day
+_NUMBER_GOES_ON = re.compile(r"[.,]?\d(?!\d{3}-\d\d-|\d{7}|\d?[:/]\d\d)")  # and is no date, time of day or Unix time
 _ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
 SHARE = 0.5  # of the longest lines that end in a number
 
@@ -19,6 +19,8 @@ def fold_width(lines: Sequence[str]) -> int | None:
     >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
     24
     >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
+    True
+    >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
     True
     >>> fold_width(["1750000002000 50.5 1"] * 9) is None
     True

@@ -78,5 +78,7 @@ class Format:
     read: Callable[[Log], Reading | Result]
     """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
     already is a result record (the tool's own) comes back as that."""
+    opens: str = ""
+    """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False
     """Looked for only where no other format finds anything in the whole file."""

@@ -293,6 +293,7 @@ FORMATS = tuple(
         needles=tuple(mark.encode() for mark in dialect.marks),
         detect=partial(_detect, dialect=dialect),
         read=partial(_read, dialect=dialect),
+        opens=dialect.row if dialect.block else "",
     )
     for dialect in DIALECTS
 )

@@ -22,7 +22,7 @@ from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, keyvalue
-from tensorprimat.logs.clocks import Moment, TimeMark, moment_in, steps_between
+from tensorprimat.logs.clocks import Moment, TimeMark, moment_in, pauses, steps_between
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
@@ -301,6 +301,8 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
         )
         return reading
     reading.steps, reading.timing = _with_tokens(steps, found), "timestamps"
+    if all(row.line is not None for row in found):
+        reading.begins = pauses(reading.steps)
     reading.warnings.append(
         "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"
     )

@@ -19,7 +19,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.result import Result, SegmentFacts
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
-from tensorprimat.logs import failures, files, starts
+from tensorprimat.logs import changes, failures, files, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
@@ -56,11 +56,7 @@ class Segment:
     @property
     def facts(self) -> dict[str, Any]:
         """Return the stated facts that must agree among segments of one benchmark."""
-        said = {name: value for name, value in self.reading.training_config.items() if name not in NOT_COMPARED}
-        said |= {f"model.{name}": value for name, value in self.reading.model.items()}
-        if device := self.reading.gpu_info.get("device_name"):
-            said["device_name"] = device
-        return {name: value for name, value in said.items() if value is not None and value != {}}
+        return facts_of(self.reading)
 
 
 def read(log: Log, format: Format) -> Result | list[Segment]:
@@ -71,7 +67,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
     whole = format.read(log)
     if isinstance(whole, Result):
         return whole
-    cuts = [] if log.is_folder or log.is_binary else starts.cuts(log, format, whole)
+    cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
@@ -82,6 +78,22 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         last = int(lines.max(initial=1))
         return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]
     return found
+
+
+def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
+    """Return where segments begin: at lines that say so, and where settings are stated again with other values."""
+    cuts = starts.cuts(log, format, whole)
+    first_row, stretches = starts.doubtful(log, format, whole, cuts)
+    return sorted([*cuts, *restated.cuts(log, format, stretches, first_row, facts_of)])
+
+
+def facts_of(reading: Reading) -> dict[str, Any]:
+    """Return the stated facts that must agree among segments of one benchmark."""
+    said = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
+    said |= {f"model.{name}": value for name, value in reading.model.items()}
+    if device := reading.gpu_info.get("device_name"):
+        said["device_name"] = device
+    return {name: value for name, value in said.items() if value is not None and value != {}}
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
@@ -110,18 +122,19 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
     """
     first = measured[0]
     if len(found) == 1:
-        return first.reading
+        return replace(first.reading, warnings=[*changes.of_speed(first.reading.steps), *first.reading.warnings])
     in_order = sorted(measured, key=lambda segment: segment.number)
     steps = Steps.concatenate([s.reading.steps.replace(segment=s.number - 1) for s in in_order if len(s.reading.steps)])
     last = in_order[-1].reading
     warnings = [warning for segment in in_order for warning in segment.reading.warnings]
+    speeds = [warning for segment in in_order for warning in changes.of_speed(segment.reading.steps)]
     return replace(
         first.reading,
         steps=steps,
         timestamp=in_order[0].reading.timestamp or first.reading.timestamp,
         complete=last.complete,
         ended_by=last.ended_by,
-        warnings=[*_told(found, measured, picked=picked), *dict.fromkeys(warnings)],
+        warnings=[*_told(found, measured, picked=picked), *speeds, *dict.fromkeys(warnings)],
         evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
@@ -211,7 +224,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
             else:
                 segment, inherited = replace(with_header, inherits=True, first_line=first), header
         number += 1
-        header = (*inherited, *_header(log, segment, own))
+        header = (*inherited, *_header(log, format, segment, own))
         before = segment
         yield segment
 
@@ -248,10 +261,13 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     )
 
 
-def _header(log: Log, segment: Segment, own: Part) -> tuple[Part, ...]:
+def _header(log: Log, format: Format, segment: Segment, own: Part) -> tuple[Part, ...]:
     """The lines of a segment before its first row: what states its settings."""
     lines = segment.reading.steps.column("line")
-    if not len(lines) or (first_row := int(lines.min())) <= own.first_line:
+    if not len(lines) or int(lines.min()) <= own.first_line:
+        return ()
+    first_row = starts.opening(log, format, own.first_line - 1, int(lines.min()))
+    if first_row <= own.first_line:
         return ()
     stop = files.offsets_of_lines(log.path, [first_row])[0]
     return (Part(own.first_line, own.start, min(stop, own.start + HEADER_BYTES)),)

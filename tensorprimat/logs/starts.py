@@ -8,6 +8,7 @@ world size in the rows).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Steps
-from tensorprimat.core.terms import RATES
-from tensorprimat.logs import files
+from tensorprimat.logs import changes, files
 from tensorprimat.logs.detection import FORMATS
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
@@ -95,9 +94,6 @@ SAYS_SIZE = (
 PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
 """Output of a job's script before it starts training; it belongs to the training that follows, if there is one."""
 
-FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
-"""Printed rates of arithmetic: times seconds, the work of a device in a step."""
-
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
 SHORT_BYTES = 2**21
@@ -109,7 +105,6 @@ GIVEN_UP = 50  # hits that were none
 OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
-STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
 
 
@@ -135,9 +130,15 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     rows, going_back = _rows_of(log, format, whole)
     if not len(rows):
         return []
-    certain = {place: Cut(int(rows[place]), reason) for place, reason in _changes(whole.steps)} if whole.steps else {}
+    certain = (
+        {place: Cut(int(rows[place]), reason) for place, reason in changes.of_work(whole.steps)} if whole.steps else {}
+    )
     certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
     certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in reversed(whole.begins)}
+    if format.opens:
+        for place in [place for place in certain if place < len(rows)]:
+            begin = opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
+            certain[place] = certain[place]._replace(line=begin)
     marks = list(_marks(log, format, rows, whole))
     by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
@@ -151,6 +152,31 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
         next_row = int(rows[gap]) if gap < len(rows) else None
         found += _cuts_in(by_gap.get(gap, []), certain.get(gap), next_row, is_first=gap == 0)
     return found
+
+
+def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> tuple[int, list[tuple[int, int]]]:
+    """Return the line of the first row, and first and last line of each stretch that may state other settings.
+
+    These are the gaps between rows in which no known cut lies, and the attempts to start before the first row.
+    """
+    rows, _ = _rows_of(log, format, whole)
+    if not len(rows):
+        return 0, []
+    cut_at = np.array([cut.line for cut in known], np.int64)
+    head: list[tuple[int, int]] = []
+    gaps: list[tuple[int, int]] = []
+    for first, last in _searched(rows, whole, every_gap=format.name not in VAST)[:-1]:
+        if not ((cut_at >= first) & (cut_at <= last + 1)).any():
+            (head if last < rows[0] else gaps).append((first, last))
+    if head:
+        marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
+        begins, seen = [1], set[bytes]()
+        for mark in marks:
+            if mark.text in seen:
+                begins, seen = [*begins, mark.line], set()
+            seen.add(mark.text)
+        head = [(begin, end - 1) for begin, end in zip(begins, [*begins[1:], int(rows[0])], strict=True)]
+    return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
 
 
 def _cuts_in(marks: Sequence[StartMark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
@@ -176,6 +202,16 @@ def _cuts_in(marks: Sequence[StartMark], certain: Cut | None, next_row: int | No
     if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank that was not listened to
         yield Cut(told_on[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
+
+
+def opening(log: Log, format: Format, before: int, line: int) -> int:
+    """Return the first line of the row that ends in `line`. before: the line of the row before it."""
+    if not format.opens:
+        return line
+    begin, end, _ = files.offsets_of_lines(log.path, [before + 1, line + 1])
+    block = b"".join(files.blocks_between(log.path, begin, end))
+    opens = [number for number, text in lines_of(before + 1, block) if re.search(format.opens, text)]
+    return opens[-1] if opens else line
 
 
 def _attempts(marks: Sequence[StartMark], next_row: int | None) -> Iterator[Cut]:
@@ -219,47 +255,6 @@ def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list
     order = np.argsort(lines, kind="stable")
     lines, segment = lines[order], np.maximum.accumulate(segment[order])
     return lines, (np.flatnonzero(np.diff(segment) > 0) + 1).tolist()
-
-
-def _changes(steps: Steps) -> Iterator[tuple[int, str]]:
-    """Rows at which the work of a step changes for good: a batch that falls, or tokens that the rates say.
-
-    Only of logs whose rows stand in the order of their lines. A batch that grows is a ramp-up.
-    """
-    lines = steps.column("line")
-    if not (lines > 0).all() or (np.diff(lines) <= 0).any():
-        return
-    samples = steps.column("samples")
-    if steps.has("samples"):
-        for row in np.flatnonzero(np.diff(samples) < 0).tolist():
-            yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
-    per_step = 1.0 if not steps.has("samples") else samples
-    for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
-        name = next((name for name in names if steps.has(name)), None)
-        if name is None or not steps.has("seconds"):
-            continue
-        rate = steps.column(name)
-        for row in _shifts(rate * steps.column("seconds") / per_step):
-            if names is RATES or rate[row - 1] != rate[row]:  # a constant that is not computed is no evidence
-                yield row, f"{name} × seconds becomes another amount of work"
-
-
-def _shifts(work: np.ndarray) -> list[int]:
-    """Rows at which a level of work gives way to another: STEADY_ROWS before and after that agree among themselves."""
-    known = np.flatnonzero(np.isfinite(work))
-    values = work[known]
-    if len(values) < 2 * STEADY_ROWS or np.ptp(values) <= OTHER_WORK * values.min():
-        return []
-    jumps = np.flatnonzero(np.abs(np.diff(values)) > OTHER_WORK * np.minimum(values[1:], values[:-1])) + 1
-    found = []
-    for at in jumps.tolist():
-        before, after = values[max(0, at - STEADY_ROWS) : at], values[at : at + STEADY_ROWS]
-        steady = all(
-            len(level) == STEADY_ROWS and np.ptp(level) <= SAME_WORK * level.min() for level in (before, after)
-        )
-        if steady:
-            found.append(int(known[at]))
-    return found
 
 
 def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import CLOCK_SHARE, TimeMark, moment_in, steps_between
+from tensorprimat.logs.clocks import CLOCK_SHARE, TimeMark, moment_in, pauses, steps_between
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log
 
@@ -72,6 +72,7 @@ def _read(log: Log) -> Reading:
         )
         return reading
     reading.steps = Steps.of(fields.merged((None, step) for step in steps))
+    reading.begins = pauses(reading.steps)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
         f"steps: timed from timestamps (known to {resolution:g} s): {len(marks)} rows are merged into {len(steps)}; "

@@ -1,0 +1,93 @@
+"""Rows at which the work or the speed of a step changes for good, as the rows themselves tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.summary import pace_of
+from tensorprimat.core.terms import RATES
+
+FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
+"""Printed rates of arithmetic: times seconds, the work of a device in a step."""
+STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
+
+
+def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
+    """Yield (row, reason) where the work of a step changes for good: a batch that falls, or tokens that the rates say.
+
+    Only of logs whose rows stand in the order of their lines. A batch that grows is a ramp-up.
+    """
+    lines = steps.column("line")
+    if not (lines > 0).all() or (np.diff(lines) <= 0).any():
+        return
+    samples = steps.column("samples")
+    if steps.has("samples"):
+        for row in np.flatnonzero(np.diff(samples) < 0).tolist():
+            yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
+    for row in _shifts(_gpus(steps)):
+        yield row, "the rows divide their rates by another number of GPUs"
+    per_step = 1.0 if not steps.has("samples") else samples
+    for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
+        name = next((name for name in names if steps.has(name)), None)
+        if name is None or not steps.has("seconds"):
+            continue
+        rate = steps.column(name)
+        for row in _shifts(rate * steps.column("seconds") / per_step):
+            around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
+            if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
+                yield row, f"{name} × seconds becomes another amount of work"
+
+
+def _gpus(steps: Steps) -> np.ndarray:
+    """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not tell both; (rows,)."""
+    total = steps.column("reported_tokens_per_second")
+    if not steps.has("reported_tokens_per_second"):
+        total = steps.column("tokens") / steps.column("seconds")
+    return np.asarray(total / steps.column("reported_tokens_per_second_per_gpu"))
+
+
+def _shifts(work: np.ndarray) -> list[int]:
+    """Return rows at which a level of work, or of time, gives way to another.
+
+    STEADY_ROWS before and after it agree among themselves.
+    """
+    known = np.flatnonzero(np.isfinite(work))
+    values = work[known]
+    if len(values) < 2 * STEADY_ROWS or np.ptp(values) <= OTHER_WORK * values.min():
+        return []
+    jumps = np.flatnonzero(np.abs(np.diff(values)) > OTHER_WORK * np.minimum(values[1:], values[:-1])) + 1
+    found = []
+    for at in jumps.tolist():
+        before, after = values[max(0, at - STEADY_ROWS) : at], values[at : at + STEADY_ROWS]
+        steady = all(
+            len(level) == STEADY_ROWS and np.ptp(level) <= SAME_WORK * level.min() for level in (before, after)
+        )
+        if steady:
+            found.append(int(known[at]))
+    return found
+
+
+def of_speed(steps: Steps) -> Iterator[str]:
+    """Yield a warning about a batch that grows, and the first row from which on equal work takes another time."""
+    samples = steps.column("samples")[np.isfinite(steps.column("samples"))]
+    if len(samples) and (samples != samples[0]).any():
+        yield f"global_batch_size: grows from {samples.min():.0f} to {samples.max():.0f} in the log"
+    work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
+    pace = np.where(steps.column("interrupted_by") == 0, pace_of(steps) / work, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        jumps = np.abs(np.diff(np.log(pace), prepend=np.nan, append=np.nan)) > OTHER_WORK
+    pace[jumps[:-1] & jumps[1:]] = np.nan  # a slow start, or a stall, between two levels
+    for row in _shifts(pace)[:1]:
+        before, after = (part[np.isfinite(part)] for part in (pace[:row], pace[row:]))
+        ratio = np.mean(after[:STEADY_ROWS]) / np.mean(before[-STEADY_ROWS:])
+        line = int(steps.column("line")[row])
+        place = f"line {line}" if line > 0 else f"step {int(steps.column('index')[row])}"
+        remedy = f"; to read what follows alone: tail -n +{line} LOG | tprimat extract -" if line > 0 else ""
+        yield (
+            f"steps: from {place} on a step takes {ratio:.3g} times as long, and no "
+            "line says why; if another training begins there, the settings above may not be those of the measured "
+            f"rows{remedy}"
+        )

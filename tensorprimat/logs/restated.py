@@ -1,0 +1,75 @@
+"""Settings that a log states a second time, with other values: what follows is another training.
+
+Frameworks and launchers write known lines when training starts (`starts`). Of two logs that were joined at any line
+these may be missing: part of a banner is left, or a dump of arguments without its first line. The reader itself finds
+them: it reads the lines between rows alone, and a setting that then has another value than before has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from tensorprimat.logs import files
+from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.starts import Cut
+from tensorprimat.logs.text import Log, Part
+
+MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if at all
+MOST_STRETCHES = 100  # that are read one by one, where all together state other settings
+ROWS_READ = 5  # tell a reader its format, beside lines without any row
+
+Facts = Callable[[Reading], dict[str, Any]]
+
+
+def cuts(
+    log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int, facts_of: Facts
+) -> Iterator[Cut]:
+    """Yield the first line of each stretch that states another value of a setting than was stated before.
+
+    stretches: first and last line of each, ascending; those before the first row each hold a whole attempt to start.
+    """
+    if not stretches:
+        return
+    ends = sorted(
+        {line for first, last in stretches for line in (first, last + 1)} | {1, first_row, first_row + ROWS_READ}
+    )
+    offsets = dict(zip(ends, files.offsets_of_lines(log.path, ends), strict=False))
+
+    def part(first: int, last: int) -> Part:
+        return Part(first, offsets[first], offsets[last + 1])
+
+    parts = [part(*stretch) for stretch in stretches]
+    if sum(one.stop - one.start for one in parts) > MOST_BYTES:
+        return
+    rows = part(first_row, first_row + ROWS_READ - 1)
+
+    def stated(wanted: Sequence[Part]) -> dict[str, Any]:
+        reading = format.read(replace(log, parts=(*wanted, rows)))
+        return facts_of(reading) if isinstance(reading, Reading) else {}
+
+    by_rows = stated([])
+    known = _without(stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else []), by_rows)
+    if not _changed(known, _without(stated(parts), by_rows)) and not _repeated(stretches, first_row):
+        return
+    for one in parts[:MOST_STRETCHES]:
+        told = _without(stated([one]), by_rows)
+        if changed := _changed(known, told):
+            name, (before, after) = next(iter(changed.items()))
+            yield Cut(one.first_line, f"{name} is stated again, as {after} instead of {before}")
+        known = {**known, **told}
+
+
+def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
+    """Return True if several stretches stand before the first row: of settings stated twice a reader takes one."""
+    return any(second[0] < first_row for _, second in pairwise(stretches))
+
+
+def _without(said: Mapping[str, Any], by_rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if name not in by_rows}
+
+
+def _changed(known: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (known[name], told[name]) for name in told if name in known and known[name] != told[name]}
