@@ -21,11 +21,11 @@ MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if 
 MOST_STRETCHES = 100  # that are read one by one, where all together state other settings
 ROWS_READ = 5  # tell a reader its format, beside lines without any row
 
-Facts = Callable[[Reading], dict[str, Any]]
+StatedFacts = Callable[[Reading], dict[str, Any]]
 
 
 def cuts(
-    log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int, facts_of: Facts
+    log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int, facts_of: StatedFacts
 ) -> Iterator[Cut]:
     """Yield the first line of each stretch that states another value of a setting than was stated before.
 
