@@ -169,7 +169,7 @@ CHANGES = (
     {"length": 1024},
     {"seconds": 1.0, "length": 1024},
 )
-"""What another training may have changed; the third and fourth leave tokens/s/GPU as it is."""
+"""Facts that another training may have changed; the third and fourth leave tokens/s/GPU as it is."""
 TOLD = (
     "segments: ",
     "segments between",
