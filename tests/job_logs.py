@@ -288,10 +288,13 @@ def deepspeed(job: Job) -> list[str]:
         ]
     if job.resumed:
         lines.append(f"{stamp} [torch_checkpoint_engine.py:27:load] [Torch] Loading checkpoint from /ckpt...")
+    timed = 0.0
     for number, seconds, now in job.steps():
+        timed += seconds if number > job.first + 1 else 0.0
+        mean = (number - job.first - 1) * job.batch / timed if timed else 0.0
         lines.append(
             f"[{now:%Y-%m-%d %H:%M:%S},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={number}/"
-            f"global_step={number}, RunningAvgSamplesPerSec=9.9, CurrSamplesPerSec={job.batch / seconds:.6f}, "
+            f"global_step={number}, RunningAvgSamplesPerSec={mean:.6f}, CurrSamplesPerSec={job.batch / seconds:.6f}, "
             "MemAllocated=3.5GB, MaxMemAllocated=20.25GB"
         )
     return lines

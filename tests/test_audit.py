@@ -248,3 +248,25 @@ def test_composers_clock_of_training_is_held_against_its_steps(tmp_path: Path):
         outcome = logs.read(tmp_path / "a.log")
         assert outcome.audit.clock == "time/train"
         assert any(warning.startswith("audit: ") for warning in outcome.warnings) == contradicted
+
+
+def test_deepspeeds_mean_since_the_start_is_held_against_its_rows_and_only_warns(tmp_path: Path):
+    def log(seconds_of_others: float) -> Path:
+        path, timed = tmp_path / "run.log", 0.0
+        lines = ["[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"]
+        for step in range(1, 201):
+            timed += (2.0 if step % 10 == 0 else seconds_of_others) if step > 2 else 0.0
+            if step % 10 == 0:
+                mean = (step - 2) * 64 / timed
+                lines.append(
+                    f"epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec={mean}, "
+                    "CurrSamplesPerSec=32.0"
+                )
+        path.write_text("\n".join([*lines, ""]))
+        return path
+
+    audit = logs.read(log(2.0)).audit
+    assert audit is not None
+    assert (audit.clock, audit.ratio) == ("RunningAvgSamplesPerSec", pytest.approx(1.0))
+    warned = logs.read(log(3.0)).warnings[0]
+    assert warned.startswith("audit: 190 steps take 380 s at the measured pace, but 551 s by RunningAvgSamplesPerSec")

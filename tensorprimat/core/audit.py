@@ -116,7 +116,7 @@ def findings(result: Result, selections: Sequence[Selected]) -> list[AuditFindin
         ]
         if dated := rows.against_dates():
             found.append(dated)
-    return found
+    return sorted(found, key=lambda finding: not finding.is_certain)
 
 
 def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
@@ -250,6 +250,7 @@ class _Rows:
             explained=_summed(explained, seconds),
             taken_out=taken_out,
             slack=clock.resolution,
+            is_certain=clock.is_certain,
         )
 
     def against_dates(self) -> AuditFinding | None:

@@ -25,6 +25,8 @@ class LogClock:
     """`spent` holds every pause of the run, so the dates of rows add nothing."""
     resolution: float = 0.0
     """Seconds that rounding can hide."""
+    is_certain: bool = True
+    """False for a clock that may leave out or hold more than the steps: it warns, and refuses nothing."""
     run: int = 0
 
 

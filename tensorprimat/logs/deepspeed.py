@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import iso, merged, moment, positive, seconds
@@ -48,6 +49,8 @@ _ROWS = (
     ("timer", "SamplesPerSec=", _TIMER),
 )
 """Kind of row, text that gives it away, expression."""
+UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
+FEWEST_MEANS = 3
 LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may stand before them
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
@@ -92,6 +95,8 @@ class _Content:
     cut: int = 0
     """Rows of the timer without their end."""
     running_mean: float | None = None
+    running: dict[int, float] = field(default_factory=dict)
+    """Step → mean samples/s since the start."""
     skipped: int = 0
     interval: int | None = None
     """steps_per_print."""
@@ -128,6 +133,8 @@ def _read(log: Log) -> Reading:
     reading.steps = Steps.of(merged((None, step) for step in _steps(content, config.get("global_batch_size"))))
     if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
         reading.timer = "reported_samples_per_second"
+    if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):
+        reading.evidence = Evidence(clocks=(clock,))
     if not len(reading.steps) and content.running_mean:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
@@ -153,6 +160,22 @@ FORMAT = Format(
 )
 
 
+def _clock(content: _Content, batch: int) -> LogClock | None:
+    """Return the time between the first and the last row by the mean rate since the start.
+
+    deepspeed/utils/timer.py: `avg_samples_per_sec` divides all steps behind UNTIMED_STEPS by their time. None where
+    the numbers of steps go back, and where pipeline or chat rows are measured instead.
+    """
+    numbers = [step.index for step in content.timer]
+    known = {number: mean for number, mean in content.running.items() if number > UNTIMED_STEPS}
+    if content.chat or content.pipeline or len(known) < FEWEST_MEANS or numbers != sorted(set(numbers)):
+        return None
+    (first, first_mean), (last, last_mean) = min(known.items()), max(known.items())
+    seconds = batch * ((last - UNTIMED_STEPS) / last_mean - (first - UNTIMED_STEPS) / first_mean)
+    steps = float(last - first)
+    return LogClock(name="RunningAvgSamplesPerSec", seconds=seconds, steps=steps, tells_all=True, is_certain=False)
+
+
 def _content(log: Log) -> _Content:
     content = _Content()
     learning_rate: dict[int, float] = {}
@@ -163,6 +186,8 @@ def _content(log: Log) -> _Content:
             kind, match = row
             if kind == "timer":
                 content.running_mean = positive(match["running"] or match["only_running"])
+                if content.running_mean and match["rate"]:
+                    content.running[int(match["step"])] = content.running_mean
                 if match["rate"]:
                     content.timer.append(_timer_step(match, line, time, learning_rate.get(int(match["step"]))))
             elif kind == "pipeline":
