@@ -8,7 +8,7 @@ DOCS   := .venv-docs
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-gpu test-package test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
+.PHONY: benchmark test test-gpu test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -31,6 +31,9 @@ test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `ma
 
 test-package: $(READY)  ## build the wheel, install it into an empty environment, and run every command from there
 	TENSORPRIMAT_TEST_WHEEL=1 $(PY) -m pytest tests/test_wheel.py
+
+test-pythons: $(READY)  ## the same in every other Python from 3.10 on that is installed here
+	TENSORPRIMAT_TEST_WHEEL="$$(tools/pythons.sh)" $(PY) -m pytest tests/test_wheel.py
 
 lint: $(READY)        ## ruff, mypy and shellcheck
 	$(PY) -m ruff check .
