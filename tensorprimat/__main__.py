@@ -2,7 +2,11 @@
 
 import sys
 
-from tensorprimat.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from tensorprimat.cli import main
+
+        code = main()
+    except KeyboardInterrupt:  # before the command line takes care of it
+        code = 1
+    sys.exit(code)

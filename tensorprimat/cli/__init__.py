@@ -87,11 +87,17 @@ def main(
         else:
             guard.push(_unexpected)
         return _run(arguments, program, defaults or {})
-    return 1  # after an unexpected error
+    return 1  # after an unexpected error or Ctrl-C
 
 
 def _unexpected(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-    """Say an error that nobody expected in one line, with the place in the code and where to report it."""
+    """Say an error that nobody expected in one line, with the place in the code and where to report it.
+
+    Ctrl-C gets here from the imports of a command.
+    """
+    if kind is KeyboardInterrupt:
+        print("tprimat: interrupted", file=sys.stderr)
+        return True
     if kind is None or not issubclass(kind, Exception):
         return False
     frames = traceback.extract_tb(trace)

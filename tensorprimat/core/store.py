@@ -296,7 +296,9 @@ def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[byte
     if callable(content):
         content(file)
     else:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(
+            content.encode(errors="replace") if isinstance(content, str) else content
+        )  # names that are not UTF-8
 
 
 def _give_name(file: IO[bytes], path: Path) -> None:
