@@ -16,8 +16,10 @@ import fuzz_readers  # noqa: E402
 
 from tensorprimat.core.steps import FLOAT_COLUMNS  # noqa: E402
 
-COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in ("ended_at", "learning_rate"))
-"""Learning rates are printed with %g: two that were spliced inside a number look like one, and no figure uses them."""
+UNUSED = ("ended_at", "learning_rate", "gradient_norm")
+"""Metrics that change by powers of ten and are printed with %g: two that were spliced look like one. No figure of a
+report is computed from them."""
+COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in UNUSED)
 SAME = 1e-5  # relative
 SHARE = 0.1  # of the values that may be new: fewer do not move a median
 ROWS = 9

@@ -52,7 +52,7 @@ def wrong(path, whole, text, *, warned_is_right=True):
 @pytest.mark.parametrize(("name", "text"), LOGS, ids=[name for name, _ in LOGS])
 def test_damage_on_the_way_gives_no_number_that_the_log_lacks(tmp_path, monkeypatch, name, text):
     monkeypatch.setattr(fault_cuts, "SHARE", 0.0)
-    monkeypatch.setattr(fault_cuts, "COLUMNS", [*fault_cuts.COLUMNS, "learning_rate"])
+    monkeypatch.setattr(fault_cuts, "COLUMNS", [*fault_cuts.COLUMNS, "learning_rate", "gradient_norm"])
     path = tmp_path / name
     whole = read(path, text)
     if whole is None:
