@@ -1,6 +1,7 @@
 """Everything that a command starts ends with it, in whatever session it lives, and its temporary files go too."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -207,6 +208,18 @@ def test_a_file_system_without_nameless_files_is_written_through_a_name_that_is_
     left.touch()
     processes.sweep(tmp_path)
     assert not left.exists()
+
+
+def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, monkeypatch):
+    def full(source, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(store.shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        store.write_atomically(tmp_path / "result.json", "whole")
+    assert caught.value.filename == str(tmp_path / "result.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_whose_parent_has_ended_already_ends_at_once(monkeypatch):

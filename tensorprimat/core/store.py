@@ -287,8 +287,8 @@ def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[I
         os.replace(temporary, path)
     except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
-            error.filename = str(path)
+        if isinstance(error, OSError) and (error.filename is None or str(error.filename).startswith("/proc/")):
+            error.filename = str(path)  # a full disk does not say which file
         raise
 
 
