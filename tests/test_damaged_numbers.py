@@ -144,6 +144,14 @@ def test_a_result_with_a_value_of_another_kind_is_read_or_named_by_every_command
             assert "unexpected error" not in capsys.readouterr().err, (words[0], value)
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity"])
+def test_a_figure_spelled_as_text_that_is_no_number_is_unmeasured(tmp_path, text):
+    document = json.loads(store.to_json(plausible.result("h100", runs=2, steps=12)))
+    document["gpu_info"]["power_limit_watts"] = text
+    (tmp_path / "bad.json").write_text(json.dumps(document))
+    assert store.load(tmp_path / "bad.json").gpu_info.power_limit_watts is None
+
+
 CELL = {
     "model_size": "small",
     "mean_time_ms": 9.5,
