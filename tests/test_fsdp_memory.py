@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tensorprimat.analysis.memory import SHARDED_BY_REPLICAS
 from tensorprimat.core import models, training_memory
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
@@ -39,6 +40,7 @@ def test_one_gpu_and_replicas_have_nothing_to_free():
 def test_the_result_says_that_weights_were_kept():
     assert engine._declared(spec_on(150.0))["strategy"] == "fsdp, weights kept after forward"
     assert "strategy" not in engine._declared(spec_on(40.0))
+    assert SHARDED_BY_REPLICAS[engine._declared(spec_on(150.0))["strategy"]] == SHARDED_BY_REPLICAS["fsdp"]
 
 
 @pytest.fixture

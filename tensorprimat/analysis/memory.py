@@ -31,6 +31,7 @@ SHARDED_BY_REPLICAS = {
     "zero2": "optimizer and gradients",
     "fsdp": "everything",
     "fsdp2": "everything",
+    "fsdp, weights kept after forward": "everything",  # the kept copies are no state
     "zero-3": "everything",
     "zero3": "everything",
 }
