@@ -25,6 +25,8 @@ from tensorprimat.core.errors import UsageError
 PRIMARY = "tokens_per_second_per_gpu"
 
 DRIFTS_ON = 3.0  # times the drift seen; an exponential that fell by 1/e has 0.6 times that still before it
+LARGEST_RATIO = 1e6  # of two machines; more is a unit that was read wrongly
+MOST_EXPONENT = 700.0  # of a number that a float holds
 LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted
 
 
@@ -81,6 +83,12 @@ def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
     meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
     if metric is None or not meeting.comparable:
         return meeting
+    apart = math.exp(min(abs(_plain_log(meeting)), MOST_EXPONENT))
+    if apart > LARGEST_RATIO:
+        remedy = "Comparable once the step times of both sides are in seconds."
+        sentence = f"Not comparable: the rates differ by a factor of {apart:.0e}, as no two machines do. {remedy}"
+        odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
+        return replace(meeting, fairness=odd, metric=None)
     return replace(meeting, log=log_ratio(baseline, candidate, metric, assumed))
 
 

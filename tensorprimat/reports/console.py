@@ -53,17 +53,17 @@ def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bul
     return Text("\n".join(" " * indent + line for line in lines), style=style, no_wrap=True, overflow="ignore")
 
 
-def table(content: Table, *, narrow: bool = False, tight: bool = False) -> RichTable:
+def table(content: Table, *, narrow: bool = False) -> RichTable:
     """Return a table of any report for the terminal.
 
-    narrow: figures break before their kind, headings between their words. tight: figures break before their interval.
+    narrow: figures break before their kind, headings between their words. A figure and its interval stay together.
     """
     rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column, title in zip(content.columns, _titles(content, narrow), strict=True):
         rendered.add_column(
             Text(title), justify="right" if column.numeric else "left", no_wrap=column.numeric, overflow="fold"
         )
-    for row in _texts(content, narrow, tight):
+    for row in _texts(content, narrow):
         rendered.add_row(*map(Text, row))
     return rendered
 
@@ -78,11 +78,11 @@ def _titles(content: Table, narrow: bool) -> list[str]:
     return [folded(column) for column in content.columns]
 
 
-def _texts(content: Table, narrow: bool, tight: bool) -> list[list[str]]:
+def _texts(content: Table, narrow: bool) -> list[list[str]]:
     def broken(text: str, numeric: bool) -> str:
         if narrow and numeric:
             text = _FIGURE.sub("\n", text)
-        return _INTERVAL.sub("\n", text) if tight and numeric else text
+        return text
 
     return [
         [broken(one_line(cell.text), column.numeric) for cell, column in zip(row, content.columns, strict=True)]
@@ -92,17 +92,17 @@ def _texts(content: Table, narrow: bool, tight: bool) -> list[list[str]]:
 
 def fitting(content: Table, *, width: int) -> RenderableType:
     """Return the widest form of a table that fits into so many columns without a break inside a word or a figure."""
-    for narrow, tight in ((False, False), (True, False), (True, True)):
+    for narrow in (False, True):
         if width < NARROW and not narrow:
             continue
-        if width >= TOO_NARROW - INDENT and _least_width(content, narrow, tight) <= width:
-            return table(content, narrow=narrow, tight=tight)
+        if width >= TOO_NARROW - INDENT and _least_width(content, narrow) <= width:
+            return table(content, narrow=narrow)
     return listed(content)
 
 
-def _least_width(content: Table, narrow: bool, tight: bool) -> int:
+def _least_width(content: Table, narrow: bool) -> int:
     """Return the columns that a table needs at least: the longest line of figures, the longest word of labels."""
-    rows = [_titles(content, narrow), *_texts(content, narrow, tight)]
+    rows = [_titles(content, narrow), *_texts(content, narrow)]
     total = 0
     for place, column in enumerate(content.columns):
         pieces = [piece for row in rows for piece in (row[place].split("\n") if column.numeric else row[place].split())]
@@ -111,7 +111,6 @@ def _least_width(content: Table, narrow: bool, tight: bool) -> int:
 
 
 _FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
-_INTERVAL = re.compile(r" (?=±)")
 
 
 def listed(content: Table) -> RenderableType:
@@ -212,7 +211,7 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
     if len(pairs) == 1 and len(comparison.pairs) > 1:
         parts += [Text(), *_pair(pairs[0], alone=False)]
     elif len(pairs) > 1:
-        parts += [Text(), *_several(pairs, width)]
+        parts += [Text(), *_several(pairs, width, drawn=len(comparison.models) == 1)]
     elif not pairs:
         parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
     parts += _published(comparison, model, width)
@@ -277,8 +276,11 @@ def _style(pair: Pair) -> str:
     return STYLES[pair.ratio.verdict if pair.ratio is not None else "not_comparable"]
 
 
-def _several(pairs: Sequence[Pair], width: int) -> list[RenderableType]:
-    """A table against each baseline, under what fairness says of its candidates."""
+def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[RenderableType]:
+    """A table against each baseline, under what fairness says of its candidates.
+
+    drawn: the scale at the top shows every ratio with its interval already, so only the note below the table is left.
+    """
     parts: list[RenderableType] = []
     for baseline in dict.fromkeys(pair.baseline.label for pair in pairs):
         of_baseline = [pair for pair in pairs if pair.baseline.label == baseline]
@@ -289,7 +291,7 @@ def _several(pairs: Sequence[Pair], width: int) -> list[RenderableType]:
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
             content = sections.verdicts(of_baseline)
             shown = fitting(without(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
-            parts += [Text(), shown, safe(content.note or "", "dim")]
+            parts += [*([] if drawn else [Text(), shown]), safe(content.note or "", "dim")]
         parts.append(Text())
     return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
 

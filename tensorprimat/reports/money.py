@@ -11,7 +11,13 @@ CLOSE = 0.005  # costs nearer than this read the same at the digits shown
 
 
 def sentences(pair: Pair) -> list[str]:
-    """Return the break-even of a pair without any price, then its costs where the prices of both sides are known."""
+    """Return the break-even of a pair without any price, then its costs where the prices of both sides are known.
+
+    Two sides on one device cost the same an hour: their money is their speed once more.
+    """
+    devices = [side.result.gpu_info.device_name for side in (pair.baseline, pair.candidate)]
+    if devices[0] is not None and devices[0] == devices[1]:
+        return []
     even = break_even(pair)
     if even is None or even.value is None or "cpu" in (pair.baseline.result.platform, pair.candidate.result.platform):
         return []
@@ -19,10 +25,10 @@ def sentences(pair: Pair) -> list[str]:
     form = formatting.ratio_form(pair.ratio) if pair.ratio is not None else formatting.times
     condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     ends = formatting.interval(even, form)
-    sure = f" ({formatting.confidence(even)} {ends})" if ends else ", as measured"
-    said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}{sure}"
-    scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
-    return [f"{said}{condition}{scope}.", *_at_prices(pair, even.value, even.low, even.high)]
+    sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
+    said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}"
+    limits = formatting.in_brackets(sure, pair.ratio.scope if pair.ratio is not None else None)
+    return [f"{said}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:

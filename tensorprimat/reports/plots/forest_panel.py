@@ -32,7 +32,7 @@ def forest_panel(axes: Any, scale: Forest) -> None:
             markerfacecolor="white" if mark.said == "baseline" else colour,
         )  # fmt: skip
         axes.text(
-            1.01, row, drawable(f"{mark.text}  {mark.ends}"), transform=axes.get_yaxis_transform(),
+            1.01, row, drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),
             va="center", fontsize=9, fontweight="bold" if mark.is_mean else "normal",
         )  # fmt: skip
     axes.set_yticks(range(len(scale.marks)), [_folded(mark.label) for mark in scale.marks])

@@ -1,0 +1,82 @@
+"""What a comparison says about odd results: absurd ratios, one device on both sides, many sides."""
+
+import io
+from pathlib import Path
+
+import plausible
+import pytest
+from rich.console import Console
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.core.store import Loaded
+from tensorprimat.reports import console, formatting, html, money
+
+
+def comparison_of(*results, **options):
+    return compare(
+        [Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)], **options
+    )
+
+
+def shown(comparison, width=80):
+    terminal = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print_summary(comparison, terminal)
+    return terminal.file.getvalue()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_rates_that_no_two_machines_have_get_no_ratio(runs):
+    sides = [
+        plausible.result("h100", runs=runs, seconds=seconds, device_name=name, preset="tiny", sequence_length=128)
+        for seconds, name in ((1e6, "unknown A"), (1e-3, "unknown B"))
+    ]
+    comparison = comparison_of(*sides)
+    (pair,) = comparison.pairs
+    assert pair.fairness.verdict == "not_comparable"
+    assert "differ by a factor of 1e+09" in pair.fairness.sentence
+    assert "seconds" in pair.fairness.remedy
+    assert "1e+09x" not in shown(comparison)
+    assert formatting.headline(pair).startswith("No ratio of ")
+
+
+def test_one_device_on_both_sides_has_no_word_on_money():
+    sides = [plausible.result("h100", runs=3, precision=how, seconds=s) for how, s in (("bf16", 12.8), ("fp8", 9.0))]
+    (pair,) = comparison_of(*sides, by="precision").pairs
+    assert money.sentences(pair) == []
+
+
+def test_many_sides_have_one_ranked_table_and_no_second_one():
+    sides = [
+        plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
+        for number in range(6)
+    ]
+    text = shown(comparison_of(*sides, by="gpu"))
+    assert "higher is better" in text
+    assert "Candidate" not in text
+    ratios = [
+        line.split()[2] for line in text.splitlines() if line.strip().startswith("GPU ") and "x" in line.split()[2]
+    ]
+    assert len(ratios) == 6
+    assert ratios == sorted(ratios, key=lambda ratio: -float(ratio.rstrip("x")))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_a_figure_and_its_percent_stand_on_one_line(width):
+    sides = [
+        plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
+        for number in range(4)
+    ]
+    for line in shown(comparison_of(*sides, by="gpu"), width).splitlines():
+        assert not line.strip().startswith("±")
+
+
+def test_the_page_of_many_sides_folds_the_pairs_away():
+    sides = [
+        plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
+        for number in range(4)
+    ]
+    page = html.render(comparison_of(*sides, by="gpu"))
+    folded = page[page.index('<details class="pairs">') :]
+    assert "Each side against its baseline (3)" in folded
+    assert page.index('<details class="pairs">') < page.index("<article")
+    assert '<details class="pairs">' not in html.render(comparison_of(*sides[:2], by="gpu"))
