@@ -1,4 +1,4 @@
-"""What a comparison says about odd results: absurd ratios, one device on both sides, many sides."""
+"""Sentences about odd results: absurd ratios, one device on both sides, many sides."""
 
 import io
 from pathlib import Path
