@@ -241,3 +241,13 @@ def test_rows_without_a_bar_count_their_share_of_the_steps_that_the_summary_tell
     assert result.steps.column("index").tolist()[-1] == 500
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.3, rel=0.01)
     assert any("start-up" in sentence or result.audit.ratio < 1.02 for sentence in (*result.audit.explained_by, ""))
+
+
+def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text: Any) -> None:
+    rows = [
+        {"current_steps": n, "total_steps": 400, "loss": 2.5 - n / 1000, "lr": 1e-05, "epoch": n / 100}
+        | {"elapsed_time": f"{3 * n // 3600}:{3 * n // 60 % 60:02}:{3 * n % 60:02}"}
+        for n in range(100, 401, 100)
+    ]
+    result = read_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.0)

@@ -46,6 +46,7 @@ _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
 _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
 )
+_TIME_OF_DAY = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d\d):(\d\d)")
 _DURATION = re.compile(r"(?:(\d{1,9})d )?(?:(\d{1,9})h )?(?:(\d{1,9})m )?(\d{1,9})s")
 _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -288,6 +289,9 @@ def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
         return runtime, _half_digit(said[RUNTIME])
     if by_tokens := _clock_of_tokens(said):
         return by_tokens
+    if (passed := _TIME_OF_DAY.fullmatch(said.get("elapsed_time", ""))) and _position(said) is not None:
+        days, hours, minutes, rest = (int(part or 0) for part in passed.groups())
+        return days * 86400.0 + hours * 3600 + minutes * 60 + rest + 0.5, 0.5  # LLaMA-Factory cuts seconds off
     step, elapsed = _position(said), _duration(said.get("elapsed_time"))
     if step is None or elapsed is None:
         return None
