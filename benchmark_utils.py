@@ -4,7 +4,7 @@
 
 `BenchmarkCallback` times any Lightning or NeMo training and writes output/benchmark_{cuda,rocm,cpu}_{model}.json;
 `detect_platform()` tells what this machine computes on; `load_results([path, …])` reads result files of any version
-from files and folders. Each is imported when it is first asked for, so that reading results needs no torch.
+from files and folders. Each is imported when it is first used, so that reading results needs no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOMES = {
 
 
 def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
-    """Results of files and folders, of any version of the format.
+    """Return results of files and folders, of any version of the format.
 
     Raises tensorprimat.core.errors.InputError for a file that is no result, or a folder that holds none.
     """

@@ -26,7 +26,7 @@ __all__ = ["create_comparison_plot", "generate_comparison_report", "load_benchma
 
 
 def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
-    """Results of files and folders (default: output/), of any version of the file.
+    """Return results of files and folders (default: output/), of any version of the file.
 
     Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for what cannot be read.
     """

@@ -56,7 +56,9 @@ __all__ = [
 def calculate_flops_per_token(
     model: str = "llama", sequence_length: int = 8192, *, preset: str = "full", convention: str = "megatron"
 ) -> int:
-    """Training FLOPs of one token of a known model. Raises UsageError for an unknown model, preset or convention."""
+    """Return the training FLOPs of one token of a known model. Raises UsageError for an unknown model, preset or
+    convention.
+    """
     from tensorprimat.core import flops, models
 
     return flops.per_token(models.find(model, preset).shape, sequence_length, convention)
@@ -76,7 +78,7 @@ def calculate_enhanced_metrics(
     usd_per_gpu_hour: float | None = None,
     budget_tokens: float = 1e12,
 ) -> dict[str, Any]:
-    """Every derived figure of a result or of its file, by name; None where it cannot be known.
+    """Return every derived figure of a result or of its file, by name; None where it cannot be known.
 
     `tprimat metrics` and enhanced_metrics.json also say why, and what each figure rests on.
     Raises tensorprimat.core.errors.InputError for a file that is no result.

@@ -92,7 +92,7 @@ def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
 
 
 def autocorrelated(random: np.random.Generator, shape: tuple[int, ...], phi: float) -> Floats:
-    """Standard normal AR(1) series along the last axis."""
+    """Return the standard normal AR(1) series along the last axis."""
     noise = random.standard_normal(shape)
     for step in range(1, shape[-1]):
         noise[..., step] = phi * noise[..., step - 1] + math.sqrt(1 - phi**2) * noise[..., step]
@@ -111,7 +111,7 @@ class Measured:
 
 
 def measure(world: World, times: Floats) -> list[Measured]:
-    """Every benchmark of one side. times: shape (count, runs, steps)"""
+    """Return every benchmark of one side. times: shape (count, runs, steps)"""
     declared = None if world.declared is None else [world.declared] * world.runs
     found = []
     for benchmark in times:
@@ -161,7 +161,7 @@ class Count:
 def compare_sides(
     world: World, other: World, random: np.random.Generator, count: int, *, name: str | None = None
 ) -> Count:
-    """A/A comparisons, and the same with every step of the second side 2 % faster."""
+    """Return A/A comparisons, and the same with every step of the second side 2 % faster."""
     stationary = not any(side.decay or side.drift for side in (world, other))
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     same, verdicts, planted = [], [], []
@@ -200,7 +200,7 @@ def bootstrap_coverage(
 
 
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
-    """Every world of the first table."""
+    """Return every world of the first table."""
     plain = World(name="5 runs of 50 steps, 1 % step noise, 0.5 % run to run")
     alike = (
         plain,
@@ -469,7 +469,7 @@ def looking_alarms(random: np.random.Generator, count: int, first: int = 2, last
 
 
 def assumed_alarms(random: np.random.Generator, count: int) -> float:
-    """A/A false alarms of single runs that scatter by 0.5 % when --assume-run-cv 0.5% says so."""
+    """Return A/A false alarms of single runs that scatter by 0.5 % when --assume-run-cv 0.5% says so."""
     world = World(name="one run", runs=1)
     first, second = (simulate(world, random, count)[:, 0, :] for _ in range(2))
     variance = np.full(count, 2 * 0.005**2)
@@ -497,7 +497,7 @@ class SteadyCount:
 
 
 def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[SteadyCount]:
-    """Every series of the third table: warm-up, none, or no rest at all."""
+    """Return every series of the third table: warm-up, none, or no rest at all."""
     place = np.arange(rows)
 
     def ramp(length: int, height: float) -> Floats:

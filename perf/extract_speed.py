@@ -9,7 +9,7 @@
 Rows of the table:
   extract      the whole command in a fresh process, result file written (peak memory of all its processes together)
   parse        reading the format, every field into columns, no hashing, no writing; on one core or on all of them
-  hash         SHA-256 of the file, which extract computes in a thread beside
+  hash         SHA-256 of the file, which extract computes in a second thread
   write        the result file of so many steps, with the sidecar that holds them
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
   grep -c      the same file, for a sense of what the machine can do; the last column is the share of its speed
@@ -46,7 +46,7 @@ MEGABYTE = 10**6
 
 
 def iteration_line(number: int) -> str:
-    """One line as Primus v26.5 prints it; every figure changes from line to line."""
+    """Return one line as Primus v26.5 prints it; every figure changes from line to line."""
     milliseconds = 2700.0 + number * 7 % 997 / 10
     seconds = number * 11 // 4  # since the first, by the mean of 2.75
     tokens = 128 * 8192 / milliseconds * 1000 / 8
@@ -73,7 +73,7 @@ def noise(lines: int) -> list[str]:
 
 
 def make(path: Path, *, lines: int, noise_between: int = 0) -> Path:
-    """A log of iteration lines, with lines of noise before each."""
+    """Return a log of iteration lines, with lines of noise before each."""
     between = "".join(noise(noise_between))
     with path.open("w", encoding="utf-8", buffering=2**22) as file:
         for number in range(1, lines + 1):
@@ -83,7 +83,7 @@ def make(path: Path, *, lines: int, noise_between: int = 0) -> Path:
 
 
 def extract(path: Path, folder: Path) -> tuple[float, float]:
-    """Seconds and peak MB of the whole command, every process of it counted."""
+    """Return the seconds and peak MB of the whole command, every process of it counted."""
     command = [sys.executable, str(ROOT / "extract_primus_metrics.py"), "--log-file", str(path)]
     started, peak = time.perf_counter(), 0
     with subprocess.Popen(
@@ -101,7 +101,7 @@ def extract(path: Path, folder: Path) -> tuple[float, float]:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """The memory of a process and of those that it began, what they share counted once."""
+    """Return the memory of a process and of those that it began, what they share counted once."""
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended since
         for one in (process, *process.children(recursive=True)):
@@ -110,7 +110,7 @@ def resident_bytes(process: psutil.Process) -> int:
 
 
 def parse(path: Path) -> tuple[float, int]:
-    """Seconds to read all fields into columns, and the number of rows."""
+    """Return the seconds to read all fields into columns, and the number of rows."""
     from tensorprimat.logs.megatron.reader import FORMAT
     from tensorprimat.logs.text import Log
 
@@ -130,7 +130,7 @@ def parse_on_one_core(path: Path) -> tuple[float, int]:
 
 
 def hashed(path: Path) -> float:
-    """Seconds of its SHA-256."""
+    """Return the seconds of its SHA-256."""
     digest = hashlib.sha256()
     started = time.perf_counter()
     with path.open("rb") as file:
@@ -140,7 +140,7 @@ def hashed(path: Path) -> float:
 
 
 def written(path: Path, folder: Path) -> float:
-    """Seconds to write the result."""
+    """Return the seconds to write the result."""
     from tensorprimat import logs
     from tensorprimat.core import store
 
@@ -151,7 +151,7 @@ def written(path: Path, folder: Path) -> float:
 
 
 def three_fields(path: Path) -> tuple[float, int]:
-    """Seconds of the usual loop: one expression, three fields, lists."""
+    """Return the seconds of the usual loop: one expression, three fields, lists."""
     pattern = re.compile(
         r"iteration\s+(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)/"
         r".*?tokens/s/GPU inst/harmonic mean: ([\d.]+)/"
@@ -166,7 +166,7 @@ def three_fields(path: Path) -> tuple[float, int]:
 
 
 def grep(path: Path) -> float:
-    """Seconds of grep -c."""
+    """Return the seconds of grep -c."""
     started = time.perf_counter()
     subprocess.run(
         ["grep", "-c", NEEDLE, str(path)], check=True, stdout=subprocess.PIPE

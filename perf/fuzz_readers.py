@@ -160,7 +160,7 @@ DOCUMENTS: Mapping[str, Sequence[bytes]] = {
 
 
 def cells(text: bytes) -> bytes:
-    """A workbook whose sheets are the paragraphs of a text: name, then rows of cells with commas between."""
+    """Return a workbook whose sheets are the paragraphs of a text: name, then rows of cells with commas between."""
     import io
 
     import openpyxl
@@ -183,7 +183,7 @@ def _value(cell: str) -> str | float:
 
 
 def events(text: bytes) -> bytes:
-    """An event file of scalars: one per line, as step, time, value and tag."""
+    """Return an event file of scalars: one per line, as step, time, value and tag."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
@@ -246,7 +246,9 @@ def _rows_and_documents(name: str) -> list[bytes]:
 
 
 def targets() -> dict[str, Target]:
-    """Every reader by its format's name, binary ones a second time with contents that fit their shape, and all."""
+    """Return every reader by its format's name, binary ones a second time with contents that fit their
+    shape, and all.
+    """
     found = {
         name: Target(format=name, seeds=partial(_rows_and_documents, name))
         for name in dict.fromkeys((*ROWS, *DOCUMENTS))
@@ -304,7 +306,7 @@ def _survived(target: str, seconds: int, kept: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Return the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=60, help="for each reader (default 60)")
     parser.add_argument("--reader", action="append", choices=[*targets()], help="only this one; may be repeated")

@@ -99,7 +99,7 @@ def sync() -> str:
 
 
 def events() -> str:
-    """The clock of the steps agrees with a synchronised wall clock."""
+    """Return the clock of the steps agrees with a synchronised wall clock."""
     from tensorprimat.engines import clock
 
     work = workload("bf16")
@@ -148,12 +148,12 @@ def _rung(*flags: str) -> str:
 
 
 def eager() -> str:
-    """The first rung: no compilation."""
+    """Return the first rung: no compilation."""
     return _rung("--no-compile", "--num-gpus", "1")
 
 
 def compiled() -> str:
-    """The second rung: each layer compiled."""
+    """Return the second rung: each layer compiled."""
     if not on_gpu():
         raise NotHereError("compiling for a CPU says nothing about a GPU")
     return _rung("--compile", "--num-gpus", "1")
@@ -177,7 +177,7 @@ def ddp() -> str:
 
 
 def fsdp() -> str:
-    """Weights split over two processes."""
+    """Return the weights split over two processes."""
     return _shared("fsdp")
 
 

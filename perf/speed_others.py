@@ -110,7 +110,7 @@ class Workload:
         return self.given.batch * self.given.accumulate * self.given.sequence
 
     def batch(self) -> torch.Tensor:
-        """One step's tokens on the device, shape (micro-batches, sequences, length + 1)."""
+        """Return one step's tokens on the device, shape (micro-batches, sequences, length + 1)."""
         return next(self._loader).to(self.device, non_blocking=True)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -122,7 +122,7 @@ class Workload:
 
 
 def passes_step(work: Workload) -> Step:
-    """The train pass of `tprimat passes`, fed and clipped as the others are."""
+    """Return the train pass of `tprimat passes`, fed and clipped as the others are."""
     shape, given = work.preset.shape, work.given
     spec = CellSpec(
         model_size="comparison", d_model=shape.hidden_size, d_ff=shape.ffn_hidden_size, num_layers=shape.num_layers,
@@ -145,7 +145,7 @@ def passes_step(work: Workload) -> Step:
 
 
 def loop(work: Workload, model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> Step:
-    """A plain training loop. loss_of: tokens (sequences, length + 1) to a loss."""
+    """Return a plain training loop. loss_of: tokens (sequences, length + 1) to a loss."""
     optimizer = work.optimizer(model)
 
     def step() -> None:
@@ -160,7 +160,7 @@ def loop(work: Workload, model: nn.Module, loss_of: Callable[[torch.Tensor], tor
 
 
 def transformers_step(work: Workload) -> Step:
-    """The model class's own loss, as transformers' Trainer calls it (its logits in float32 included)."""
+    """Return the model class's own loss, as transformers' Trainer calls it (its logits in float32 included)."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     model = LlamaForCausalLM(torch_model.configuration(work.preset)).to(work.device, work.dtype).train()
@@ -202,7 +202,7 @@ def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
 
 
 class PlainModel(nn.Module):
-    """A model as somebody would write it in an afternoon."""
+    """A model as one would write it in an afternoon."""
 
     def __init__(self, shape: ModelShape, length: int) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class PlainModel(nn.Module):
 
 
 def plain(work: Workload) -> Step:
-    """A nanoGPT-style loop on a model of its own."""
+    """Return a nanoGPT-style loop on a model of its own."""
     model = PlainModel(work.preset.shape, work.given.sequence).to(work.device, work.dtype)
     if work.given.compile:
         model.compile(dynamic=False)

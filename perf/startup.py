@@ -24,7 +24,7 @@ REPETITIONS = 5
 
 
 def best(command: list[str], *, folder: Path = ROOT, repetitions: int = REPETITIONS) -> float:
-    """Seconds of the fastest of several calls in fresh processes."""
+    """Return the seconds of the fastest of several calls in fresh processes."""
     times = []
     for _ in range(repetitions):
         start = time.perf_counter()

@@ -30,6 +30,15 @@ def docstrings(text: str) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, docstring
 
 
+def begins_with_an_article(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of functions that return something and name it without a verb."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (docstring := ast.get_docstring(node)):
+            returned = ast.unparse(node.returns) if node.returns else "None"
+            if returned not in ("None", "NoReturn") and re.match(r"(The|A|An|Every|All|Each|Those)\b", docstring):
+                yield node.body[0].lineno, docstring
+
+
 def notes(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every string below a field or a constant, which documents it."""
     for node in ast.walk(ast.parse(text)):
@@ -74,6 +83,16 @@ def test_no_note_of_a_field_or_constant_begins_with_a_question_word():
         if QUESTION.match(note)
     ]
     assert not bad, "begin with a noun, or with True if for a flag:\n" + "\n".join(bad)
+
+
+def test_a_function_of_the_package_says_with_a_verb_what_it_returns():
+    bad = [
+        f"{path.relative_to(ROOT)}:{line}: {docstring.splitlines()[0]}"
+        for path in SOURCES
+        if "tests" not in path.relative_to(ROOT).parts
+        for line, docstring in begins_with_an_article(path.read_text())
+    ]
+    assert not bad, "begin with a verb, such as Return:\n" + "\n".join(bad)
 
 
 def test_no_file_grows_beyond_its_limit():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build .venv: everything that benchmark.py, compare_results.py and the tests need.
 
-    python3 tools/make_env.py            .venv beside this folder
+    python3 tools/make_env.py            .venv in the project folder
     python3 tools/make_env.py --nemo     .venv-nemo: NeMo and its pins, which cannot share one environment with the rest
     python3 tools/make_env.py --dry-run  only say what would be done
 

@@ -114,7 +114,7 @@ def transformers(into: Path) -> Truth:
 
 
 def _lightning_module(truth: Truth) -> Any:
-    """A LightningModule whose steps sleep; `truth` keeps when they end."""
+    """Return a LightningModule whose steps sleep; `truth` keeps when they end."""
     import lightning.pytorch as pl
     import torch
 
@@ -395,7 +395,7 @@ def installed(requirements: str, folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
+    """Return the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", action="append", choices=[*WRITERS], help="only this one; may be repeated")
     parser.add_argument("--python", action="append", default=[], help="another environment's Python; may be repeated")

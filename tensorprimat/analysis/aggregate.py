@@ -27,7 +27,7 @@ LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the 
 
 
 def columns_of(rows: Sequence[MicroRow]) -> list[str]:
-    """Every key of any row whose values are no lists, in the order of their first appearance."""
+    """Return every key of any row whose values are no lists, in the order of their first appearance."""
     seen: dict[str, None] = {}
     for row in rows:
         for key, value in row.items():
@@ -37,7 +37,7 @@ def columns_of(rows: Sequence[MicroRow]) -> list[str]:
 
 
 def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRow]:
-    """The rows with further columns, each "name=expression"; a later one may use an earlier one.
+    """Return the rows with further columns, each "name=expression"; a later one may use an earlier one.
 
     Raises UsageError for a bad expression or a column that no row has.
     """
@@ -54,7 +54,7 @@ def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRo
 
 
 def filtered(rows: Sequence[MicroRow], conditions: Sequence[str]) -> list[MicroRow]:
-    """The rows for which every condition holds: "model_size=small", "context_length >= 256 and batch_size == 4".
+    """Return the rows for which every condition holds: "model_size=small", "context_length >= 256 and batch_size == 4".
 
     Raises UsageError for a bad condition, or where none is left.
     """
@@ -113,7 +113,7 @@ def order(rows: Sequence[MicroRow], key: str) -> Callable[[Any], Any]:
 
 
 def values_of(rows: Sequence[MicroRow], key: str) -> list[Any]:
-    """The distinct values of a column, in order."""
+    """Return the distinct values of a column, in order."""
     return sorted({row.get(key) for row in rows}, key=order(rows, key))
 
 
@@ -159,7 +159,7 @@ class Pivot:
 
 
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
-    """A table per pass, whose mean with another pass says nothing. Raises what `pivot` raises."""
+    """Return a table per pass, whose mean with another pass says nothing. Raises what `pivot` raises."""
     of_pass: dict[str, list[MicroRow]] = {}
     for row in all_rows:
         of_pass.setdefault(_pass_of(row), []).append(row)
@@ -172,7 +172,7 @@ def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str
 
 
 def _pass_of(row: MicroRow) -> str:
-    """The pass of a cell; other tools say only whether it was forward alone."""
+    """Return the pass of a cell; other tools say only whether it was forward alone."""
     return str(row.get("pass") or ("forward" if row.get("forward_only") else "forward-backward"))
 
 
@@ -290,7 +290,7 @@ class SizeScaling:
 
 
 def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
-    """One per group of cells that differ in the axis alone. axis: num_parameters or context_length."""
+    """Return one per group of cells that differ in the axis alone. axis: num_parameters or context_length."""
     varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
         axis
     ]

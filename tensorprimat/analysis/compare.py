@@ -1,4 +1,4 @@
-"""Results to a Comparison: what each side's figures are worth, and what may be said about their ratio.
+"""Results to a Comparison: figures of each side with their intervals, and the ratios that they allow.
 
 A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. The baseline is, by platform,
 NVIDIA where it is present, then AMD, then CPU; by anything else the first label in alphabetical order; `baseline=`
@@ -6,7 +6,7 @@ chooses another. Where one group has several GPUs or configurations they are sev
 that side of the baseline group which did the most similar work.
 
 A verdict needs two runs on each side. With one run a side has an interval for that run alone, and a verdict only under
-an assumed run-to-run scatter (`assume_run_cv`), which is printed beside it. All verdicts of one comparison, over its
+an assumed run-to-run scatter (`assume_run_cv`), which is printed with it. All verdicts of one comparison, over its
 candidates and models, are one family and are corrected together (Holm).
 """
 
@@ -92,7 +92,7 @@ def compare(
 
 
 def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[str, float]) -> Side:
-    """A side as reports show it."""
+    """Return a side as reports show it."""
 
     def of(metric: str) -> Estimate:
         return estimate(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
@@ -110,7 +110,9 @@ def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[st
 
 
 def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[Meeting]:
-    """Every candidate of one model with the baseline side that did the most similar work, the first of equals."""
+    """Return every candidate of one model with the baseline side that did the most similar work, the
+    first of equals.
+    """
     bases = _bases(groups, baseline)
     candidates = [group for group in groups if group not in bases]
     if baseline is None and not candidates:  # one group only: its first side is what the others are measured against

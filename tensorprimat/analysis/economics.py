@@ -54,7 +54,7 @@ class Economics:
 
 
 def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics:
-    """Derived figures of every result, model by model.
+    """Return derived figures of every result, model by model.
 
     Raises UsageError for an unknown FLOPs convention, InputError where no result may enter.
     """
@@ -85,7 +85,7 @@ def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics
 
 
 def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
-    """Break-even price and saving; None with the reason where the sides did not do the same work."""
+    """Return break-even price and saving; None with the reason where the sides did not do the same work."""
     even, saving = "break_even_price_usd_per_gpu_hour", "budget_saving_usd"
     fairness = judge(baseline.side.result, candidate.side.result)
     grounds = fairness.sentence.rstrip(".")

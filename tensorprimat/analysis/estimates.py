@@ -25,7 +25,9 @@ FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
 
 
 def figure(result: Result, metric: str) -> float | None:
-    """A positive figure of a result, or None. metric: a field of PerformanceMetrics, or time_to_train (per second)."""
+    """Return a positive figure of a result, or None. metric: a field of PerformanceMetrics, or time_to_train (per
+    second).
+    """
     if metric == TIME_TO_TRAIN:
         times = [run.time_to_train_seconds for run in result.runs]
         known = [time for time in times if time]
@@ -35,7 +37,9 @@ def figure(result: Result, metric: str) -> float | None:
 
 
 def run_figures(group: Group, metric: str) -> list[float] | None:
-    """The figure of every run, over the rows that are measured in the runs together; None where a run lacks it."""
+    """Return the figure of every run, over the rows that are measured in the runs together; None where a
+    run lacks it.
+    """
     joint = group.result.runs
     if len(joint) != len(group.runs):
         joint = ()
@@ -50,7 +54,7 @@ def run_figures(group: Group, metric: str) -> list[float] | None:
 
 
 def _of_run(run: Run, metric: str) -> float | None:
-    """A positive figure of a run, or None."""
+    """Return a positive figure of a run, or None."""
     value: float | None = getattr(run, "avg_step_time_seconds" if metric == "steps_per_second" else metric, None)
     if value is None or not math.isfinite(value) or value <= 0:
         return None
@@ -77,7 +81,7 @@ def resolution(group: Group) -> float:
 
 
 def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
-    """The figure of a side with its interval, or the reason why it has none.
+    """Return the figure of a side with its interval, or the reason why it has none.
 
     Of several runs the figure is their mean (of logarithms), each run counted once: the middle of the interval.
     """
@@ -135,7 +139,7 @@ def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> fl
 
 
 def within_run(run: Result, metric: str) -> float:
-    """Standard error of a run's figure as its own rows tell it, relative; 0 where it has too few to tell."""
+    """Return the standard error of a run's figure as its own rows tell it, relative; 0 where it has too few to tell."""
     rows = moves(run, metric)
     if len(rows) < stats.FEWEST_ROWS:
         return 0.0
@@ -209,7 +213,7 @@ def _selected(run: Result) -> tuple[Selection, ...]:
 
 
 def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, FloatArray]]:
-    """Numerator and denominator, row by row, of the ways in which core/summary forms a figure, best first."""
+    """Yield the numerator and denominator, row by row, of the ways in which core/summary forms a figure, best first."""
     covers = steps.column("covers").astype(np.float64)
     time = steps.column("seconds") * covers
     if metric.startswith("tokens"):

@@ -92,7 +92,7 @@ class Expression:
             self._check(part, depth=depth + 1)
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """The value for one row; None where a column of it is unmeasured or the arithmetic has no answer."""
+        """Return the value for one row; None where a column of it is unmeasured or the arithmetic has no answer."""
         try:
             found = self._value(self._tree, row)
         except (ArithmeticError, ValueError, TypeError):

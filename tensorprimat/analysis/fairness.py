@@ -45,7 +45,7 @@ _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re
 
 
 def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairness:
-    """Return what may be said about the ratio of candidate to baseline.
+    """Return the verdict level of the ratio of candidate to baseline, with its sentence and differences.
 
     strict: accept only the same work step by step, as a build server needs it.
     """
@@ -210,7 +210,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
 
 
 def _refuses(difference: Difference) -> bool:
-    """A preset decides only through its shape, except that nothing but a tiny preset is ever tiny."""
+    """Return a preset decides only through its shape, except that nothing but a tiny preset is ever tiny."""
     if difference.field == "preset":
         return "tiny" in difference.values and len(set(difference.values)) > 1
     return difference.field != "model" and None not in difference.values
@@ -250,7 +250,9 @@ def _shaped(result: Result, shape: ModelShape) -> Model:
 
 
 def _trained(pair: Sequence[Result]) -> str | None:
-    """Return "trainable parameters" for a ratio under that condition, a reason for none, or None where all is said."""
+    """Return "trainable parameters" for a ratio under that condition, a reason for no ratio, or None if both sides
+    state everything.
+    """
     stated = [BY_KEY["trainable_parameters"].read(result) for result in pair]
     if None not in stated:
         return None

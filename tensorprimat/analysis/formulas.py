@@ -10,7 +10,7 @@ from tensorprimat.core.units import SECONDS_PER_HOUR, TERA
 
 
 def calculate_mfu(tokens_per_second_per_gpu: float, flops_per_token: float, peak_tflops: float) -> float:
-    """Model FLOPs utilisation as a fraction: FLOPs that the model needs over those that the GPU could do.
+    """Return the model FLOPs utilisation as a fraction: FLOPs that the model needs over those that the GPU could do.
 
     peak_tflops: dense peak at the precision that ran. Source: Chowdhery et al., PaLM, 2022, appendix B.
 
@@ -21,7 +21,7 @@ def calculate_mfu(tokens_per_second_per_gpu: float, flops_per_token: float, peak
 
 
 def calculate_tflops(tokens_per_second_per_gpu: float, flops_per_token: float) -> float:
-    """Model TFLOP/s of one GPU.
+    """Return the model TFLOP/s of one GPU.
 
     >>> calculate_tflops(10_000, 51_470_401_536)
     514.70401536
@@ -30,7 +30,7 @@ def calculate_tflops(tokens_per_second_per_gpu: float, flops_per_token: float) -
 
 
 def calculate_memory_utilization(used_gb: float, total_gb: float) -> float:
-    """Fraction of the device's memory that the peak took.
+    """Return the fraction of the device's memory that the peak took.
 
     >>> calculate_memory_utilization(60.0, 80.0)
     0.75
@@ -39,7 +39,7 @@ def calculate_memory_utilization(used_gb: float, total_gb: float) -> float:
 
 
 def calculate_joules_per_token(watts_per_gpu: float, tokens_per_second_per_gpu: float) -> float:
-    """Energy of one token.
+    """Return the energy of one token.
 
     >>> calculate_joules_per_token(700, 10_000)
     0.07
@@ -48,7 +48,7 @@ def calculate_joules_per_token(watts_per_gpu: float, tokens_per_second_per_gpu: 
 
 
 def calculate_tokens_per_watt_hour(tokens_per_second_per_gpu: float, watts_per_gpu: float) -> float:
-    """Tokens that a watt-hour trains.
+    """Return the tokens that a watt-hour trains.
 
     >>> calculate_tokens_per_watt_hour(7_000, 700)
     36000.0
@@ -57,7 +57,7 @@ def calculate_tokens_per_watt_hour(tokens_per_second_per_gpu: float, watts_per_g
 
 
 def calculate_tokens_per_dollar(tokens_per_second_per_gpu: float, usd_per_gpu_hour: float) -> float:
-    """Tokens that a dollar trains.
+    """Return the tokens that a dollar trains.
 
     >>> calculate_tokens_per_dollar(10_000, 4.0)
     9000000.0
@@ -66,7 +66,7 @@ def calculate_tokens_per_dollar(tokens_per_second_per_gpu: float, usd_per_gpu_ho
 
 
 def calculate_cost(tokens: float, tokens_per_second_per_gpu: float, usd_per_gpu_hour: float) -> float:
-    """USD that training on so many tokens costs, whatever the number of GPUs.
+    """Return USD that training on so many tokens costs, whatever the number of GPUs.
 
     >>> round(calculate_cost(1e12, 10_000, 3.6))
     100000
@@ -75,12 +75,12 @@ def calculate_cost(tokens: float, tokens_per_second_per_gpu: float, usd_per_gpu_
 
 
 def calculate_cost_per_trillion_tokens(tokens_per_second_per_gpu: float, usd_per_gpu_hour: float) -> float:
-    """USD per 10**12 tokens."""
+    """Return USD per 10**12 tokens."""
     return calculate_cost(TERA, tokens_per_second_per_gpu, usd_per_gpu_hour)
 
 
 def calculate_gpu_hours(tokens: float, tokens_per_second_per_gpu: float) -> float:
-    """Hours of one GPU that so many tokens take.
+    """Return the hours of one GPU that so many tokens take.
 
     >>> calculate_gpu_hours(3.6e10, 10_000)
     1000.0
@@ -89,7 +89,7 @@ def calculate_gpu_hours(tokens: float, tokens_per_second_per_gpu: float) -> floa
 
 
 def calculate_time_to_train(tokens: float, tokens_per_second: float) -> float:
-    """Seconds that so many tokens take at a rate over all GPUs, if nothing ever stops.
+    """Return the seconds that so many tokens take at a rate over all GPUs, if nothing ever stops.
 
     >>> calculate_time_to_train(1e12, 1e6)
     1000000.0
@@ -100,7 +100,7 @@ def calculate_time_to_train(tokens: float, tokens_per_second: float) -> float:
 def calculate_break_even_price(
     usd_per_gpu_hour: float, tokens_per_second_per_gpu: float, other_tokens_per_second_per_gpu: float
 ) -> float:
-    """Price of the other GPU at which its tokens cost as much as this one's.
+    """Return the price of the other GPU at which its tokens cost as much as this one's.
 
     >>> calculate_break_even_price(4.0, 10_000, 7_500)
     3.0

@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class GateReport:
-    """All checks, and what has to be known beside them."""
+    """All checks, and the remarks that apply to them."""
 
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
@@ -70,7 +70,7 @@ class GateReport:
 
     @property
     def status(self) -> Status:
-        """The worst of the checks: one failure fails, otherwise one undecided leaves it undecided."""
+        """Return the worst of the checks: one failure fails, otherwise one undecided leaves it undecided."""
         found = {check.status for check in self.checks}
         return "fail" if "fail" in found else "undecided" if "undecided" in found else "pass"
 

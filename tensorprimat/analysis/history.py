@@ -48,7 +48,7 @@ class Series:
     """One machine, model and configuration over time."""
 
     label: str
-    """Device, model, and what else tells it apart."""
+    """Device, model, and further properties that distinguish it."""
     metric: str
     entries: tuple[HistoryEntry, ...]
 
@@ -56,7 +56,7 @@ class Series:
 def history(
     loaded: Sequence[Loaded], *, metric: str = METRICS[0], confidence: float = 0.95
 ) -> tuple[list[Series], list[str]]:
-    """Series of a metric, oldest benchmark first, and a sentence for every result left out.
+    """Return series of a metric, oldest benchmark first, and a sentence for every result left out.
 
     Raises InputError where no result has the metric.
     """
@@ -135,7 +135,9 @@ def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def _between(means: np.ndarray) -> tuple[float, int]:
-    """Standard deviation from benchmark to benchmark, and its degrees of freedom; (0, 0) for too few to tell."""
+    """Return the standard deviation from benchmark to benchmark, and its degrees of freedom; (0, 0) for too few to
+    tell.
+    """
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0
@@ -143,7 +145,7 @@ def _between(means: np.ndarray) -> tuple[float, int]:
 
 
 def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Standard deviation of runs within benchmarks, taken together; (0, 0) where no benchmark has two."""
+    """Return the standard deviation of runs within benchmarks, taken together; (0, 0) where no benchmark has two."""
     degrees = sum(len(runs) - 1 for runs in logs)
     if not degrees:
         return 0.0, 0

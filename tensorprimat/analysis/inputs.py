@@ -15,7 +15,7 @@ PROCESSOR = "no peak FLOP/s is known for this CPU"
 
 
 def gpu_of(result: Result) -> Gpu | None:
-    """The catalogue's entry for the device that ran."""
+    """Return the catalogue's entry for the device that ran."""
     return catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
 
 
@@ -72,7 +72,7 @@ def _basis(result: Result) -> str:
 
 
 def _reason(result: Result, *subjects: str) -> str | None:
-    """The warning that says why a figure is unknown."""
+    """Return the warning that says why a figure is unknown."""
     openings = tuple(f"{subject}: {why}" for subject in subjects for why in ("unknown", "the number of GPUs"))
     return next((warning for warning in result.warnings if warning.startswith(openings)), None)
 
@@ -93,7 +93,7 @@ def _unknown_rate(result: Result, of_what: str) -> str:
 
 
 def shape(result: Result) -> Input:
-    """The model's shape, where run or log confirms it or the user states it."""
+    """Return the model's shape, where run or log confirms it or the user states it."""
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
     advice = f", or --preset full if {name!r} is the published model" if name and shapes.known(name) else ""
@@ -110,7 +110,7 @@ def shape(result: Result) -> Input:
 
 
 def sequence_length(result: Result) -> Input:
-    """Tokens of a sequence."""
+    """Return the tokens of a sequence."""
     return Input(
         name="sequence length",
         value=result.training_config.sequence_length,
@@ -121,7 +121,7 @@ def sequence_length(result: Result) -> Input:
 
 
 def precision(result: Result) -> Input:
-    """The precision that ran."""
+    """Return the precision that ran."""
     return Input(
         name="precision",
         value=result.training_config.precision,
@@ -135,7 +135,7 @@ def _config_source(result: Result, key: str) -> str:
 
 
 def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
-    """Dense peak of the device at the precision that ran."""
+    """Return the dense peak of the device at the precision that ran."""
     ran = result.training_config.precision
     name = f"dense {ran} peak" if ran else "dense peak"
     if ran is None:
@@ -152,7 +152,8 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
 
 
 def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Preflight] = ()) -> Input:
-    """Best matrix product at the precision that ran: measured on this machine, or by somebody on this kind of device.
+    """Return the best matrix product at the precision that ran: measured on this machine, or by somebody on this kind
+    of device.
 
     preflights: what machines could do at best, newest first; the first of the result's own machine counts.
     """
@@ -178,7 +179,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
 
 
 def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because: str) -> Input:
-    """A cell of the catalogue; a range is no value, and says so."""
+    """Return a cell of the catalogue; a range is no value, and says so."""
     if fact is None:
         return Input(name=name, value=None, unit=unit, because=because)
     if fact.value is None:
@@ -196,7 +197,7 @@ MEMORY_KINDS = {
 
 
 def memory_used(result: Result) -> Input:
-    """Peak memory of the widest kind that was logged, in 10**9 bytes."""
+    """Return the peak memory of the widest kind that was logged, in 10**9 bytes."""
     memory = result.memory_metrics
     for kind, meaning in MEMORY_KINDS.items() if memory is not None else ():
         value = getattr(memory, f"peak_memory_{kind}_gb")
@@ -207,7 +208,7 @@ def memory_used(result: Result) -> Input:
 
 
 def memory_total(result: Result, gpu: Gpu | None) -> Input:
-    """Memory of one device, in 10**9 bytes: as the device reports it, else its nameplate."""
+    """Return the memory of one device, in 10**9 bytes: as the device reports it, else its nameplate."""
     reported = None if result.platform == "cpu" else result.gpu_info.total_memory_gb
     if reported:
         return Input(name="device memory", value=reported, unit="GB", source="reported by the device or the log")
@@ -225,7 +226,7 @@ def memory_total(result: Result, gpu: Gpu | None) -> Input:
 
 
 def power(result: Result, gpu: Gpu | None) -> Input:
-    """Watts of one GPU: measured if present, else nameplate, labelled."""
+    """Return the watts of one GPU: measured if present, else nameplate, labelled."""
     measured, performance = result.power_metrics, result.performance_metrics
     if measured is not None:
         watts = measured.avg_power_watts_per_gpu
@@ -262,7 +263,7 @@ def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
 
 
 def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
-    """USD for an hour of one GPU: the user's own, else the catalogue's first.
+    """Return USD for an hour of one GPU: the user's own, else the catalogue's first.
 
     given: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
     """

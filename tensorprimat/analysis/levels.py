@@ -1,4 +1,4 @@
-"""Verdict levels: what may be said about two sides, best first, each with its sentence and its colour.
+"""Verdict levels: degrees of comparability of two sides, best first, each with its sentence and its colour.
 
 Console, Markdown, HTML, plot, JSON, CSV and the gate read this table; none of them decides on its own.
 """

@@ -104,7 +104,9 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
 
 
 def _same_seeds(ours: Sequence[_Curve], theirs: Sequence[_Curve]) -> list[tuple[_Curve, _Curve]]:
-    """Runs of equal seed, each seed once: repeating it says nothing about what a seed does. No seed equals nothing."""
+    """Return runs of equal seed, each seed once: repeating it says nothing about what a seed does. No seed equals
+    nothing.
+    """
     first_ours, first_theirs = (
         {curve.seed: curve for curve in reversed(side) if curve.seed is not None} for side in (ours, theirs)
     )
@@ -172,7 +174,8 @@ def _means(losses: FloatArray, windows: Sequence[np.ndarray]) -> FloatArray:
 
 
 def _scatter(means: FloatArray) -> tuple[float, float]:
-    """Standard deviation of one run's window mean, taken together over the windows, and its degrees of freedom.
+    """Return the standard deviation of one run's window mean, taken together over the windows, and its degrees of
+    freedom.
 
     means: shape (windows, runs). A run's windows err together, so they count as one when it comes to freedom.
     """

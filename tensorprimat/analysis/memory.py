@@ -39,7 +39,7 @@ SHARDED_BY_REPLICAS = {
 
 
 def utilization(result: Result, gpu: Gpu | None) -> Metric:
-    """Peak memory over device memory, with advice where it is nearly empty or nearly full."""
+    """Return the peak memory over device memory, with advice where it is nearly empty or nearly full."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
     metric = derive("memory_utilization", (used, total), formulas.calculate_memory_utilization, remark=used.source)
     if metric.value is None:
@@ -54,13 +54,15 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def headroom(result: Result, gpu: Gpu | None) -> Metric:
-    """Device memory that the peak left free."""
+    """Return the device memory that the peak left free."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
     return derive("memory_headroom_gb", (used, total), lambda used, total: total - used, remark=used.source)
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
-    """The largest micro batch that would fit, if everything but weights, gradients and optimizer grows with it."""
+    """Return the largest micro batch that would fit, if everything but weights, gradients and optimizer
+    grows with it.
+    """
     name = "largest_micro_batch_size"
     used, total, state = inputs.memory_used(result), inputs.memory_total(result, gpu), fixed_state(result)
     micro_batch = Input(
@@ -83,7 +85,9 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def fixed_state(result: Result) -> Input:
-    """Weights, gradients and optimizer state on one GPU, in 10**9 bytes: what no batch size changes. An estimate."""
+    """Return the weights, gradients and optimizer state on one GPU, in 10**9 bytes: what no batch size changes. An
+    estimate.
+    """
     name, config = "fixed state", result.training_config
     parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:
@@ -100,7 +104,7 @@ def fixed_state(result: Result) -> Input:
 
 
 def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, str]:
-    """Bytes of weights, gradients and optimizer (two moments, and master weights where it is wider)."""
+    """Return the bytes of weights, gradients and optimizer (two moments, and master weights where it is wider)."""
     weight = DTYPE_BYTES.get((config.parameter_dtype or "").lower())
     moment = DTYPE_BYTES.get((config.optimizer_dtype or "").lower())
     if weight is None or moment is None:
@@ -110,7 +114,9 @@ def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, s
 
 
 def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
-    """GPUs of one replica, and over how many replicas weights, gradients and optimizer are shared out; or why not."""
+    """Return gPUs of one replica, and over how many replicas weights, gradients and optimizer are shared out; or why
+    not.
+    """
     if config.num_gpus == 1:
         return 1, 1, 1, 1
     sizes = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)

@@ -112,7 +112,7 @@ class Metric:
 
     @property
     def definition(self) -> Definition:
-        """Title, unit and formula."""
+        """Return title, unit and formula."""
         return DEFINITIONS[self.name]
 
     def as_input(self) -> Input:
@@ -129,7 +129,7 @@ class Metric:
 
 
 def derive(name: str, inputs: tuple[Input, ...], compute: Callable[..., float], *, remark: str | None = None) -> Metric:
-    """A metric from its inputs: `compute` gets the values of those that are numbers, in their order.
+    """Return a metric from its inputs: `compute` gets the values of those that are numbers, in their order.
 
     Where an input is None so is the metric, with every reason; likewise where the result is not a finite number.
     """
@@ -146,5 +146,5 @@ def derive(name: str, inputs: tuple[Input, ...], compute: Callable[..., float], 
 
 
 def unknown(name: str, because: str, inputs: tuple[Input, ...] = ()) -> Metric:
-    """A metric that cannot be known, with the reason."""
+    """Return a metric that cannot be known, with the reason."""
     return Metric(name=name, value=None, inputs=inputs, reasons=(because,))

@@ -99,7 +99,7 @@ UNDER_MFU = {
 
 
 def flops_per_token(result: Result, convention: str) -> Metric:
-    """Training FLOPs of one token by a named convention, for a shape that run or log confirms."""
+    """Return the training FLOPs of one token by a named convention, for a shape that run or log confirms."""
     shape, length = result.model.shape, inputs.sequence_length(result)
     counting = flops.convention_named(convention)
     said = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
@@ -177,7 +177,9 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:
-    """The framework's own TFLOP/s in another convention (by its exact name), once it is clear by which it counted."""
+    """Return the framework's own TFLOP/s in another convention (by its exact name), once it is clear by which it
+    counted.
+    """
     name = "reported_tflops_per_gpu_restated"
     said = result.performance_metrics.reported
     shape, length = result.model.shape, result.training_config.sequence_length

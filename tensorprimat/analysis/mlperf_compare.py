@@ -1,8 +1,8 @@
-"""Comparison of two GPUs by MLPerf Training: time to one quality target, with intervals, taken apart into its factors.
+"""Comparison of two GPUs by MLPerf Training: time to one quality target, with intervals, split into its factors.
 
 Several submitters of one GPU are a random effect: the mean of their logarithms with a variance between submitters
-(Paule and Mandel 1982) beside the variance over runs, which is pooled over entries, and the interval of Hartung and
-Knapp (2001), so that one vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
+(Paule and Mandel 1982) in addition to the variance over runs, which is pooled over entries, and the interval of Hartung
+and Knapp (2001), so that one vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
 
 minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
 factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.

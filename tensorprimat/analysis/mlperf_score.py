@@ -55,17 +55,17 @@ class Scored:
 
     @property
     def missing(self) -> int:
-        """Return how many runs fewer than wanted are there."""
+        """Return the number of missing runs."""
         return max(0, self.expected - len(self.entry.runs))
 
     @cached_property
     def succeeded(self) -> tuple[LibraryRun, ...]:
-        """The runs that reached the target, fastest first."""
+        """Return the runs that reached the target, fastest first."""
         return tuple(sorted((run for run in self.entry.runs if run.succeeded), key=lambda run: run.seconds or 0.0))
 
     @cached_property
     def counted(self) -> tuple[LibraryRun, ...]:
-        """The runs that the score averages; none where there is no score."""
+        """Return the runs that the score averages; none where there is no score."""
         if self.failures > DROPPED:
             return ()
         return self.succeeded[DROPPED : len(self.succeeded) - (DROPPED - self.failures)]
@@ -136,7 +136,9 @@ class Scored:
 
     @cached_property
     def mfu(self) -> Mfu:
-        """Model FLOPs of the training seconds over the GPU's dense peak at the precision that the submission states."""
+        """Return the model FLOPs of the training seconds over the GPU's dense peak at the precision that the submission
+        states.
+        """
         rules, rate, precision = (
             catalogue.mlperf_benchmark(self.entry.benchmark),
             self.tokens_per_second_per_gpu,

@@ -171,7 +171,7 @@ def verdict(validation: Validation) -> str:
 def project(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
     """Return the exponent of a benchmark and its validation. Raises UsageError where it is not shown to work.
 
-    ratio: numbers of GPUs, wanted over measured.
+    ratio: number of GPUs to project to, over the measured number.
     """
     ours = [group for group in found if group.benchmark == benchmark]
     exponent, validation = exponent_of(ours), validate(ours)

@@ -1,7 +1,7 @@
 """Results of others as baselines: the published tables and the MLPerf library in one list.
 
 `compare --published`, `gate --against` and `tprimat mlperf list` take their rows from here. They are never pooled with
-measurements and never decide a verdict; each stands beside ours with its fairness.
+measurements and never decide a verdict; each is shown next to a measurement, with its verdict level.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_OF_LIBRARY = 8  # rows of a table that a person reads
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A result of others that ours can stand beside."""
+    """A published result that measurements can be compared with."""
 
     name: str
     """`mlperf:ROUND/SUBMITTER/SYSTEM/BENCHMARK` or `published:FRAMEWORK/MODEL/GPUS/…`."""
@@ -165,7 +165,7 @@ def _against(side: Side, row: Published) -> Against:
 
 
 def as_result(row: Published) -> Result:
-    """A published result in the shape of one of ours, so that the same fairness table reads both."""
+    """Return a published result in the shape of one of ours, so that the same fairness table reads both."""
     shape = _shape(row.model)
     config = {field: getattr(row, field) for field in TrainingConfig.model_fields if hasattr(row, field)}
     return Result(

@@ -1,4 +1,4 @@
-"""One side against another: the ratio, its interval, and what may be said about it."""
+"""One side against another: the ratio, its interval, and the verdict."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Meeting:
     metric: str | None
     """None where they have no rate in common."""
     log: LogEstimate | None
-    """Logarithm of the ratio; None where nothing can be said about its scatter, or it must not be drawn."""
+    """Logarithm of the ratio; None if its scatter is unknown, or if it must not be drawn."""
 
     @property
     def groups(self) -> tuple[Group, Group]:
@@ -280,8 +280,8 @@ def mean_ratio(
 ) -> Ratio | None:
     """Geometric mean over models of comparable ratios of one metric, where one pairing runs through all of them.
 
-    meetings: those of each model. level: confidence at which it is read beside the other verdicts of the report. The
-    interval is of these models, not of models that were not run.
+    meetings: those of each model. level: confidence after correction for the other verdicts of the report. The interval
+    is of these models, not of models that were not run.
     """
     comparable = _of_one_pairing(meetings)
     if not comparable:
@@ -335,7 +335,7 @@ def _verdict(meeting: Meeting, level: float) -> Verdict:
 def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
     """Return the verdict at a confidence; none where an unsettled side could have been on the other side of 1.
 
-    further: by how much the logarithm may still move. While step time drifts nobody knows the level that follows.
+    further: by how much the logarithm may still move. While step time drifts, the final level is unknown.
     """
     low, high = log.interval(level)
     if further and low * math.exp(-further) <= 1 <= high * math.exp(further):

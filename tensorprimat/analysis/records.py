@@ -75,7 +75,7 @@ class Fairness:
     unknown: tuple[str, ...]
     """Labels of fields that one side states and the other does not."""
     sentence: str
-    """The verdict in words, ready to stand above a headline."""
+    """The verdict in words, for the place above a headline."""
     conditions: tuple[str, ...] = ()
     """Settings that must match but are not stated by both sides; every claim names them with "if"."""
     metric: str | None = None
@@ -83,16 +83,16 @@ class Fairness:
     remedy: str | None = None
     """The one thing that would make the sides comparable."""
     errors: tuple[str, ...] = ()
-    """Figures that cannot be true, so that no verdict stands on them."""
+    """Figures that cannot be true, so that no verdict is based on them."""
 
     @property
     def level(self) -> Level:
-        """The level with its title, colour and style."""
+        """Return the level with its title, colour and style."""
         return LEVELS[self.verdict]
 
     @property
     def title(self) -> str:
-        """The level for a badge or a cell, with its condition."""
+        """Return the level for a badge or a cell, with its condition."""
         return f"{self.level.title}, if {' and '.join(self.conditions)} match" if self.conditions else self.level.title
 
 
@@ -117,7 +117,7 @@ class Ratio:
     task: TaskFactors | None = None
     """Of a ratio of times to train, where both sides count samples."""
     assumption: str | None = None
-    """Printed beside a verdict that rests on one, such as --assume-run-cv 2%."""
+    """The assumption behind a verdict, printed with it, such as --assume-run-cv 2%."""
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
@@ -191,6 +191,6 @@ class Comparison:
     warnings: tuple[str, ...]
     generated_at: str
     errors: tuple[str, ...] = ()
-    """Figures that cannot be true, each with its side; they stand above every headline."""
+    """Figures that cannot be true, each with its side; they are shown above every headline."""
     published: tuple[Beside, ...] = ()
     """Published results for the same models, if the user requested them."""

@@ -51,7 +51,7 @@ class Ceiling:
 
 
 def ceilings(found: Preflight) -> list[Ceiling]:
-    """One per precision that was measured."""
+    """Return one per precision that was measured."""
     bandwidth = found.memory_bytes_per_second()
     if bandwidth is None:
         return []
@@ -80,7 +80,7 @@ def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
 
 
 def of_result(result: Result) -> RooflinePoint | None:
-    """A training result; None where shape, sequence length, micro batch, precision or rate is not known.
+    """Return a training result; None where shape, sequence length, micro batch, precision or rate is not known.
 
     Gradient accumulation repeats the micro-batch's work and runs the optimizer once: its traffic is shared.
     """

@@ -51,7 +51,7 @@ class Group:
 
     label: str
     key: str
-    """The label before sides of the same name were told apart."""
+    """The label before sides of the same name were distinguished."""
     files: tuple[str, ...]
     result: Result
     """Pooled over its files."""
@@ -90,7 +90,7 @@ def paired_models(items: Sequence[Loaded]) -> list[str]:
 
 
 def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
-    """Results that may enter, each run once, and a sentence for everything left out."""
+    """Return results that may enter, each run once, and a sentence for everything left out."""
     kept, warnings = [], []
     seen: dict[Hashable, list[Result]] = {}
     for item in loaded:
@@ -115,7 +115,7 @@ def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
 
 
 def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side: str | None) -> Result | None:
-    """The result without runs seen before on its side: same device, configuration, start and step times.
+    """Return the result without runs seen before on its side: same device, configuration, start and step times.
 
     Adds to `seen`.
 
@@ -138,7 +138,7 @@ def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side
 
 
 def _only(result: Result, runs: Sequence[int]) -> Result:
-    """Some runs of a result, summarised anew."""
+    """Return some runs of a result, summarised anew."""
     steps = result.steps.take(np.isin(result.steps.column("run"), runs))
     facts = tuple(run for run in result.runs if run.index in runs)
     return summarise(result.model_copy(update={"steps": steps, "runs": facts}))
@@ -271,13 +271,13 @@ def alone(result: Result, label: str = "") -> Group:
 
 
 def runs_of(result: Result) -> list[Result]:
-    """Each run of a result, summarised alone."""
+    """Return each run of a result, summarised alone."""
     numbers = np.unique(result.steps.column("run")).tolist()
     return [result] if len(numbers) < 2 else [_only(result, [number]) for number in numbers]
 
 
 def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence[Path]) -> list[str]:
-    """The labels, where those of the same name also say what tells them apart, at worst their file.
+    """Return the labels; equal ones get the property that distinguishes them, at worst their file.
 
     Precision comes first, because it is what a speed means nothing without: "H100 · FP8".
     """
@@ -307,7 +307,9 @@ def _precisions_differ(label: str, labels: Sequence[str], results: Sequence[Resu
 
 
 def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
-    """Device and the first fields, in the order of the fairness table, that not all of them share; at most three."""
+    """Return the device and the first fields, in the order of the fairness table, that not all of them share; at most
+    three.
+    """
     told = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
         if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:

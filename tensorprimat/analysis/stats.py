@@ -50,7 +50,7 @@ class LogEstimate:
     """Of a difference of two sides that have unequal degrees of freedom: variance and degrees of each."""
 
     def half_width(self, confidence: float) -> float:
-        """Half of the two-sided interval, on the logarithm."""
+        """Return half of the two-sided interval, on the logarithm."""
         width = student(confidence, self._degrees) * math.sqrt(self._total)
         if not self.sides or width == 0:
             return width
@@ -68,7 +68,9 @@ class LogEstimate:
         return math.exp(self.log - half), math.exp(self.log + half)
 
     def p_value(self) -> float:
-        """Two-sided probability of an estimate this far from a logarithm of 0 (a ratio of 1) if that were true."""
+        """Return two-sided probability of an estimate this far from a logarithm of 0 (a ratio of 1) if
+        that were true.
+        """
         return self._p_value(abs(self.log))
 
     @property
@@ -93,7 +95,8 @@ class LogEstimate:
 
 
 def _weight_of_behrens_fisher(sides: tuple[tuple[float, float], ...]) -> float:
-    """Return the share of the Behrens–Fisher p value beside Welch's, 0 for equal counts and near 1 for 2 against many.
+    """Return the weight of the Behrens–Fisher p value against Welch's, 0 for equal counts and near 1 for 2 against
+    many.
 
     Welch's t gives too many false alarms where the smaller side has 2 or 3 values, Behrens–Fisher too few; the exponent
     is fitted to simulations of 2 to 5 against up to 30 (perf/calibration.py has the rows).
@@ -130,7 +133,7 @@ class OneRun:
 
 
 def student(confidence: float, degrees: float) -> float:
-    """Two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
+    """Return two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
     tail = (1 + confidence) / 2
     return float(ndtri(tail) if math.isinf(degrees) else stdtrit(degrees, tail))
 
@@ -142,7 +145,8 @@ def of_runs(
     resolution: float = 0.0,
     drift: float = 0.0,
 ) -> LogEstimate:
-    """Mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each other.
+    """Return the mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each
+    other.
 
     figures: one per run, positive, at least two (of at least two hosts, if hosts count). hosts: one per run, None
     where unknown. resolution: relative standard deviation that rounding leaves in every figure alike, the least that
@@ -159,7 +163,8 @@ def of_runs(
 
 
 def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolution: float = 0.0) -> LogEstimate:
-    """Mean log ratio of runs that were measured in pairs: what both of a pair share, such as a drift, cancels.
+    """Return the mean log ratio of runs that were measured in pairs: what both of a pair share, such as a drift,
+    cancels.
 
     Raises ValueError for fewer than two pairs.
     """
@@ -192,7 +197,7 @@ def of_one_run(moves: FloatArray, confidence: float = 0.95) -> OneRun:
 
 
 def half_widths_of_series(series: FloatArray, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """Half-width of the interval of each series' mean, and its effective number of rows.
+    """Return the half-width of the interval of each series' mean, and its effective number of rows.
 
     series: shape (series, rows). Returns two arrays of shape (series,). For every φ of a grid the mean of an AR(1)
     process is Student-t around its generalised least squares estimate; the posterior of φ weighs them.
@@ -217,7 +222,7 @@ def _batch(rows: int) -> int:
 
 
 def _of_batches(series: FloatArray, confidence: float) -> tuple[FloatArray, FloatArray]:
-    """Half-width and effective number of AR(1) series."""
+    """Return the half-width and effective number of AR(1) series."""
     rows = series.shape[1]
     x = series - series.mean(axis=1, keepdims=True)
     constant = (x * x).sum(axis=1) <= 1e-24 * rows  # relative deviations below 1e-12: the clock's last digit
@@ -294,7 +299,7 @@ def _degrees_of_difference(sides: Sequence[tuple[float, float]]) -> float:
 
 
 def geometric_mean(ratios: Sequence[LogEstimate]) -> LogEstimate:
-    """Mean of independent logarithms: these ratios, not a population that they were drawn from."""
+    """Return the mean of independent logarithms: these ratios, not a population that they were drawn from."""
     mean = sum(ratio.log for ratio in ratios) / len(ratios)
     return _combined(mean, [_as_students(ratio) for ratio in ratios], weight=1.0 / len(ratios))
 
@@ -318,7 +323,7 @@ def _combined(log: float, parts: Sequence[LogEstimate], *, weight: float) -> Log
 
 
 def level_of_look(confidence: float, look: int) -> float:
-    """The confidence at which one of several looks at a growing number of runs is read: α / (2k − 1) at look k.
+    """Return the confidence at which one of several looks at a growing number of runs is read: α / (2k − 1) at look k.
 
     Looking after every added run and stopping at the first difference raises 5 % of false alarms to 16 % between 2
     and 10 runs; with these levels it stays near 5 %, and a single look costs nothing.
@@ -327,7 +332,7 @@ def level_of_look(confidence: float, look: int) -> float:
 
 
 def holm(p_values: Sequence[float], confidence: float) -> tuple[float, ...]:
-    """The confidence at which each of several comparisons is to be read, so that all verdicts hold together.
+    """Return the confidence at which each of several comparisons is to be read, so that all verdicts hold together.
 
     Holm 1979: the smallest p is read at 1 − α/m, the next at 1 − α/(m−1) … until one fails; it and all larger ones are
     read at the level at which it failed. An interval at this confidence leaves out 1 exactly where Holm rejects.

@@ -1,7 +1,7 @@
 """The command line: every command and its options are declared here, once.
 
 A command's module holds its options, its manual (the docstring that --help shows) and thin glue: parse, call, print.
-The scripts at the top of the repository are doors: `main(["run", *sys.argv[1:]])`. Heavy imports stand inside the
+The scripts at the top of the repository are doors: `main(["run", *sys.argv[1:]])`. Heavy imports are inside the
 commands, so that --help needs neither numpy nor torch.
 """
 
@@ -143,7 +143,7 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
 
 
 def _lines() -> Iterator[str]:
-    """One line for each command, with the earlier scripts that it replaces."""
+    """Yield one line for each command, with the earlier scripts that it replaces."""
     for name, says in COMMANDS.items():
         yield f"  {name:<10} {says}"
         if replaced := earlier.COMMANDS.get(name):

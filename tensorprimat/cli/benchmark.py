@@ -32,7 +32,7 @@ from tensorprimat.session import as_rank, found_log, run_summary, run_time
 from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_here
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
-"""The next command, by how this one was called; else the script beside benchmark.py."""
+"""The next command, by how this one was called; else the script in the folder of benchmark.py."""
 
 
 def benchmark(request: Request) -> int:
@@ -172,7 +172,9 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """A batch system's SIGTERM or a lost terminal ends a benchmark as Ctrl-C does: the child too, results kept."""
+    """Yield a batch system's SIGTERM or a lost terminal ends a benchmark as Ctrl-C does: the child too,
+    results kept.
+    """
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -186,7 +188,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> Iterator[ModelOutcome]:
-    """One model after the other; one that fails does not keep the next from running, Ctrl-C does."""
+    """Yield one model after the other; one that fails does not keep the next from running, Ctrl-C does."""
     stamp = store.new_stamp()
     for job in jobs:
         if job.engine is None:
@@ -208,7 +210,7 @@ def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: S
 
 
 def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutcome:
-    """The log of one model as its result."""
+    """Return the log of one model as its result."""
     if job.search is None or job.search.path is None:
         raise RunError("no log to read")
     settings = request.settings
@@ -234,7 +236,7 @@ def _show_end(result: Result, path: Path, screen: Screen) -> None:
 
 
 def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) -> int:
-    """The table over models, the JSON, what to do next, and the exit code."""
+    """Return the table over models, the JSON, what to do next, and the exit code."""
     done = [outcome for outcome in outcomes if outcome.result is not None and outcome.path is not None]
     results = [outcome.result for outcome in done if outcome.result is not None]
     if len(results) > 1:

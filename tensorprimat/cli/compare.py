@@ -74,8 +74,8 @@ def command(
 
     Two or more arguments are sides of the comparison: results, folders of them, or logs, which are read as extract
     reads them; the first is the baseline. Of one folder, or with --by, results are grouped by platform (or by what --by
-    says). Several runs of one machine and configuration are one side. A ratio is printed only where it means something,
-    with what may be said about it, and a verdict only where the runs support one.
+    says). Several runs of one machine and configuration are one side. A ratio is printed only if the sides are
+    comparable, with its verdict level; a winner is named only if the runs support it.
 
     Writes into DIR: comparison_report.html (everything, in one file that works offline), comparison_report.md,
     comparison_plot.png and .svg, comparison_loss.png and .svg where losses were logged, comparison.json and .csv.
@@ -180,7 +180,7 @@ def _loaded(
     warmup_steps: int | None,
     by_argument: bool,
 ) -> list[Loaded]:
-    """Return every result that the arguments name, with its side; what is odd about them is said on stderr."""
+    """Return every result that the arguments name, with its side; warnings about them go to stderr."""
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import read_each
     from tensorprimat.core.summary import summarise

@@ -19,7 +19,7 @@ def command(
 ) -> int:
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 
-    Disk and memory that it will need are said first; a disk without room is refused. NeMo's own importer does the
+    The required disk space and memory are printed first; a disk without room is refused. NeMo's own importer does the
     work, on the CPU, into Transformer Engine's layers: run it in NVIDIA's NeMo image. The folder appears whole or not
     at all.
 

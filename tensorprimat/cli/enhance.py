@@ -117,7 +117,7 @@ def command(
 
 
 def _pictures(content: Economics) -> dict[str, str | bytes]:
-    """The plot's files; none where matplotlib is missing, which stderr says."""
+    """Return the plot's files; none where matplotlib is missing, which stderr says."""
     from tensorprimat.reports.plots import metric_panels
 
     try:
@@ -130,7 +130,9 @@ def _pictures(content: Economics) -> dict[str, str | bytes]:
 def assumed(
     typed_prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
 ) -> MetricChoices:
-    """The user's choices, checked, and the preflights beside the results. Raises UsageError that names the flag."""
+    """Return the user's choices, checked, and the preflights found with the results. Raises UsageError that names the
+    flag.
+    """
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named

@@ -78,7 +78,9 @@ def extract(
 
 
 def expand(named: Sequence[str]) -> list[str]:
-    """Files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError for no name."""
+    """Return files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError
+    for no name.
+    """
     if not named:
         raise UsageError("no log named; give --log-file LOG (or - for standard input)")
     paths: list[str] = []
@@ -97,7 +99,7 @@ def expand(named: Sequence[str]) -> list[str]:
 
 
 def _segment(text: str | None) -> int | None:
-    """The training that --segment names: its number, EACH for all, None for the longest."""
+    """Return the training that --segment names: its number, EACH for all, None for the longest."""
     if text is None or text.strip().lower() == "all":
         return None if text is None else EACH
     if not text.strip().isdecimal() or int(text[:9]) < 1:

@@ -157,7 +157,7 @@ def _level(text: str) -> LevelName:
 
 
 def _limit(flag: str, text: str) -> float:
-    """A share of a rate: below all of it."""
+    """Return a share of a rate: below all of it."""
     value = fraction(flag, text)
     if value >= 1:
         raise UsageError(f"{flag} {text}: must be below 100%, such as 3%")

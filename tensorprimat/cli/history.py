@@ -94,7 +94,7 @@ def command(
 
 
 def _loaded(paths: list[Path]) -> list[Loaded]:
-    """Results of the paths and of the history below each folder; what cannot be read is said on stderr."""
+    """Return results of the paths and of the history below each folder; unreadable files are reported on stderr."""
     from tensorprimat.core.store import load_all
 
     found: list[Loaded] = []

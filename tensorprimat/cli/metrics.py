@@ -31,8 +31,8 @@ def command(
 ) -> int:
     """Show every derived figure of one result: MFU, memory, energy, cost, time to train, and what each rests on.
 
-    A figure that cannot be known is shown as unknown with the reason. Nothing is written; to set results beside each
-    other and keep a report, use compare_with_enhanced_metrics.py.
+    A figure that cannot be known is shown as unknown with the reason. Nothing is written; to compare results and keep a
+    report, use compare_with_enhanced_metrics.py.
 
     \b
     Examples:

@@ -76,7 +76,9 @@ UNBOUNDED = 10_000  # columns of a terminal on which every table fits
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """A batch system's SIGTERM ends a sweep as Ctrl-C does: the present cell's process too, finished cells kept."""
+    """Yield a batch system's SIGTERM ends a sweep as Ctrl-C does: the present cell's process too,
+    finished cells kept.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -94,7 +96,7 @@ def resolved_device(device: str) -> str:
 
 
 def show(content: Table) -> None:
-    """A table on stdout, in Markdown where nobody looks at a terminal: ready for a write-up."""
+    """Print a table on stdout, as Markdown unless stdout is a terminal: ready for a write-up."""
     from tensorprimat.reports import markdown
 
     if not sys.stdout.isatty():
@@ -113,7 +115,9 @@ def show(content: Table) -> None:
 
 
 def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, list[str]]:
-    """The table with as many columns as the terminal has room for, and those left out; None where nothing fits."""
+    """Return the table with as many columns as the terminal has room for, and those left out; None where
+    nothing fits.
+    """
     from tensorprimat.reports.console import table, without
 
     boundless = console.options.update(width=UNBOUNDED)
@@ -141,7 +145,7 @@ def say_warnings(cells: Sequence[MicroResult]) -> None:
 def place_of(output: Path) -> tuple[Path, Path | None]:
     """Return the folder for one JSON per cell, and the file that --output names, if it names one.
 
-    Beside a file the cells go to a folder of the same name without its ending.
+    With a file, the cells go to a folder of the same name without the suffix.
     """
     from tensorprimat.cli.options import named_file, writable_folder
 
@@ -150,7 +154,7 @@ def place_of(output: Path) -> tuple[Path, Path | None]:
 
 
 def keep_earlier(file: Path) -> None:
-    """Move a file of an earlier call into history/ beside it: what was measured is not overwritten."""
+    """Move a file of an earlier call into history/ in the same folder: what was measured is not overwritten."""
     from tensorprimat.core.store import new_stamp
 
     if file.is_file():

@@ -33,7 +33,8 @@ def command(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Library that import writes.")
     ] = None,
     library: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Library to ask, as import wrote it (default: the package's).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Library to read, as written by import (default: the package's)."),
     ] = None,
     benchmark: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this benchmark, such as llama31_8b.")
@@ -63,7 +64,7 @@ def command(
     import   read a checkout of mlcommons/training_results_vX.Y into a library
     list     one row per system and benchmark
     show     everything about the entries whose name holds NAME, every run with its file and SHA-256
-    compare  time to train of two GPUs on one task, taken apart into rate, samples, evaluation and set-up; of one GPU
+    compare  time to train of two GPUs on one task, split into rate, samples, evaluation and set-up; of one GPU
              its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round
 
     \b

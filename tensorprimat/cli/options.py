@@ -11,7 +11,7 @@ from tensorprimat.core.errors import UsageError
 
 
 def fraction(flag: str, text: str) -> float:
-    """A share as a person types it: "2%" or "0.02". Raises UsageError naming the flag.
+    """Return a share as a person types it: "2%" or "0.02". Raises UsageError naming the flag.
 
     >>> fraction("--assume-run-cv", "2%"), fraction("--assume-run-cv", "0.02")
     (0.02, 0.02)
@@ -36,7 +36,9 @@ def refuse_folders(**files: Path | None) -> None:
 
 
 def writable_folder(flag: str, folder: Path) -> Path:
-    """The folder, made where it does not exist. Raises UsageError naming the flag where nothing can be written."""
+    """Return the folder, made where it does not exist. Raises UsageError naming the flag where nothing
+    can be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

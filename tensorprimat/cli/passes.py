@@ -1,4 +1,4 @@
-"""`tprimat passes`: what forward, backward and the optimizer cost, apart and together."""
+"""`tprimat passes`: times forward, backward and optimizer of one model, separately and together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(
     ] = Path("results/profiling_benchmarking_separate.csv"),
     json: Annotated[bool, typer.Option("--json", help="Cells as a JSON array on stdout instead of the table.")] = False,
 ) -> int:
-    """Time forward, backward and optimizer step of a model on one device, apart and together.
+    """Time forward, backward and optimizer step of a model on one device, separately and together.
 
     Sizes are small, medium, large, xl and 2.7B (vocabulary 10,000), the real shapes llama, qwen and mistral, or any
     shape by its numbers; everything that is a list takes several, separated by commas. A forward pass records what

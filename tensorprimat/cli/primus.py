@@ -70,7 +70,7 @@ def command(
 
 
 def _model_of(config: Path) -> str | None:
-    """The model that a file's name speaks of."""
+    """Return the model that a file's name contains."""
     from tensorprimat.core.spec import MODELS
 
     return next((model for model in MODELS if model in config.name.lower()), None)

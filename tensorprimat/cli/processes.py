@@ -39,8 +39,8 @@ def command(
     exec), of a session that still lives, of a batch job or of a service is none. In doubt a process is listed and not
     ended. Nothing else is ever ended, except what --pid names, and that only if it is yours, Python and on a GPU.
 
-    SIGTERM comes first. What still runs after --grace seconds is asked about again; with --yes it is killed if --pid
-    names it or if it is still idle. Without a terminal and without --yes nothing is ended.
+    SIGTERM comes first. For a process that still runs after --grace seconds, the command asks again; with --yes it is
+    killed if --pid names it or if it is still idle. Without a terminal and without --yes nothing is ended.
 
     \b
     Examples:

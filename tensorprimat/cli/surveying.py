@@ -78,7 +78,7 @@ def survey_folders(
 ) -> int:
     """Read everything, lay stated facts over it, print it in one of three forms, save results. Returns the exit code.
 
-    Raises UsageError and InputError for what was asked wrongly; whatever is wrong with a file is in the output.
+    Raises UsageError and InputError for wrong arguments; whatever is wrong with a file is in the output.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
@@ -125,7 +125,7 @@ def _places(folders: Sequence[Path]) -> list[Path]:
 
 
 def _words(finding: SurveyedFile) -> set[str]:
-    """Names by which --gpu SIDE=… can mean a finding."""
+    """Return names by which --gpu SIDE=… can mean a finding."""
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
@@ -141,7 +141,7 @@ def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[li
 
 
 def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[SurveyedFile]:
-    """The findings in the order of the items, by several processes where there are many.
+    """Yield the findings in the order of the items, by several processes where there are many.
 
     Raises RunError where the system ends one of them.
     """
@@ -330,7 +330,7 @@ def _marked(name: str | None, from_path: bool) -> str | None:
 
 
 def _pair(found: Sequence[SurveyedFile]) -> tuple[Profile, Profile] | None:
-    """The two profiles that can stand side by side, where there are just two."""
+    """Return the two profiles to show side by side, if there are exactly two."""
     timed = [finding.profile for finding in found if finding.profile is not None and finding.profile.timelines]
     return (timed[0], timed[1]) if len(timed) == 2 else None
 

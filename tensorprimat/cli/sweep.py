@@ -134,7 +134,7 @@ def command(
 
 
 def _with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
-    """With what only shows beside other cells."""
+    """Return the rows with the figures that need other cells."""
     from tensorprimat.micro.advice import spilling
 
     found = spilling(cells)

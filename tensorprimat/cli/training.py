@@ -1,4 +1,4 @@
-"""The runs of one model, each in a fresh process and saved as it ends; and what is said around them."""
+"""The runs of one model, each in a fresh process and saved as it ends; and their progress messages."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
 
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> ModelOutcome:
-    """One run with a profiler around it; its result goes to history alone, marked."""
+    """Return one run with a profiler around it; its result goes to history alone, marked."""
     stem = place.kept(planned, profiler).resolve()
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
@@ -157,13 +157,13 @@ class Place:
     def save(self, result: Result, *, run: int | None = None) -> Path:
         """Write a result and return its path.
 
-        run: number of an incomplete result's run, which keeps history files apart.
+        run: number of an incomplete result's run, which makes the names of history files distinct.
         """
         stamp = self.stamp if run is None else f"{self.stamp}_run{run}"
         return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
 
     def kept(self, result: Result, ending: str) -> Path:
-        """A file of this invocation in history."""
+        """Return a file of this invocation in history."""
         stem = store.file_stem(result, default_engine=self.default_engine)
         return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
 
@@ -202,7 +202,9 @@ def _cool_down(seconds: float, screen: Screen) -> None:
 def explained(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
-    """The cause with which run it was, and where everything is that was measured. partial: … of a run that failed."""
+    """Return the cause with which run it was, and where everything is that was measured. partial: … of a run that
+    failed.
+    """
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
     finished = f"; the runs before it are in {kept}" if kept else ""
@@ -215,6 +217,6 @@ def title_of(spec: RunSpec) -> str:
 
 
 def with_command(result: Result) -> Result:
-    """With the command line that asked for it."""
+    """Return the result with the command line that requested it."""
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"command": command})})

@@ -52,8 +52,8 @@ def command(
 ) -> int:
     """Find out find how many warm-up steps are enough for one model on this device.
 
-    Each number of warm-up steps is tried in a fresh process; mean, deviation and CV of the trials after it are put
-    beside each other, and two or three sentences say what the first step cost and from which count on the CV is stable.
+    Each number of warm-up steps is tried in a fresh process; the table shows mean, deviation and CV of the trials for
+    each count, and two or three sentences state the cost of the first step and the count from which the CV is stable.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ def _said(cell: MicroResult) -> str:
 
 
 def _plot(cells: list[MicroResult], path: Path) -> list[Path]:
-    """The picture, where matplotlib is there and anything was measured."""
+    """Return the picture, where matplotlib is there and anything was measured."""
     from tensorprimat.core.errors import MissingPackageError
     from tensorprimat.core.store import write_atomically
     from tensorprimat.micro import warmup

@@ -2,7 +2,7 @@
 
 A headline says how long a step takes. A log says more than once how long it all took: dates of rows, run_start and
 run_stop, train_runtime. `audit` multiplies the headline by the steps between two readings of such a clock and names
-what the clock holds besides: start-up, evaluation, checkpoints, pauses between rows. What is left is a contradiction:
+what else the clock includes: start-up, evaluation, checkpoints, pauses between rows. What is left is a contradiction:
 of more than WARNED it is a warning, of more than REFUSED no figure of this log can be trusted.
 
 Where time passes unevenly between rows the excess of single rows is a pause. An excess that most rows share is none: it
@@ -76,12 +76,14 @@ class AuditFinding:
 
     @property
     def ratio(self) -> float:
-        """The headline's rate over the clock's."""
+        """Return the headline's rate over the clock's."""
         return self.seconds / self.expected
 
     @property
     def unexplained(self) -> float:
-        """Seconds that nothing explains, rounding aside; negative where the clock counts less than the rows."""
+        """Return the seconds without an explanation, apart from rounding; negative where the clock counts less than the
+        rows.
+        """
         left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
         return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, LEAST_SECONDS))
 
@@ -120,7 +122,9 @@ def findings(result: Result, selections: Sequence[Selected]) -> list[AuditFindin
 
 
 def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
-    """Seconds that each row says its steps took, from its time or from its rate; NaN where neither tells. (rows,)"""
+    """Return the seconds that each row says its steps took, from its time or from its rate; NaN where neither tells.
+    (rows,)
+    """
     covers = steps.column("covers").astype(np.float64)
     seconds: FloatArray = steps.column("seconds") * covers
     for rate, work, factor in (
@@ -206,7 +210,7 @@ class _Rows:
         )
 
     def against(self, clock: LogClock) -> AuditFinding | None:
-        """One clock that the log states for the whole run."""
+        """Return one clock that the log states for the whole run."""
         steps = clock.steps or float(self.steps.sum())
         expected = self.pace * float(self.work.sum()) * steps / float(self.steps.sum())
         seconds = clock.seconds - sum(spent for what, spent in clock.spent if what in NAMES.values())
@@ -254,7 +258,7 @@ class _Rows:
         )
 
     def against_dates(self) -> AuditFinding | None:
-        """The dates of the rows, from the first to the last that has one."""
+        """Return the dates of the rows, from the first to the last that has one."""
         dated = np.flatnonzero(np.isfinite(self.ended_at))
         if len(dated) < FEWEST_ROWS or (np.diff(self.ended_at[dated]) < 0).any():
             return None
@@ -282,7 +286,9 @@ class _Rows:
         )
 
     def _unusual_rows(self, start: int = 0) -> list[tuple[str, float]]:
-        """Seconds above the measured pace in rows that are not measured: warm-up, and what holds an interruption."""
+        """Return the seconds above the measured pace in rows that are not measured: warm-up, and what holds an
+        interruption.
+        """
         excess = np.nan_to_num(self.own - self.pace * self.work)
         position = np.arange(len(excess))
         warm_up = (position >= start) & (position < self.measured_from)
@@ -338,7 +344,9 @@ def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.in
 
 
 def _resolution(dates: FloatArray) -> float:
-    """Return the seconds to which dates are printed: a minute, a second (beside a fraction that stays), or less."""
+    """Return the seconds to which dates are printed: a minute, a second (also with a fraction that never changes), or
+    less.
+    """
     apart = np.diff(dates[np.isfinite(dates)])
     for grain in (60.0, 1.0):
         if (np.abs(apart - grain * np.round(apart / grain)) < FINEST).all():
@@ -354,7 +362,7 @@ def _is_steady(gaps: FloatArray, resolution: float) -> bool:
 
 
 def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple[str, float], ...]:
-    """Each reason once, without what is too small to matter beside the clock."""
+    """Return each reason once, without those too small to matter compared with the clock."""
     sums: dict[str, float] = defaultdict(float)
     for what, seconds in explained:
         sums[what] += seconds
@@ -362,7 +370,7 @@ def _summed(explained: Sequence[tuple[str, float]], clock: float) -> tuple[tuple
 
 
 def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
-    """The outcome for the result: the clock that the log states if it states one, else the dates of the rows."""
+    """Return the outcome for the result: the clock that the log states if it states one, else the dates of the rows."""
     found = [finding for finding in found if not finding.is_copied]
     if not found:
         return None
@@ -437,7 +445,9 @@ def _contradiction(finding: AuditFinding) -> str:
 
 
 def pooled(audits: Sequence[Audit | None]) -> Audit | None:
-    """The audit of pooled repetitions: sums of work and clock. None where one of them has none, or of another clock."""
+    """Return the audit of pooled repetitions: sums of work and clock. None where one of them has none, or of another
+    clock.
+    """
     known = [audit for audit in audits if audit is not None]
     if len(known) < len(audits) or len({(audit.clock, audit.work_unit) for audit in known}) != 1:
         return None

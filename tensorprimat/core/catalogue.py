@@ -55,7 +55,7 @@ class SourcedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One device as PyTorch shows it; a cell that nobody stated is None or absent."""
+    """One device as PyTorch shows it; a value that no source states is None or absent."""
 
     name: str
     vendor: str
@@ -74,10 +74,10 @@ class Gpu:
     peak_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
     """Dense peak by precision."""
     achievable_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
-    """Best matrix product that somebody measured, by precision."""
+    """Best published measurement of a matrix product, by precision."""
 
     def peak(self, precision: str) -> SourcedValue | None:
-        """The dense peak that matrix products of this precision run against; None where it is not known."""
+        """Return the dense peak that matrix products of this precision run against; None where it is not known."""
         names = PEAKS_OF_PRECISION.get(precision, (precision,))
         return next((self.peak_tflops[name] for name in names if name in self.peak_tflops), None)
 
@@ -122,7 +122,7 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A result that somebody else published; None where the source does not say."""
+    """A published result; None where the source does not say."""
 
     model: str
     num_gpus: int
@@ -162,7 +162,7 @@ def _read(name: str) -> dict[str, Any]:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the catalogue."""
+    """Return every GPU of the catalogue."""
     document = _read("gpus")
     sources = document["sources"]
 
@@ -195,9 +195,9 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
-    """The catalogue's entry for a device by its whole name; None for a device that it does not hold.
+    """Return the catalogue's entry for a device by its whole name; None for a device that it does not hold.
 
-    memory_gb: what the device reports (10**9 bytes), to tell apart variants that share a name. A name that still means
+    memory_gb: what the device reports (10**9 bytes), to distinguish variants that share a name. A name that still means
     several variants ("A100") gives what they agree on, and None where they agree on no peak ("H100").
 
     >>> find_gpu("NVIDIA H100 80GB HBM3").peak("bf16").value
@@ -215,7 +215,7 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
 
 
 def variants(device_name: str | None) -> tuple[Gpu, ...]:
-    """Every entry that a name may mean: several where it leaves the variant open, none where it is unknown."""
+    """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown."""
     wanted = plain_name(device_name or "")
     if not wanted:
         return ()
@@ -226,7 +226,7 @@ _VENDOR_WORDS = {"nvidia", "amd", "tesla", "instinct", "geforce"}
 
 
 def plain_name(name: str) -> str:
-    """A device name without case, punctuation, vendor's words and the mark of a virtual function.
+    """Return a device name without case, punctuation, vendor's words and the mark of a virtual function.
 
     >>> plain_name("NVIDIA A100-SXM4-80GB"), plain_name("AMD Instinct MI300X VF")
     ('a100 sxm4 80gb', 'mi300x')
@@ -278,7 +278,7 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 
 @cache
 def prices() -> tuple[Price, ...]:
-    """Every price, in the file's order: the first of a GPU is the one in use."""
+    """Return every price, in the file's order: the first of a GPU is the one in use."""
     return tuple(Price(**row) for row in _read("prices")["price"])
 
 
@@ -429,7 +429,7 @@ class MlperfPrecision:
 
 
 def mlperf_precision(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
-    """Return the precision of a submission by its own configuration, or None where nobody looked it up."""
+    """Return the precision of a submission by its own configuration, or None if it has not been looked up."""
     return _mlperf_precisions().get((round, submitter, system, benchmark))
 
 

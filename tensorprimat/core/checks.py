@@ -18,7 +18,7 @@ WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its invers
 
 
 def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
-    """Every warning that follows from the figures and steps of a summarised result."""
+    """Return every warning that follows from the figures and steps of a summarised result."""
     return (
         *_unknown_figures(result),
         *_disagreements(result),
@@ -113,7 +113,9 @@ def _disagreements(result: Result) -> list[str]:
 
 
 def _work_of_rows(result: Result) -> list[str]:
-    """Rows that hold more tokens than a global batch of full sequences: padding makes fewer, nothing makes more."""
+    """Return the rows that hold more tokens than a global batch of full sequences: padding makes fewer, nothing makes
+    more.
+    """
     config, tokens = result.training_config, result.performance_metrics.tokens_per_step
     if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
         return []
@@ -132,7 +134,7 @@ def _work_of_rows(result: Result) -> list[str]:
 def _flops_disagreements(result: Result) -> list[str]:
     """Reported TFLOP/s and MFU against what follows from the shape, by the convention that comes nearest.
 
-    An MFU beside TFLOP/s is held against these alone, so that one wrong figure is one warning.
+    An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
     """
     said, warnings = result.performance_metrics.reported, []
     computed = _tflops_by_convention(result)
@@ -154,7 +156,7 @@ def _flops_disagreements(result: Result) -> list[str]:
 
 
 def _tflops_by_convention(result: Result) -> dict[str, float]:
-    """Model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
+    """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
     rate, shape = result.performance_metrics.tokens_per_second_per_gpu, result.model.shape
     length = result.training_config.sequence_length
     if not (rate and shape and length):
@@ -163,14 +165,16 @@ def _tflops_by_convention(result: Result) -> dict[str, float]:
 
 
 def _peak_tflops(result: Result) -> float | None:
-    """Dense peak of the device at the precision that ran."""
+    """Return the dense peak of the device at the precision that ran."""
     device, precision = catalogue.find_gpu(result.gpu_info.device_name), result.training_config.precision
     peak = device.peak(precision) if device and precision else None
     return peak.value if peak else None
 
 
 def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
-    """The computed figure that comes nearest, with its name, where all of them disagree with the reported one."""
+    """Return the computed figure that comes nearest, with its name, where all of them disagree with the
+    reported one.
+    """
     if not computed:
         return None
     name = min(computed, key=lambda name: abs(reported / computed[name] - 1))

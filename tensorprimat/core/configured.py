@@ -47,13 +47,13 @@ class ConfiguredModel:
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights of every matrix product of the model, all experts included."""
+        """Return the weights of every matrix product of the model, all experts included."""
         routed = sum((one.experts - one.active_experts) * one.expert_weights for one in self.decoder.layers)
         return self.decoder.active_weights + routed
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary."""
+        """Return the tokens of the vocabulary."""
         return self.decoder.vocab_size
 
     @property
@@ -63,12 +63,12 @@ class ConfiguredModel:
 
     @property
     def shape(self) -> ModelShape | None:
-        """The model as a `ModelShape`; None where it has what no `ModelShape` expresses."""
+        """Return the model as a `ModelShape`; None where it has what no `ModelShape` expresses."""
         return shape_of(self.decoder, self.config)
 
     @property
     def memory_shape(self) -> ModelShape:
-        """A shape whose activations take as much memory: MLPs as wide as the experts that one token meets."""
+        """Return a shape whose activations take as much memory: MLPs as wide as the experts that one token meets."""
         layers, config = self.decoder.layers, self.config
         widest = max(layers, key=lambda layer: layer.query_width)
         heads = int(config["num_attention_heads"])

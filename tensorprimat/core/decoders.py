@@ -48,12 +48,12 @@ class Layer:
 
     @property
     def active_weights(self) -> int:
-        """Weights that one token multiplies."""
+        """Return the weights that one token multiplies."""
         return self.attention_weights + self.mlp_weights + self.active_experts * self.expert_weights
 
     @property
     def parameters(self) -> int:
-        """Parameters of the layer, all experts included."""
+        """Return parameters of the layer, all experts included."""
         routed = self.experts * (self.expert_weights + self.expert_vectors)
         return self.attention_weights + self.mlp_weights + self.vectors + routed
 
@@ -73,18 +73,18 @@ class Decoder:
 
     @property
     def embedding_weights(self) -> int:
-        """Weights of the input embedding, and of the output head where it is not tied."""
+        """Return the weights of the input embedding, and of the output head where it is not tied."""
         return self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model; tied embeddings count once."""
+        """Return parameters of the model; tied embeddings count once."""
         heads = (1 if self.tied_embeddings else 2) * self.embedding_weights
         return heads + self.vectors + sum(layer.parameters for layer in self.layers)
 
     @property
     def active_weights(self) -> int:
-        """Weights that one token multiplies, the output head included even where it is tied."""
+        """Return the weights that one token multiplies, the output head included even where it is tied."""
         return self.embedding_weights + sum(layer.active_weights for layer in self.layers)
 
     def attention_flops(self, lengths: Sequence[int]) -> float:

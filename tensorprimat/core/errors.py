@@ -76,7 +76,7 @@ class NoFormatError(NotALogError):
 
 
 class MissingPackageError(TensorPrimatError):
-    """An optional package is needed for what was asked.
+    """An optional package is missing for the requested work.
 
     >>> str(MissingPackageError("openpyxl", needed_for="Excel profiles"))
     'Excel profiles need the package openpyxl, which is not installed; pip install openpyxl'
@@ -102,7 +102,7 @@ _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there, or w
 
 
 def of_file_system(error: OSError) -> str:
-    """An error of the file system in one line: where, what, and what to do where that is known.
+    """Return an error of the file system in one line: where, what, and what to do where that is known.
 
     >>> of_file_system(PermissionError(errno.EACCES, "Permission denied", "/root/x"))
     '/root/x: Permission denied; name a path that you may use'

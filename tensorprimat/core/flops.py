@@ -104,7 +104,7 @@ DEFAULT_CONVENTION = "megatron"
 
 
 def convention_named(name: str) -> Convention:
-    """The convention of this name; raises UsageError that lists all names."""
+    """Return the convention of this name; raises UsageError that lists all names."""
     try:
         return CONVENTIONS[name.lower()]
     except KeyError:
@@ -112,7 +112,7 @@ def convention_named(name: str) -> Convention:
 
 
 def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT_CONVENTION) -> int:
-    """Training FLOPs (forward and backward) of one token in a sequence of this length.
+    """Return the training FLOPs (forward and backward) of one token in a sequence of this length.
 
     Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window; the others
     charge every pair by definition. Raises UsageError for an unknown convention.

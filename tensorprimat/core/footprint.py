@@ -1,4 +1,4 @@
-"""Bytes that one step of a cell needs and moves, from its shape: estimates, and said to be."""
+"""Bytes that one step of a cell needs and moves, from its shape: labelled as estimates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIMIZER_TRAFFIC = 7  # AdamW reads weight, gradient and two moments, and write
 
 
 def state_bytes(spec: CellSpec) -> float:
-    """Weights, gradients and AdamW's two moments, as far as the pass needs them."""
+    """Return the weights, gradients and AdamW's two moments, as far as the pass needs them."""
     weight = 4 if spec.autocast else BYTES[spec.precision]
     copies = {"forward": 1, "forward-backward": 2, "train": 4}[spec.pass_name]
     cast = BYTES[spec.precision] if spec.autocast else 0  # autocast keeps its copies of the weights for backward

@@ -1,4 +1,4 @@
-"""Identity of a benchmark: the fields that two runs must share, and the tests that tell runs apart.
+"""Identity of a benchmark: the fields that two runs must share, and the tests that distinguish runs.
 
 `FIELDS` is the one list of facts that decide it. Extract, append, compare, history and analyze ask this module whether
 two results are runs of one benchmark; `analysis/fairness` reads the same list to say how two benchmarks differ.
@@ -260,7 +260,8 @@ DEVICE = Field(
 
 
 def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]:
-    """Return platform, device and every identifying field: equal for runs of one benchmark, unknown beside unknown.
+    """Return platform, device and every identifying field: equal for runs of one benchmark; two unknown values are
+    equal.
 
     context: take versions, timer and limits into it too; without them only the engine of the context counts.
     """
@@ -304,7 +305,7 @@ def short_hash(result: Result) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Speed of one result: what tells two kinds of device apart where no log names them."""
+    """Speed of one result: it distinguishes two kinds of device if no log names them."""
 
     metric: str
     value: float

@@ -50,7 +50,7 @@ SAME_COUNT = 0.01  # relative: rates are printed with a decimal or two
 SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
 
 DEVICE_USED_METHODS = ("smi_total_vram",)
-"""`measurement_method`s that ask the driver about the whole device; the others ask the allocator."""
+"""Values of `measurement_method` that read the whole device from the driver; the others read the allocator."""
 
 LARGEST = 10**30  # beyond it an integer counts nothing, and some have no float
 UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
@@ -59,7 +59,7 @@ _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<r
 
 
 def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = None) -> dict[str, Any]:
-    """The document of an older version as one of version 3, ready for `Result.model_validate`.
+    """Return the document of an older version as one of version 3, ready for `Result.model_validate`.
 
     path: where it was read, for the model and the date that its name may hold. model_name: overrides both.
     Raises InputError for a document of a newer version, one that holds neither steps nor means, or broken structure.
@@ -198,7 +198,9 @@ def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[st
 
 
 def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[str, Any]:
-    """Without what stands for "unknown": no figure of an old file can be 0, negative or infinite."""
+    """Return the mapping without values that mean "unknown": no figure of an old file can be 0, negative
+    or infinite.
+    """
     kept = {}
     for field, value in values.items():
         if value is None:
@@ -225,7 +227,9 @@ def _number(value: Any) -> TypeGuard[float]:
 
 
 def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]:
-    """Means alone are shown as they are; beside steps they are what was reported, and core/summary computes anew."""
+    """Return means alone are shown as they are; together with steps they are kept as reported, and core/summary
+    computes anew.
+    """
     if not with_steps:
         return {**figures, "basis": "reported_means"}
     reported = {name: figures[name] for name in RATES if name in figures}
@@ -237,7 +241,7 @@ def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]
 def _memory(
     section: Mapping[str, Any], columns: dict[str, list[Any]], from_primus_log: bool, warnings: list[str]
 ) -> dict[str, Any]:
-    """The figures, and the series under its kind in columns.
+    """Return the figures, and the series under its kind in columns.
 
     What older versions took from Primus logs and called allocated is "hip mem usage": the whole device's use, in GiB.
     """
@@ -277,7 +281,7 @@ def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnin
 
 
 def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, list[Any]]:
-    """Series that are there, as columns of one length; empty where no step has a time."""
+    """Return series that are there, as columns of one length; empty where no step has a time."""
     columns: dict[str, list[Any]] = {}
     for name, keys in SERIES.items():
         key = next((key for key in keys if document.get(key)), None)
@@ -297,7 +301,7 @@ def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> di
 
 
 def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> list[Any]:
-    """One series with None where nothing was measured; a loss that is nan stays nan."""
+    """Return one series with None where nothing was measured; a loss that is nan stays nan."""
     lowest_is_valid = name == "learning_rate"  # schedules start and end at 0
     series: list[Any] = []
     for value in values:

@@ -69,7 +69,7 @@ class CellSpec(Record):
 
     @property
     def shape(self) -> ModelShape:
-        """The model's shape with this cell's vocabulary."""
+        """Return the model's shape with this cell's vocabulary."""
         if self.preset is not None:
             named = models.find(self.architecture, self.preset).shape
             return named if named.vocab_size == self.vocab else named.model_copy(update={"vocab_size": self.vocab})
@@ -114,7 +114,7 @@ class CellSpec(Record):
 
     @property
     def tokens(self) -> int:
-        """Tokens of one step."""
+        """Return the tokens of one step."""
         return self.batch_size * self.context_length
 
     @property
@@ -125,7 +125,7 @@ class CellSpec(Record):
 
     @property
     def title(self) -> str:
-        """The configuration in a phrase."""
+        """Return the configuration in a phrase."""
         how = f"{self.precision}{' autocast' if self.autocast else ''}"
         extras = [
             name for name, said in (("compiled", self.compile), (self.attention, self.attention != "sdpa")) if said
@@ -155,7 +155,7 @@ class CellSpec(Record):
         return f"bench_{'_'.join(safe)}.json"
 
     def check(self) -> CellSpec:
-        """The spec itself if such a model can be built and timed; raises UsageError naming the flag if not."""
+        """Return the spec itself if such a model can be built and timed; raises UsageError naming the flag if not."""
         for flag, value, least in (
             ("--d-model", self.d_model, 1),
             ("--d-ff", self.d_ff, 1),
@@ -235,7 +235,7 @@ class MicroResult(CellSpec, RoundedRecord):
     fit_batch_size: Count = None
     """Largest batch that fits if the requested one does not (--fit)."""
     fit_context_length: Count = None
-    """Largest context at a batch of 1 where no batch fits at the one asked for (--fit)."""
+    """Largest context at a batch of 1, if no batch fits at the requested context (--fit)."""
     platform: str | None = None
     device_name: str | None = None
     total_memory_gb: Figure = None
@@ -251,7 +251,7 @@ class MicroResult(CellSpec, RoundedRecord):
 
     @property
     def spec(self) -> CellSpec:
-        """Only what was asked."""
+        """Return only the requested keys."""
         return CellSpec.model_validate({name: getattr(self, name) for name in CellSpec.model_fields})
 
 
@@ -306,7 +306,7 @@ def _parts(parts_ms: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
 
 
 def to_json(cell: MicroResult) -> str:
-    """The JSON document of one cell, each list on one line."""
+    """Return the JSON document of one cell, each list on one line."""
     document = cell.model_dump(mode="json", by_alias=True)
     lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in document.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -354,7 +354,7 @@ _NUMBERS = frozenset(
 
 
 def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
-    """Every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
+    """Return every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
 
     A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
     where there is none.

@@ -1,8 +1,8 @@
 """The models that TensorPrimat trains: their shapes, and how many parameters a shape has.
 
-A preset is a shape with a name. `full` is the published model (mistral's is v0.1, `v0.3` stands beside it), `tiny` has
-the same features (grouped queries, qwen's biases, mistral's sliding window) and trains on two CPU cores in seconds,
-and the sizes `small` … `2.7B` of the model `course` are the ladder of `tprimat sweep`.
+A preset is a shape with a name. `full` is the published model (mistral's is v0.1; `v0.3` is another preset), `tiny` has
+the same features (grouped queries, qwen's biases, mistral's sliding window) and trains on two CPU cores in seconds, and
+the sizes `small` … `2.7B` of the model `course` are the ladder of `tprimat sweep`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALIASES = {"real": "full", "2_7b": "2.7b"}
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A shape by name, with the numbers that a model class needs beside it and batch sizes that suit it."""
+    """A shape by name, with the other numbers that a model class needs and suitable batch sizes."""
 
     model: str
     """llama, qwen, mistral, or course for the ladder of sizes."""
@@ -44,17 +44,17 @@ class Preset:
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights of every matrix product."""
+        """Return the weights of every matrix product."""
         return matrix_parameters(self.shape)
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary."""
+        """Return the tokens of the vocabulary."""
         return self.shape.vocab_size
 
     @property
     def memory_shape(self) -> ModelShape:
-        """The shape that decides how much memory activations take."""
+        """Return the shape that decides how much memory activations take."""
         return self.shape
 
 
@@ -79,12 +79,12 @@ def matrix_parameters(shape: ModelShape) -> int:
 
 
 def embedding_parameters(shape: ModelShape) -> int:
-    """Weights of the input embedding."""
+    """Return the weights of the input embedding."""
     return shape.vocab_size * shape.hidden_size
 
 
 def mlp_matrix_parameters(shape: ModelShape) -> int:
-    """Weights of one of the MLP's matrices over all layers."""
+    """Return the weights of one of the MLP's matrices over all layers."""
     return shape.num_layers * shape.hidden_size * shape.ffn_hidden_size
 
 
@@ -242,7 +242,7 @@ PRESETS = (
 
 
 def find(model: str, preset: str = "full") -> Preset:
-    """The preset of a model by name ("real" is "full", "2_7B" is "2.7B"; case does not matter).
+    """Return the preset of a model by name ("real" is "full", "2_7B" is "2.7B"; case does not matter).
 
     Raises UsageError that lists what exists.
 
@@ -261,5 +261,5 @@ def find(model: str, preset: str = "full") -> Preset:
 
 
 def identify(shape: ModelShape) -> Preset | None:
-    """The preset that has exactly this shape, so that a log which tells its shape can be given a name."""
+    """Return the preset that has exactly this shape, so that a log which tells its shape can be given a name."""
     return next((preset for preset in PRESETS if preset.shape == shape), None)

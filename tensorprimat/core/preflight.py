@@ -114,11 +114,11 @@ class Preflight(Record):
     warnings: tuple[str, ...] = ()
 
     def matmul_flops_per_second(self, precision: str) -> float | None:
-        """Best rate at a precision over all sizes; None where it was not measured."""
+        """Return the best rate at a precision over all sizes; None where it was not measured."""
         return max((row.best_flops_per_second for row in self.matmul if row.precision == precision), default=None)
 
     def memory_bytes_per_second(self) -> float | None:
-        """Best memory bandwidth of any kind on the device."""
+        """Return the best memory bandwidth of any kind on the device."""
         on_device = [row for row in self.bandwidth if row.kind in ("copy", "read", "triad")]
         return max((row.best_bytes_per_second for row in on_device), default=None)
 
@@ -162,7 +162,7 @@ class Preflight(Record):
 
 
 def file_name(preflight: Preflight) -> str:
-    """One file per machine and device; a newer preflight of the same takes its place."""
+    """Return one file per machine and device; a newer preflight of the same takes its place."""
     words = [preflight.host, preflight.device_name or preflight.platform, preflight.device]
     if preflight.world_size > 1:
         words.append(f"{preflight.world_size}-processes")
@@ -188,7 +188,7 @@ def load(path: Path) -> Preflight:
 
 
 def kept(folders: Iterable[Path]) -> list[Preflight]:
-    """Every preflight in these folders' `preflight` folders (or in themselves), newest first.
+    """Return every preflight in these folders' `preflight` folders (or in themselves), newest first.
 
     Those whose processes shared one CPU come last: none of them had what the machine can do at best.
     """

@@ -158,7 +158,7 @@ def _starts_a_program(folder: Path) -> bool:
 
 
 def started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None where it does not run or nobody can say."""
+    """Return the start time of a process in clock ticks since boot; None if it does not run or if this is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -203,7 +203,7 @@ _swept: set[Path] = set()
 
 
 def sweep_once(folder: Path) -> None:
-    """Sweep a folder, but only the first time that this process asks for it."""
+    """Sweep a folder, but only once per process."""
     if folder not in _swept:
         _swept.add(folder)
         sweep(folder)

@@ -60,7 +60,7 @@ class RoundedRecord(Record):
 
 
 class ConfigurationRecord(Record):
-    """A record of settings: what a float accumulated in arithmetic is cut off, what somebody chose is not."""
+    """A record of settings: rounding noise of floats is cut off, chosen values are kept."""
 
     @model_serializer(mode="wrap")
     def _cut(self, serialise: Any) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class PerformanceMetrics(RoundedRecord):
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at the start, over all runs."""
     excluded_steps: Count = None
-    """Steps left out because a validation or a checkpoint lies inside them."""
+    """Steps left out because they contain a validation or a checkpoint."""
     avg_step_time_seconds: Figure = None
     median_step_time_seconds: Figure = None
     min_step_time_seconds: Figure = None
@@ -296,7 +296,7 @@ class Audit(RoundedRecord):
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
-    """Seconds that nothing explains, rounding aside; negative where the clock counts less than the rows."""
+    """Seconds without an explanation, apart from rounding; negative where the clock counts less than the rows."""
 
 
 class Source(Record):
@@ -392,7 +392,7 @@ def _significant(value: float) -> float:
 
 
 def _series(steps: Steps, name: str) -> list[Any]:
-    """One column as JSON: null where unseen, "nan" where nan was logged."""
+    """Return one column as JSON: null where unseen, "nan" where nan was logged."""
     column = steps.column(name)
     if name == "interrupted_by":
         return [INTERRUPTIONS[int(value)] or None for value in column]
@@ -437,7 +437,7 @@ class Result(Record):
     warnings: tuple[str, ...] = ()
     """One sentence each, led by what it is about: "memory_metrics: …"."""
     series_file: str | None = None
-    """Sidecar (npz, beside this file) that holds the series of a result with very many steps."""
+    """Sidecar file (npz, in the same folder) with the series of a result with very many steps."""
     series_sha256: str | None = None
     """SHA-256 of that file; None in results of older versions."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
@@ -453,7 +453,7 @@ class Result(Record):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property
     def raw_step_times(self) -> list[float | None]:
-        """Seconds of one optimizer step for every logged row, warm-up included, runs one after the other."""
+        """Return the seconds of one optimizer step for every logged row, warm-up included, runs one after the other."""
         inline = self.series_file is None and "seconds" in self.steps.seen
         return _series(self.steps, "seconds") if inline else []
 

@@ -26,7 +26,7 @@ class Selection:
     dropped_steps: int
     """Optimizer steps of the segment left out as warm-up."""
     excluded_steps: int
-    """Optimizer steps after warm-up left out because something else lies inside them."""
+    """Optimizer steps after warm-up left out because they contain other work."""
     settled: bool
     """The step times of this run came to rest."""
     side_settled: bool = True

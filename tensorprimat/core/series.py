@@ -1,4 +1,4 @@
-"""Series files: the steps of a very long result, in a file beside its JSON that is named after its own content.
+"""Series files: the steps of a very long result, in a file next to its JSON, named after its content.
 
 A file is written whole before a JSON names it, and no other content ever takes its name, so a result and its steps
 cannot be mixed up. The JSON keeps the whole hash (`series_sha256`), which is checked before anything is read.

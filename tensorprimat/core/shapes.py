@@ -101,7 +101,7 @@ def of_preset(preset: str, model: str | None) -> NamedShape | None:
 
 
 def _names(preset: Preset) -> list[str]:
-    """Every word that means a preset."""
+    """Return every word that means a preset."""
     if preset.model == COURSE:
         return [preset.name]
     words = [preset.title, f"{preset.model}-{preset.name}"]
@@ -111,7 +111,7 @@ def _names(preset: Preset) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A model's name without organisation, punctuation, case and the words that do not change its shape."""
+    """Return a model's name without organisation, punctuation, case and the words that do not change its shape."""
     last = name.strip().rstrip("/").rpartition("/")[2]
     plain = re.sub(r"[^a-z0-9]", "", last.casefold())
     return _SUFFIXES.sub("", plain).removeprefix("meta") or plain

@@ -82,7 +82,7 @@ class RunSpec(Record):
         return self.warmup_steps + self.steps
 
     def check(self) -> RunSpec:
-        """The spec itself if it can work; raises UsageError naming the flag if not."""
+        """Return the spec itself if it can work; raises UsageError naming the flag if not."""
         for flag, value, least in (
             ("--steps", self.steps, 1),
             ("--warmup-steps", self.warmup_steps, 0),

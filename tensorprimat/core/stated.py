@@ -130,7 +130,7 @@ def amended(result: Result, given: Given) -> Result:
 
 
 def _is_answered(warning: str, given: Given) -> bool:
-    """Return True if a warning asks for a flag whose fact is stated now."""
+    """Return True if a warning requests a flag whose fact is now stated."""
     words = warning.replace(",", " ").replace(";", " ").split()
     return any(flag in words for field in given.said() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
 

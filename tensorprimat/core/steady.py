@@ -95,7 +95,7 @@ def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int
 
 
 def _means(rows: np.ndarray, size: int) -> Floats:
-    """Means of every `size` neighbouring rows, of those that are known; NaN where none is."""
+    """Return means of every `size` neighbouring rows, of those that are known; NaN where none is."""
     known = np.isfinite(rows)
     starts = np.arange(0, len(rows), size)
     with np.errstate(invalid="ignore"):
@@ -105,7 +105,9 @@ def _means(rows: np.ndarray, size: int) -> Floats:
 
 
 def find_outliers(seconds: np.ndarray) -> NDArray[np.int64]:
-    """Positions of rows far from the median of all, by their modified z-score; NaN rows never. shape (outliers,)"""
+    """Return positions of rows far from the median of all, by their modified z-score; NaN rows never.
+    shape (outliers,)
+    """
     known = np.isfinite(seconds)
     rows = seconds[known]
     if len(rows) < FEWEST or np.ptp(rows) <= OUTLIER_SHARE * rows.min():  # the second is quick, and true of most runs
@@ -117,7 +119,8 @@ def find_outliers(seconds: np.ndarray) -> NDArray[np.int64]:
 
 
 def _level(rows: Floats) -> tuple[float, float]:
-    """Median, and a robust standard deviation: never below the resolution, larger where few rows make it uncertain.
+    """Return the median, and a robust standard deviation: never below the resolution, larger where few rows make it
+    uncertain.
 
     A coarse clock (steps of 97 and 98 ms, by ticks of one) leaves no deviation where most rows show the same tick,
     though every other row is a tick away: there the tick takes the deviation's place.
@@ -139,7 +142,7 @@ def median(rows: Floats) -> float:
 
 
 def _trimmed_mean(rows: Floats) -> float:
-    """Mean of the rows without the TRIMMED_SHARE at either end."""
+    """Return the mean of the rows without the TRIMMED_SHARE at either end."""
     left_out = int(TRIMMED_SHARE * len(rows))
     return float(np.sort(rows)[left_out : len(rows) - left_out].mean())
 
@@ -162,7 +165,9 @@ def _ramp(rows: Floats, *, reference: int) -> int:
 
 
 def _after_shifts(rows: Floats, start: int) -> int | None:
-    """First row after slow warm-ups from `start` on; None where cutting does not bring the series to rest."""
+    """Return the first row after slow warm-ups from `start` on; None where cutting does not bring the
+    series to rest.
+    """
     for _ in range(3):
         shift = _shift(rows[start:])
         if shift is None:

@@ -82,7 +82,7 @@ class Step:
 
 
 INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segment": 0, "source": 0, "line": -1}
-"""Whole-number columns with the value that stands for "unseen" (a line is unseen as -1)."""
+"""Whole-number columns with the value that means "unseen" (a line is unseen as -1)."""
 FLAG_COLUMNS: Mapping[str, int] = {"interrupted_by": 0, "skipped": 0}
 FLOAT_COLUMNS = tuple(f.name for f in fields(Step) if f.name not in INTEGER_COLUMNS and f.name not in FLAG_COLUMNS)
 COLUMNS = tuple(f.name for f in fields(Step))
@@ -93,7 +93,9 @@ Derived = TypeVar("Derived")
 
 
 def distinct(numbers: np.ndarray) -> list[int]:
-    """The different whole numbers of a column, in their order; np.unique would import numpy.ma for the few of most."""
+    """Return the different whole numbers of a column, in their order; np.unique would import numpy.ma for the few of
+    most.
+    """
     if not len(numbers) or (numbers == numbers[0]).all():
         return [int(number) for number in numbers[:1]]
     if len(numbers) <= FEW_ROWS:
@@ -102,7 +104,7 @@ def distinct(numbers: np.ndarray) -> list[int]:
 
 
 class _Picked(Mapping[str, np.ndarray]):
-    """Some rows of columns, copied when asked for: figures look at one column of millions of rows after the other."""
+    """Some rows of columns, copied on first use: figures look at one column of millions of rows after the other."""
 
     def __init__(self, columns: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         self._columns, self._rows = columns, rows
@@ -122,7 +124,9 @@ class _Picked(Mapping[str, np.ndarray]):
 
 
 def repeated(value: float, count: int, dtype: np.dtype | type) -> np.ndarray:
-    """A read-only column of one value that takes the room of one value; numpy's broadcast_to, thirty times as fast."""
+    """Return a read-only column of one value that takes the room of one value; numpy's broadcast_to, thirty times as
+    fast.
+    """
     column: np.ndarray = np.ndarray(count, dtype, np.array(value, dtype), 0, (0,))
     column.flags.writeable = False
     return column
@@ -167,7 +171,7 @@ class Steps(Sequence[Step]):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Steps]) -> Steps:
-        """Rows of several `Steps`, one after the other; a field that one part never saw is unseen there."""
+        """Return the rows of several `Steps`, one after the other; a field that one part never saw is unseen there."""
         parts = [part for part in parts if len(part)]
         if len(parts) == 1:
             return parts[0]
@@ -183,7 +187,7 @@ class Steps(Sequence[Step]):
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Names of the fields that at least one row carries."""
+        """Return names of the fields that at least one row carries."""
         return tuple(name for name in COLUMNS if name in self._columns)
 
     def has(self, name: str) -> bool:
@@ -191,7 +195,7 @@ class Steps(Sequence[Step]):
         return name in self._columns
 
     def column(self, name: str) -> np.ndarray:
-        """One field of every row; float fields are NaN where unseen (and where nan was logged)."""
+        """Return one field of every row; float fields are NaN where unseen (and where nan was logged)."""
         if name in self._columns:
             return self._columns[name]
         if name in INTEGER_COLUMNS:
@@ -203,7 +207,8 @@ class Steps(Sequence[Step]):
         return self._filled(np.nan, np.float64)
 
     def _filled(self, value: float, dtype: type) -> np.ndarray:
-        """A column of one value, made once: figures of ten thousand files ask for unseen columns half a million times.
+        """Return a column of one value, made once: computing figures of ten thousand files reads unseen columns half a
+        million times.
 
         Read-only, because every unseen column of its kind is the same array.
         """
@@ -219,11 +224,11 @@ class Steps(Sequence[Step]):
         return self._derived[key]  # type: ignore[return-value]  # one key always stands for one function
 
     def logged_nan(self, name: str) -> NDArray[np.bool_]:
-        """Rows in which the framework printed nan for this field, as opposed to printing nothing."""
+        """Return the rows in which the framework printed nan for this field, as opposed to printing nothing."""
         return self._logged_nan.get(name, np.zeros(self._length, np.bool_))
 
     def take(self, rows: slice | np.ndarray) -> Steps:
-        """Rows by slice, boolean mask or positions; a stretch of rows shares its memory with these."""
+        """Return the rows by slice, boolean mask or positions; a stretch of rows shares its memory with these."""
         if isinstance(rows, np.ndarray) and rows.dtype != np.bool_ and len(rows):
             first, last = int(rows[0]), int(rows[-1])
             if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
@@ -237,7 +242,7 @@ class Steps(Sequence[Step]):
         return picked
 
     def replace(self, **columns: np.ndarray | float | int) -> Steps:
-        """The same rows with some columns set anew; a single number fills its column."""
+        """Return the same rows with some columns set anew; a single number fills its column."""
         filled = {name: np.asarray(value) for name, value in columns.items()}
         filled = {
             name: value if value.ndim else repeated(value.item(), self._length, value.dtype)
@@ -333,7 +338,7 @@ class StepsBuilder:
         return self._columns[name]
 
     def build(self) -> Steps:
-        """The rows so far."""
+        """Return the rows so far."""
         if self._length and not self._columns:
             self._column("index", "q", 0)
         masks = {}

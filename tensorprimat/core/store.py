@@ -252,7 +252,7 @@ def _write(content: _Content, path: Path) -> Path:
 
 
 def to_json(result: Result) -> str:
-    """The JSON document: indented for people, each series on one line."""
+    """Return the JSON document: indented for people, each series on one line."""
     document = result.model_dump(mode="json")
     times, metrics = document.pop("raw_step_times"), document.pop("step_metrics")
     head = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)

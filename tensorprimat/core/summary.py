@@ -33,7 +33,7 @@ SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
-    """The measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
+    """Return the measured rows, run by run: those that hold a time or a rate (a log may print rows with a loss alone).
 
     warmup_steps: optimizer steps declared as warm-up: 0 counts every row, otherwise the least that is dropped; more are
     dropped where the step times of the runs show a longer warm-up. None finds its end from the data alone, where the
@@ -113,7 +113,7 @@ class _Trained:
 
     @property
     def longest(self) -> int:
-        """The segment of the chain with most optimizer steps, the later one of equals."""
+        """Return the segment of the chain with most optimizer steps, the later one of equals."""
         return max(self.chain, key=lambda number: (self.covers[self.by_segment[number]].sum(), number))
 
 
@@ -159,7 +159,9 @@ def _declared_rows(covers: np.ndarray, warmup_steps: int | None) -> int:
 
 
 def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers: np.ndarray) -> list[int]:
-    """The segments, one resumed where the one before ended, that have most optimizer steps; the last of equals."""
+    """Return the segments, one resumed where the one before ended, that have most optimizer steps; the
+    last of equals.
+    """
     chains: list[list[int]] = []
     last = 0
     for number, rows in by_segment.items():
@@ -185,12 +187,12 @@ def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
 
 
 def _chosen(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Those values that are wanted; mostly all, and then of millions no copy is made."""
+    """Return the selected values; mostly all, and then of millions no copy is made."""
     return values if wanted.all() else values[wanted]
 
 
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
+    """Return every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
     if not len(runs):
         return []
     if (runs == runs[0]).all():
@@ -202,7 +204,7 @@ def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 
 def pace_of(steps: Steps) -> FloatArray:
-    """Seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
+    """Return the seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
     if steps.has("seconds"):
         return steps.column("seconds")
     for name in RATES:
@@ -212,13 +214,13 @@ def pace_of(steps: Steps) -> FloatArray:
 
 
 def combined_rate(steps: Steps, name: str) -> float | None:
-    """A printed rate over several rows, as total work over total time; None where no row carries it."""
+    """Return a printed rate over several rows, as total work over total time; None where no row carries it."""
     term = terms.combined(steps, name)
     return None if term is None else term.value
 
 
 def summarise(result: Result) -> Result:
-    """The same result with every figure computed anew from its steps; idempotent.
+    """Return the same result with every figure computed anew from its steps; idempotent.
 
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
@@ -274,8 +276,8 @@ def said_by_others(result: Result) -> tuple[str, ...]:
 def pool(results: Sequence[Result]) -> Result:
     """Repetitions of one benchmark as one result: steps and runs one after the other, figures over all of them.
 
-    What is said once (configuration, device, model) is taken from the first; callers check that the rest agrees.
-    Raises ValueError for no result at all.
+    Configuration, device and model are taken from the first; callers check that the rest agrees. Raises ValueError for
+    no result at all.
     """
     if not results:
         raise ValueError("nothing to pool")
@@ -366,7 +368,7 @@ def _values(found: dict[str, Term]) -> dict[str, float]:
 
 
 def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
-    """Figures of the steps; where they measure nothing, the framework's own means beside the number of steps."""
+    """Return figures of the steps; if they measure nothing, the framework's own means and the number of steps."""
     known = result.performance_metrics
     if performance.basis is not None or known.basis != "reported_means":
         return performance
@@ -384,7 +386,9 @@ def _memory(steps: Steps, found: dict[str, Term], said: MemoryMetrics | None) ->
 
 
 def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
-    """Figures that files say once for a run: mean of averages, highest of peaks. Steps that know replace them."""
+    """Return figures that files say once for a run: mean of averages, highest of peaks. Steps that know
+    replace them.
+    """
     pooled = {}
     for name in MemoryMetrics.model_fields:
         said = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]
@@ -394,7 +398,7 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
 
 
 def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:
-    """Figures of one run. rows: its measured rows."""
+    """Return figures of one run. rows: its measured rows."""
     rates = {name: term.value for name, term in terms.rates(result.training_config, rows).items()}
     tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
     step = terms.step_seconds(result.training_config, rows, result.provenance.timer)

@@ -39,7 +39,7 @@ def performance(
     """Return the figures of PerformanceMetrics that the rows tell, by field.
 
     steps: all rows; measured: those that are measured; timer: as for `step_seconds`; dropped, excluded: optimizer steps
-    left out as warm-up, and because something else lies inside them.
+    left out as warm-up, and because they contain other work.
     """
     count = int(measured.column("covers").sum())
     work = total(measured.column("tokens") * measured.column("covers"))
@@ -137,7 +137,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
 
 
 def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
-    """A step time that one row has, or of the median of an even number of rows nearly."""
+    """Return a step time that one row has, or of the median of an even number of rows nearly."""
     row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
     put_in = f"{value:.6g} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
@@ -259,7 +259,7 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
 
 
 def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None:
-    """Sum of work over sum of seconds, over rows that know both. unit: tokens or samples."""
+    """Return the sum of work over sum of seconds, over rows that know both. unit: tokens or samples."""
     covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(unit)
     usable = np.isfinite(seconds) & np.isfinite(amount)
     spent, done = _of(seconds * covers, usable), _of(amount * covers, usable)
@@ -277,7 +277,7 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
 
 
 def combined(steps: Steps, name: str) -> Term | None:
-    """A printed rate over several rows, as total work over total time; None where no row carries it.
+    """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
     With times: rate × time is the work of a row. Without: rows of equal steps did equal work, so work / rate is the
     time (a work-weighted harmonic mean).
@@ -305,18 +305,20 @@ def combined(steps: Steps, name: str) -> Term | None:
 
 
 def time_of(steps: Steps) -> float | None:
-    """Seconds of all rows that have a time: sum of mean step time × steps covered."""
+    """Return the seconds of all rows that have a time: sum of mean step time × steps covered."""
     return total(steps.column("seconds") * steps.column("covers"))
 
 
 def total(values: FloatArray) -> float | None:
-    """Sum of what is known; None where nothing is."""
+    """Return the sum of what is known; None where nothing is."""
     finite = _of(values, np.isfinite(values))
     return float(finite.sum()) if len(finite) else None
 
 
 def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> Term | None:
-    """Mean time of a step. timer: the printed rate that the rows' times were made of, where no line prints a time."""
+    """Return the mean time of a step. timer: the printed rate that the rows' times were made of, where no line prints a
+    time.
+    """
     time = time_of(measured)
     steps = float(_of(measured.column("covers"), np.isfinite(measured.column("seconds"))).sum())
     if not time or not steps:
@@ -338,7 +340,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
 
 
 def shown(value: float) -> str:
-    """A figure for a person: four digits, or one decimal from 100 on."""
+    """Return a figure for a person: four digits, or one decimal from 100 on."""
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
@@ -377,5 +379,5 @@ def _scaled(term: Term, factor: float, put_in: str, symbols: str) -> Term:
 
 
 def _of(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Those values that are wanted; mostly all, and then of millions no copy is made."""
+    """Return the selected values; mostly all, and then of millions no copy is made."""
     return values if wanted.all() else values[wanted]

@@ -36,7 +36,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> float:
-        """Sum of all parts, in bytes."""
+        """Return the sum of all parts, in bytes."""
         return float(sum(getattr(self, part.name) for part in fields(self)))
 
 

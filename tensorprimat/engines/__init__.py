@@ -86,7 +86,7 @@ class Plan:
     """The engine for each model, and the reason for the choice."""
 
     engines: Mapping[str, Engine | None]
-    """By model; None: there is no log of this model, and training it was not asked for."""
+    """By model; None: there is no log of this model, and no training was requested."""
     because: str
     """One sentence for the start of the benchmark."""
 

@@ -3,7 +3,8 @@
     python -m tensorprimat.engines.bridge --spec spec.json --result result.json
 
 Starts torchrun, whose ranks build the recipe, set every value of the spec in it and train; keeps the whole output as a
-log beside the results and reads that as any other. The recipe fetches its model's configuration from Hugging Face
+log in the results folder and reads it like any other log. The recipe fetches its model's configuration from Hugging
+Face
 (Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this project
 has run it. What is tested without it: recipe names, settings and precisions against the source of its versions 0.2 to
 0.6, the values set, the launch, the reading, the refusals.
@@ -149,8 +150,8 @@ def performance_recipe_name(spec: RunSpec, device_name: str | None, offered: Seq
 def configure(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False) -> Any:
     """Set every value of the spec in a recipe's configuration and return it.
 
-    A performance recipe keeps its own precision and, where the spec asks for none, its own recomputation; any other
-    gets what performance recipes have in common. Raises RunError where the recipe has no place for a value.
+    A performance recipe keeps its own precision and, if the spec requests none, its own recomputation; any other gets
+    what performance recipes have in common. Raises RunError where the recipe has no place for a value.
     """
     for places, value in SETTINGS:
         if is_performance_recipe and _is_the_recipes_own(places[0], spec):
@@ -249,7 +250,7 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
 
 
 def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
-    """The log as the result of this run. Raises InputError where it holds no usable step."""
+    """Return the log as the result of this run. Raises InputError where it holds no usable step."""
     given = Given(
         model_name=spec.model,
         num_gpus=spec.num_gpus * spec.num_nodes,

@@ -20,13 +20,13 @@ class Clock(Protocol):
     """Value of provenance.timer."""
 
     def mark(self) -> StepMark:
-        """The moment at which the device finishes what was queued so far (or now, on a host clock)."""
+        """Return the moment at which the device finishes what was queued so far (or now, on a host clock)."""
 
     def reached(self, mark: StepMark) -> bool:
         """Return True if a mark can be read without waiting."""
 
     def seconds(self, start: StepMark, end: StepMark) -> float:
-        """Seconds from one reached mark to another."""
+        """Return the seconds from one reached mark to another."""
 
     def synchronise(self) -> None:
         """Wait until the device has finished everything queued."""
@@ -90,7 +90,7 @@ class EventClock:
 
 
 def choose(device_type: str, *, sync: bool) -> Clock:
-    """The clock for a device ("cuda" also names ROCm). sync: wait for the device at every step."""
+    """Return the clock for a device ("cuda" also names ROCm). sync: wait for the device at every step."""
     if device_type != "cuda":
         return WallClock()
     return SynchronisedClock() if sync else EventClock()

@@ -59,7 +59,7 @@ def memory_remedies(spec: RunSpec) -> str:
 
 
 def configuration(spec: RunSpec) -> str:
-    """The configuration in a phrase, for the message of a run that failed.
+    """Return the configuration in a phrase, for the message of a run that failed.
 
     >>> spec = RunSpec(model="llama", preset="tiny", engine="torch", steps=1, warmup_steps=0, micro_batch_size=2,
     ...     global_batch_size=8, sequence_length=128, precision="fp32", num_gpus=1)

@@ -191,7 +191,7 @@ def _precision(trainer: Any) -> dict[str, Any]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """A torch dtype as records spell it: bfloat16, not torch.bfloat16."""
+    """Return a torch dtype as records spell it: bfloat16, not torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -208,7 +208,7 @@ def optimizer_dtype(trainer: Any) -> str | None:
 def batch_shape(batch: Any) -> tuple[int, int] | None:
     """(sequences, tokens of each) of one batch of token ids; None where the batch is something else.
 
-    A dictionary is asked for its token ids, a tuple for its first tensor of whole numbers with two axes.
+    In a dictionary it is the tensor of token ids, in a tuple the first tensor of whole numbers with two axes.
     """
     if isinstance(batch, Mapping):
         return next((batch_shape(batch[name]) for name in TOKENS if name in batch), None)
@@ -289,7 +289,7 @@ def _name(config: Any, module: Any) -> str | None:
 
 
 def _whole(owner: Any, *names: str) -> int | None:
-    """The first of some attributes that is a positive whole number."""
+    """Return the first of some attributes that is a positive whole number."""
     for name in names:
         value = getattr(owner, name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

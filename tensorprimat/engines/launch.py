@@ -63,7 +63,7 @@ def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
 def run(
     spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None], wrapping: Sequence[str] = ()
 ) -> Ending:
-    """One run in a fresh process. on_line gets each line of its stdout as it comes.
+    """Return one run in a fresh process. on_line gets each line of its stdout as it comes.
 
     wrapping: words in front of the command (a profiler). log: keeps the process's stderr if the run fails. Ctrl-C in
     here stops the process and comes back as an Ending.
@@ -166,7 +166,7 @@ def _interruption(stderr_file: Path) -> RunError:
 
 
 def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:
-    """One sentence about why a process failed; keeps its stderr where there is any."""
+    """Return one sentence about why a process failed; keeps its stderr where there is any."""
     text = stderr_file.read_text(encoding="utf-8", errors="replace")
     tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
     kept = ""

@@ -84,13 +84,14 @@ def follow(
 
 
 def plain(raw: bytes) -> str:
-    """A line as text, without colours; of a progress bar that redraws itself the last state."""
+    """Return a line as text, without colours; of a progress bar that redraws itself the last state."""
     text = raw.decode(errors="replace").rstrip("\r\n")
     return _COLOUR.sub("", text.rpartition("\r")[2])
 
 
 def complaint(lines: Sequence[str]) -> str | None:
-    """The line that says what went wrong: the last error raised, else the last that complains; None where none does.
+    """Return the line that says what went wrong: the last error raised, else the last that complains; None where none
+    does.
 
     >>> complaint(["[rank1]: ValueError: bad shape", "error_file: <N/A>", "torchrun exited with code 1"])
     '[rank1]: ValueError: bad shape'
@@ -134,7 +135,7 @@ def _number(text: str) -> float | None:
 
 
 def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """Let it end: Ctrl-C has told everything in our process group. Then ask, then insist."""
+    """Let it end: Ctrl-C has told everything in our process group. Then end it, first by SIGTERM, then by SIGKILL."""
     for asks in (True,) if at_once else (False, True):
         if asks:
             processes.terminate(child)

@@ -46,7 +46,8 @@ class Declared:
 
 
 def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
-    """A result without steps: machine, model and configuration of a Lightning training, with warnings about them.
+    """Return a result without steps: machine, model and configuration of a Lightning training, with warnings about
+    them.
 
     built: the model has its parameters and the trainer its optimizers (from on_train_start on).
     """
@@ -108,7 +109,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
 
 
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
-    """The declared name of the model's shape, unless the model at hand contradicts it: then none, and why."""
+    """Return the declared name of the model's shape, unless the model at hand contradicts it: then none, and why."""
     try:
         preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or a name of the user's own: nothing to hold it against
@@ -149,7 +150,7 @@ def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_ste
 def finish(
     result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, warnings: Sequence[str]
 ) -> Result:
-    """The result with its steps and every figure.
+    """Return the result with its steps and every figure.
 
     memory: a last reading, its peaks the maximum over ranks; ended_by: None if the training ended by itself.
     """
@@ -172,7 +173,7 @@ def finish(
 
 
 def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
-    """The last row carries the last reading: peaks of the whole run among it."""
+    """Return the last row carries the last reading: peaks of the whole run among it."""
     if not len(steps) or not memory:
         return steps
     columns = {}
@@ -195,7 +196,8 @@ def check_writable(output_dir: str, result_file: str | None) -> None:
 
 
 def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
-    """Write the one file asked for, or the latest and its history in output_dir. Returns the file. Raises OSError.
+    """Write result_file if it is set, else the latest file and its history in output_dir. Returns the file. Raises
+    OSError.
 
     A complete result of a model without a name gets a time stamp for one.
     """

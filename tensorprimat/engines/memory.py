@@ -40,7 +40,9 @@ class DeviceMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> MemoryReading:
-        """All figures, now. `memory_allocated_bytes` is what lives between steps, its peak what the step needed."""
+        """Return all figures, now. `memory_allocated_bytes` is what lives between steps, its peak what
+        the step needed.
+        """
         if not self._on_gpu:
             return {}
         import torch
@@ -52,7 +54,7 @@ class DeviceMemory:
         return {**reading, "memory_device_used_bytes": float(total - free)}
 
     def read_last(self) -> MemoryReading:
-        """All figures and the process's own peak; after a fault of the device only what the host knows."""
+        """Return all figures and the process's own peak; after a fault of the device only what the host knows."""
         host = host_peak_bytes()
         reading = {} if host is None else {HOST_PEAK: host}
         try:
@@ -61,7 +63,7 @@ class DeviceMemory:
             return reading
 
     def read_sometimes(self) -> MemoryReading:
-        """All figures if the last reading is a while ago, else nothing."""
+        """Return all figures if the last reading is a while ago, else nothing."""
         if not self._on_gpu:
             return {}
         now = time.perf_counter()
@@ -72,7 +74,7 @@ class DeviceMemory:
 
 
 def host_peak_bytes() -> float | None:
-    """Largest resident memory that this process ever had; None where the system does not keep it."""
+    """Return the largest resident memory that this process ever had; None where the system does not keep it."""
     try:
         import resource
     except ImportError:  # Windows

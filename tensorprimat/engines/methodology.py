@@ -1,7 +1,7 @@
 """`--methodology`: a configuration from the catalogue becomes the values of a run, and the result carries its name.
 
-A name stands for every one of its values: a flag that says otherwise beside `--methodology` is refused, and without it
-makes the run the user's own, with no methodology in the result.
+A methodology's name implies all of its values: with `--methodology` a contradicting flag is refused; without it such a
+flag removes the methodology from the result.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ APPLIED_UNASKED = ("nemo", "bridge")
 def values(
     name: str | None, said: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
 ) -> dict[str, Any]:
-    """The values of VALUES that hold, and `methodology`: the name under which they stand together, or None.
+    """Return the values of VALUES that hold, and `methodology`: the name that applies to all of them, or None.
 
-    name: asked for with --methodology; said: what flags set, None where they are silent. Values that neither a flag nor
-    a methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this GPU, or
+    name: the value of --methodology; said: what flags set, None where they are silent. Values that neither a flag nor a
+    methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this GPU, or
     contradicts a flag.
     """
     mine = {key: value for key in VALUES if (value := said.get(key)) is not None}
@@ -71,7 +71,8 @@ def values(
 
 
 def label(result: Result, name: str | None) -> Result:
-    """The result of a log with its methodology, where nothing that the log states contradicts it; else with a warning.
+    """Return the result of a log with its methodology, where nothing that the log states contradicts it; else with a
+    warning.
 
     name: as the user says; None leaves the result as it is. Raises UsageError for a name that does not exist.
     """

@@ -13,7 +13,7 @@ from tensorprimat.machine.device import Device
 
 ENERGY_TOLERANCE = 0.05  # a counter and sampled power of one device agree within the noise of sampling
 LEAST_THROTTLED = 0.01
-"""Share of the measured time below which throttling is not worth a sentence."""
+"""Share of the measured time below which throttling is not mentioned."""
 
 
 def with_own_gpus(result: Result, trainer: Any) -> Result:

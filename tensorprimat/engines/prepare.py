@@ -29,9 +29,9 @@ LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, i
 
 
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
-    """One run of a model on this machine, checked: the methodology's, else the preset's values where nothing was said,
-    the real shape in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the
-    flag."""
+    """Return one run of a model on this machine, checked: the methodology's, else the preset's values: the real shape
+    in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the flag.
+    """
     _check_torch_flags(settings, engine)
     if engine.own_configuration:
         return primus_spec.spec_of(model, settings, machine=machine)
@@ -144,7 +144,9 @@ def _said(value: int | None, default: int) -> int:
 
 
 def least_memory_bytes(spec: RunSpec) -> float:
-    """Memory that weights, gradients and optimizer state need on one device at the very least, fully sharded."""
+    """Return the memory that weights, gradients and optimizer state need on one device at the very least, fully
+    sharded.
+    """
     devices = spec.num_gpus * spec.num_nodes
     return model_of(spec).parameters * LEAST_BYTES_PER_PARAMETER / devices
 

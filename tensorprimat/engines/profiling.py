@@ -42,7 +42,7 @@ def check(name: str, engine: Engine) -> None:
 
 
 def wrapping(name: str, stem: Path) -> list[str]:
-    """The words in front of the command of a run. stem: where the profiler writes, a path without ending."""
+    """Return the words in front of the command of a run. stem: where the profiler writes, a path without ending."""
     if name == "nsys":
         return ["nsys", "profile", f"--output={stem}", "--trace=cuda,nvtx,osrt", "--sample=none"]
     if name == "rocprof":

@@ -10,7 +10,8 @@ PATIENCE_SECONDS = 30.0  # a rank that finished its last step is here within a f
 def largest(
     own: dict[str, float], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> tuple[dict[str, float], str | None]:
-    """The maximum of each figure over all ranks, and a warning where one did not answer (then the own figures stay).
+    """Return the maximum of each figure over all ranks, and a warning where one did not answer (then the own figures
+    stay).
 
     Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: the default group cannot be
     relied on to be in step (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective that

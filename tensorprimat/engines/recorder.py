@@ -84,7 +84,7 @@ class _Rows:
             self._nan_losses.append(row)
 
     def step(self, row: int) -> Step:
-        """One row, without its memory."""
+        """Return one row, without its memory."""
         figures = {name: column[row] for name, column in self._figures.items()}
         return Step(
             index=self.indices[row],
@@ -94,7 +94,7 @@ class _Rows:
         )
 
     def steps(self) -> Steps:
-        """All rows."""
+        """Return all rows."""
         unseen = np.full(len(self), math.nan)
         columns: dict[str, np.ndarray] = {
             "index": np.array(self.indices, np.int64),
@@ -179,7 +179,7 @@ class Recorder:
         return len(self._waiting)
 
     def drain(self) -> range:
-        """Rows that the device has finished since the last call; never waits."""
+        """Return the rows that the device has finished since the last call; never waits."""
         first = len(self._rows)
         while self._waiting and self.clock.reached(self._waiting[0].mark):
             self._read(self._waiting.popleft())
@@ -207,7 +207,7 @@ class Recorder:
         )
 
     def index(self, row: int) -> int:
-        """Number of the optimizer step in a row."""
+        """Return the number of the optimizer step in a row."""
         return self._rows.indices[row]
 
     def step(self, row: int) -> Step:
@@ -246,12 +246,12 @@ class Recorder:
 
     @property
     def steps(self) -> Steps:
-        """Rows read so far."""
+        """Return the rows read so far."""
         return self._rows.steps()
 
 
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
-    """The step's loss on its way to the host: mean of its micro-batches times scale. None for no loss.
+    """Return the step's loss on its way to the host: mean of its micro-batches times scale. None for no loss.
 
     The copy goes into pinned memory and is not waited for; the mark that follows it tells when it has arrived.
     """

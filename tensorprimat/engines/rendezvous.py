@@ -13,7 +13,7 @@ REMEDY = "set MASTER_ADDR to an address of the first node that every node can re
 
 
 def check_srun() -> None:
-    """Raises RunError where the host that Lightning reads from Slurm's list has no address, or nobody answers there."""
+    """Raises RunError where the host that Lightning reads from Slurm's list has no address or does not answer."""
     from lightning.fabric.plugins.environments import SLURMEnvironment
 
     place = SLURMEnvironment()
@@ -27,7 +27,7 @@ def check_srun() -> None:
 
 
 def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
-    """Until somebody listens there. Raises RunError where nobody does in time."""
+    """Wait until the port accepts connections. Raises RunError after the time limit."""
     until = time.monotonic() + patience_seconds
     while True:
         try:

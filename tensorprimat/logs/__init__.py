@@ -28,14 +28,13 @@ def read(
     segment: int | None = None,
     cited: bool = False,
 ) -> Result:
-    """One log (or standard input, `-`) as a Result with every figure computed.
+    """Return one log (or standard input, `-`) as a Result with every figure computed.
 
-    given: what the user said by flag, overrides the log; format: name of a format, where detection is not wanted;
+    given: facts that the user stated by flags; they override the log; format: name of a format, instead of detection;
     segment: number of the one training to read, of a log that holds several; cited: name the lines that state settings
-    in provenance.citations.
-    Raises NotALogError where the file holds neither a measured step nor a rate that the framework reported,
-    ContradictionError where its own clock contradicts them, InputError for what cannot be read at all, UsageError for
-    an unknown format.
+    in provenance.citations. Raises NotALogError where the file holds neither a measured step nor a rate that the
+    framework reported, ContradictionError where its own clock contradicts them, InputError for what cannot be read at
+    all, UsageError for an unknown format.
     """
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
@@ -91,7 +90,7 @@ def _with_odd_rows(log: Log, result: Result) -> Result:
 
 
 def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
-    """The format to read a log with, and warnings about that choice."""
+    """Return the format to read a log with, and warnings about that choice."""
     warnings: list[str] = []
     if name is not None:
         format = named(name)

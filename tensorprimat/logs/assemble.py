@@ -35,9 +35,8 @@ WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hund
 def join(log: Log, format: Format, warnings: list[str], segment: int | None = None, *, cited: bool = False) -> Result:
     """Read one log with one format. warnings: what is known beforehand.
 
-    segment: the only training of the log that is wanted; cited: name the lines that state settings. A result record
-    (the tool's own file) comes back as it is, with these warnings. Raises InputError for a segment that the log does
-    not have.
+    segment: number of the training to read; cited: name the lines that state settings. A result record (the tool's own
+    file) comes back as it is, with these warnings. Raises InputError for a segment that the log does not have.
     """
     digest = _Digest(log)
     found = segments.read(log, format)
@@ -164,7 +163,7 @@ def _source(log: Log, format: Format, digest: _Digest) -> Source:
 
 
 class _Digest:
-    """SHA-256 of the file as it is on disk, of a large one computed in a thread beside the reader."""
+    """SHA-256 of the file as it is on disk, for a large file computed in a second thread."""
 
     def __init__(self, log: Log) -> None:
         self._hash, self._thread = hashlib.sha256(), None
@@ -188,7 +187,7 @@ class _Digest:
             self._problem = error
 
     def of_what(self) -> tuple[str | None, int | None]:
-        """The digest and the number of bytes that it is of, once all are read; None for a folder.
+        """Return the digest and the number of bytes that it is of, once all are read; None for a folder.
 
         A log that grows while it is read has another size by then. Raises InputError for what could not be read.
         """

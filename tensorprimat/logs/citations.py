@@ -2,9 +2,8 @@
 
 Nothing is searched for by name. The reader reads less and less of the lines that it had, and the line whose presence
 makes the difference is the one that states the fact; so a citation holds for every format and never names a line that
-only looks like it. A value that two lines make together (nodes × devices) has two.
-`of_settings` looks for all settings at once and gives up early: it is for every log that is read, `stating` for one
-setting that somebody asks about.
+only looks like it. A value that two lines make together (nodes × devices) has two. `of_settings` looks for all settings
+at once and gives up early: it is for every log that is read, `stating` for one setting that `--explain` names.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class _Lines:
     def of(
         cls, log: Log, segment: segments.Segment, *, behind: int = LINES_BEHIND, most_bytes: int = END_OF_TEXT
     ) -> _Lines:
-        """The lines of a training up to `behind` the first row, of no more than about `most_bytes`."""
+        """Return the lines of a training up to `behind` the first row, of no more than about `most_bytes`."""
         rows = segment.reading.steps.column("line")
         first_row = int(rows.min()) if len(rows) else -1
         numbers: list[np.ndarray] = []
@@ -171,14 +170,14 @@ class _Lines:
         return [Part(int(self.number[a]), int(self.start[a]), int(self.stop[b - 1])) for a, b in pairwise(edges)]
 
     def text_of(self, position: int) -> tuple[int, str]:
-        """Number and text of a line."""
+        """Return the number and text of a line."""
         (part,) = self.between(position, position + 1)
         block = b"".join(files.blocks_between(self.log.path, part.start, part.stop))
         return next(lines_of(part.first_line, block), (part.first_line, ""))
 
 
 def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
-    """Positions of the last and the first line that the value cannot do without."""
+    """Return positions of the last and the first line that the value cannot do without."""
     kept = (lines.first_row, min(len(lines), lines.first_row + ROWS_KEPT))
 
     def with_rows(begin: int, end: int) -> list[Part]:
@@ -199,7 +198,7 @@ def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
 
 
 def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
-    """The first number from `begin` to before `end` at which something holds that then goes on to hold."""
+    """Return the first number from `begin` to before `end` at which something holds that then goes on to hold."""
     if begin >= end or not holds(end - 1):
         return None
     low, high = begin, end - 1
@@ -210,7 +209,7 @@ def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def _excerpt(text: str, value: object) -> str:
-    """The line, or so much of a long one as stands around the value."""
+    """Return the line, or the part of a long line around the value."""
     spelled = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     match = re.search(rf"(?<![\w.])(?:{re.escape(spelled)}|{re.escape(str(value))})", text)
     start = max(0, match.end() - SHOWN_CHARACTERS * 4 // 5) if match and len(text) > SHOWN_CHARACTERS else 0

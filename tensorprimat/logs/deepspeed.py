@@ -239,7 +239,7 @@ def _chat_step(match: re.Match[str], line: int, index: int) -> Step:
 
 
 def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
-    """The rows of one measurement, timed where the time follows exactly."""
+    """Yield the rows of one measurement, timed where the time follows exactly."""
     if content.chat:
         yield from content.chat
     elif content.pipeline:

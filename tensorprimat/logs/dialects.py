@@ -2,7 +2,7 @@
 
 Each table was written from the printing code of the framework's newest version and holds older spellings too. A
 spelling is the text around a number, with `{}` in the place of the number. A number counts only if the text behind it
-follows too; a blank at the end of a spelling also stands for the end of the line, a comma for a closing bracket.
+follows too; a blank at the end of a spelling also matches the end of the line, a comma for a closing bracket.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Dialect:
     numbers: tuple[Number, ...]
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
-    """The numbers stand on the lines below the first."""
+    """The numbers are on the lines below the first."""
     averaged: bool = False
     """Numbers are means since the row before; else they are of the one step."""
     new_epoch: str | None = None
     """Expression of a line after which steps are counted from 1 again."""
     suffixes: bool = False
-    """Numbers end in K, M, B, T, P (thousands, millions …), G beside B."""
+    """Numbers end in K, M, B, T, P (thousands, millions …); G means B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
     """Text that says what else the time of a row holds: on the row, or on a line since the row before."""
     clock: str = ""

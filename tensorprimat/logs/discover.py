@@ -88,7 +88,7 @@ def find(
 
 
 def places(environment: Mapping[str, str] | None = None) -> list[Path]:
-    """The folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
+    """Return the folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
     environment = os.environ if environment is None else environment
     primus = environment.get("PRIMUS_PATH")
     named = [".", "output", *([primus] if primus else []), *WORKSPACES]
@@ -165,7 +165,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]
     """Return the newest log that says it trained a model, with the older and the ambiguous ones.
 
     A reader that knows the model decides; else the only model that the text names with version and size. A text that
-    names several is nobody's log: it may be about a teacher, a draft or a tokenizer.
+    names several models is the log of none of them: it may be about a teacher, a draft or a tokenizer.
     """
     found: dict[str, _Hit] = {}
     for path in sorted(files, key=_modified, reverse=True):

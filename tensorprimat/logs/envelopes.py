@@ -24,7 +24,7 @@ COMPANIONS = frozenset(
         *("insertId", "logName", "receiveTimestamp", "resource", "ingestionTime", "eventId", "logStreamName"),
     )
 )
-"""Keys that stand beside the line in an envelope, and in no row of a training."""
+"""Keys that accompany the line in an envelope and that no row of a training has."""
 DOCKER_PIECE_BYTES = 16_000  # docker cuts lines into pieces of 16 KiB
 LOOKED_AT_LINES = 40  # of a file: an entry printed over several lines has some ten
 
@@ -62,7 +62,7 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _line(line: str) -> tuple[str, bool]:
-    """Return what stands in one line of the file, and whether it is a piece of a longer one."""
+    """Return the content of one line of the file, and True if it is a piece of a longer one."""
     start = line.lstrip()[:1]
     if start == '"' and (match := _LINE_OF_ENTRY.match(line)):
         return _drawings(_decoded(match[1])), False

@@ -77,7 +77,7 @@ def is_workbook(path: Path) -> bool:
 
 
 def read_profile(paths: Sequence[Path]) -> Profile:
-    """The reports of one run, one file per rank, as one profile; times of kernels are means over the files.
+    """Return the reports of one run, one file per rank, as one profile; times of kernels are means over the files.
 
     Raises InputError for what is no TraceLens report, MissingPackageError without openpyxl.
     """
@@ -107,7 +107,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
 
 
 def ranks_of_one_run(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
-    """Files grouped by run: those of one folder whose names differ in the number of the rank alone.
+    """Return files grouped by run: those of one folder whose names differ in the number of the rank alone.
 
     >>> ranks_of_one_run([Path("a/p_rank1.xlsx"), Path("a/p_rank0.xlsx"), Path("a/q.xlsx")])
     [(PosixPath('a/p_rank0.xlsx'), PosixPath('a/p_rank1.xlsx')), (PosixPath('a/q.xlsx'),)]
@@ -127,7 +127,7 @@ SheetRow = dict[str, Any]
 
 
 def _sheets(path: Path) -> dict[str, list[SheetRow]]:
-    """Rows of the sheets that matter, by the names in their first row."""
+    """Return the rows of the sheets that matter, by the names in their first row."""
     try:
         from openpyxl import load_workbook
     except ImportError as error:
@@ -162,7 +162,7 @@ def _rows(sheet: Any) -> Iterator[SheetRow]:
 
 
 def _timelines(path: Path, rows: list[SheetRow]) -> list[Timeline]:
-    """One per process of the file."""
+    """Return one per process of the file."""
     by_process: dict[str, dict[str, float]] = {}
     for row in rows:
         process = row.get("gpu_pid")
@@ -186,7 +186,7 @@ def _categories(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
 
 
 def _kernels(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
-    """The table of single kernels by category, for reports without the table of categories."""
+    """Return the table of single kernels by category, for reports without the table of categories."""
     return _summed(
         (
             _label(row.get("Parent op category")),

@@ -58,7 +58,7 @@ def is_cut(last: str, before: str | None) -> bool:
 
 
 def _shape(row: str) -> str:
-    """The row with its numbers reduced to the digits that a fixed format keeps constant."""
+    """Return the row with its numbers reduced to the digits that a fixed format keeps constant."""
     row = " ".join(row.split())
     ends_in_integer = re.search(r"(?<![\d.,])(\d[\d,]*)$", row)
     shape = _NUMBER.sub(lambda m: f"#{len(m['decimals'] or '')}e{len(m['exponent'] or '')}", row)

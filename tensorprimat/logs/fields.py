@@ -33,7 +33,7 @@ _STAMP = re.compile(r"\b(\d{4})(-?)(\d\d)\2(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{
 
 
 def number(text: str | None) -> float | None:
-    """A printed number; None for nothing and for N/A.
+    """Return a printed number; None for nothing and for N/A.
 
     >>> number("1,000.13"), number("2.534e+04"), number("N/A"), number("nan")
     (1000.13, 25340.0, None, nan)
@@ -47,19 +47,19 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None, scale: float = 1.0) -> float | None:
-    """A printed time, rate or size, scaled; None where it is nothing that can be one (0, negative, nan, inf)."""
+    """Return a printed time, rate or size, scaled; None where it is nothing that can be one (0, negative, nan, inf)."""
     value = number(text)
     return value * scale if value is not None and 0 < value < math.inf else None
 
 
 def seconds(text: str | None, scale: float = 1.0) -> float | None:
-    """A printed step time in seconds; None where it is none."""
+    """Return a printed step time in seconds; None where it is none."""
     value = positive(text, scale)
     return value if value is not None and value < LONGEST_STEP_SECONDS else None
 
 
 def whole(text: str | None) -> int | None:
-    """A printed whole number above zero, as configuration holds it; None for anything else.
+    """Return a printed whole number above zero, as configuration holds it; None for anything else.
 
     >>> whole("1,280"), whole("24.0"), whole("-1"), whole("0.5")
     (1280, 24, None, None)
@@ -82,7 +82,7 @@ def half_digit(text: str) -> float:
 
 
 def moment(text: str) -> float | None:
-    """The first date and time in a text, as seconds since the epoch, read as UTC; None without one.
+    """Return the first date and time in a text, as seconds since the epoch, read as UTC; None without one.
 
     >>> moment("[titan] 1970-01-02 00:00:01,500 - root"), moment("19700102 00:00:01"), moment("no time here")
     (86401.5, 86401.0, None)
@@ -98,14 +98,15 @@ def moment(text: str) -> float | None:
 
 
 def iso(stamp: float | None) -> str | None:
-    """Seconds since the epoch as ISO 8601, without a zone: the log names none."""
+    """Return the seconds since the epoch as ISO 8601, without a zone: the log names none."""
     if stamp is None:
         return None
     return datetime.fromtimestamp(stamp, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
-    """Each optimizer step once, with the number of its stretch between restarts, in the order of first appearance.
+    """Return each optimizer step once, with the number of its stretch between restarts, in the order of first
+    appearance.
 
     rows: (rank that printed the row, or None; the row). Rows of several ranks about one step become one: the first
     printed counts, memory peaks are the largest over ranks, and what the first did not see (the loss, on all but the
@@ -148,7 +149,7 @@ def _took_other_time(before: Step | None, again: Step) -> bool:
 
 
 def _joined(first: Step, other: Step) -> Step:
-    """One optimizer step that two processes printed."""
+    """Return one optimizer step that two processes printed."""
     values = {}
     for name in _CONTENT:
         mine, theirs = getattr(first, name), getattr(other, name)
@@ -162,12 +163,13 @@ def _joined(first: Step, other: Step) -> Step:
 def with_intervals(
     steps: Steps, *, starts: dict[int, int] | None = None, extra_boundaries: Iterable[int] = ()
 ) -> Steps:
-    """The rows with `covers` from the distance between them, for frameworks that print a mean over a log interval.
+    """Return the rows with `covers` from the distance between them, for frameworks that print a mean over a log
+    interval.
 
     starts: stretch → number of the step before its first, where the log tells; without it a stretch is taken to begin
-    at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew.
-    A row that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance
-    between rows that follow each other, the first one aside (frameworks print step 1 whatever the interval).
+    at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew. A row
+    that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance between
+    consecutive rows, except the first (frameworks print step 1 whatever the interval).
     """
     index, segment = steps.column("index"), steps.column("segment")
     covers = np.ones(len(steps), np.int64)

@@ -76,7 +76,7 @@ def spooled_stdin() -> Iterator[Path]:
 
 
 def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
-    """The first bytes as they are on disk; empty for a folder."""
+    """Return the first bytes as they are on disk; empty for a folder."""
     if stat.S_ISDIR(status(path).st_mode):
         return b""
     with _opened(path) as file:
@@ -84,7 +84,7 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
 
 
 def stored(path: Path) -> Iterator[bytes]:
-    """The file's bytes as they are on disk, in chunks."""
+    """Yield the file's bytes as they are on disk, in chunks."""
     with _opened(path) as file:
         while chunk := file.read(STORED_BYTES):
             yield chunk
@@ -101,9 +101,9 @@ def is_binary(path: Path) -> bool:
 def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Whole lines in UTF-8, one block after the other.
 
-    The very last line may lack its line end. What lies beyond MAX_LINE_BYTES of a line is dropped.
-    Lines inside JSON of a log service are taken out of it (`envelopes`).
-    Raises InputError for packed data that is broken or expands without bound.
+    The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
+    a log service are taken out of it (`envelopes`). Raises InputError for packed data that is broken or expands without
+    bound.
     """
     chunks = _text_chunks(path, size)
     first = next(chunks, b"")
@@ -209,7 +209,7 @@ def tail(path: Path, size: int) -> bytes:
 
 
 def count_lines(path: Path) -> int:
-    """Line ends in the text: the number of its last line, if that is ended."""
+    """Return line ends in the text: the number of its last line, if that is ended."""
     return sum(map(count_line_ends, blocks(path)))
 
 
@@ -219,7 +219,7 @@ def line_ends(block: bytes) -> NDArray[np.bool_]:
 
 
 def count_line_ends(block: bytes) -> int:
-    """Lines that end in a block; several times as fast as bytes.count."""
+    """Return lines that end in a block; several times as fast as bytes.count."""
     return int(np.count_nonzero(line_ends(block)))
 
 
@@ -267,7 +267,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
-    """The file's text as UTF-8, unpacked, in chunks of about `size` bytes."""
+    """Yield the file's text as UTF-8, unpacked, in chunks of about `size` bytes."""
     chunks = _unpacked_chunks(path, size)
     first = next(chunks, b"")
     encoding = _UTF16_MARKS.get(first[:2]) or _unmarked_utf16(first)

@@ -11,7 +11,7 @@ What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swi
   tqdm's elapsed time. A step's time is the growth of that clock, as a mean over the steps between two rows, where the
   clock is printed finely enough for it: to CLOCK_RESOLUTION of the time found. Otherwise the row has no time. Rates
   that are means since the start are never averaged again.
-- An evaluation printed between two rows lies inside the later one's time.
+- The time of a row includes an evaluation printed before it.
 - The summary at the end, `train_samples_per_second`, is all samples over the whole run time, first step, evaluations
   and checkpoints included: reported, without any variance. Every rank may print one, by its own clock: the middle one
   is the run's.
@@ -160,7 +160,7 @@ FORMAT = Format(
 
 
 def _configuration(said: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the global batch that follows from them (ms-swift prints its parts alone)."""
+    """Return settings with the global batch that follows from them (ms-swift prints its parts alone)."""
     config = dict(said)
     processes = config.pop("world_size", None)
     if processes and processes > 1:  # a single process may drive several GPUs
@@ -276,7 +276,7 @@ def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
 
 
 def _position(said: Mapping[str, str]) -> int | None:
-    """The optimizer step that a row states."""
+    """Return the optimizer step that a row states."""
     for name in POSITIONS:
         if name in said and (step := fields.whole(said[name].split("/")[0])):
             return step
@@ -284,7 +284,9 @@ def _position(said: Mapping[str, str]) -> int | None:
 
 
 def _clock(said: Mapping[str, str]) -> tuple[float, float] | None:
-    """Seconds since training began by what the row states, and half the last digit that it was printed with."""
+    """Return the seconds since training began by what the row states, and half the last digit that it
+    was printed with.
+    """
     if runtime := fields.seconds(said.get(RUNTIME)):
         return runtime, _half_digit(said[RUNTIME])
     if by_tokens := _clock_of_tokens(said):
@@ -315,7 +317,8 @@ def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
 
 
 def _half_digit(text: str) -> float:
-    """Half a unit of the last digit of a printed number; of four significant digits where trailing zeros are dropped.
+    """Return half a unit of the last digit of a printed number; of four significant digits where trailing zeros are
+    dropped.
 
     transformers 5 prints every float by `.4g`, so 83.40 is "83.4" and 5000 is known to half a second.
 
@@ -379,7 +382,7 @@ class _Interval:
 
 
 def _summary(content: _Content) -> Mapping[str, str] | None:
-    """The summary of the middle rank, by its runtime."""
+    """Return the summary of the middle rank, by its runtime."""
     by_runtime = sorted(content.summaries, key=lambda said: fields.positive(said.get(RUNTIME)) or 0.0)
     return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
 
@@ -432,7 +435,8 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
 
 
 def _steps(found: list[_Row], total: float | None, final_epoch: float | None) -> list[Step]:
-    """The rows as steps. Where none states its number they share the run's; where a number goes back, it restarted.
+    """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
+    restarted.
 
     total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells.
     """
@@ -490,7 +494,7 @@ def _intervals(found: list[_Row], index: list[int]) -> list[_Interval]:
 
 
 def _tokens_between(before: _Row, row: _Row, steps: int) -> float | None:
-    """Tokens of one step between two rows that count them."""
+    """Return the tokens of one step between two rows that count them."""
     first, last = (fields.number(_first_of(said.values, TOKENS_SEEN)) for said in (before, row))
     tokens = (last - first) / steps if first is not None and last is not None else None
     return tokens if tokens is not None and 0 < tokens < math.inf else None
@@ -519,7 +523,9 @@ def _step(row: _Row, index: int, between: _Interval) -> Step:
 
 
 def _reported(content: _Content) -> dict[str, Any]:
-    """Means over the whole run: the summary of the middle rank, or what the last row or bar says about the time."""
+    """Return means over the whole run: the summary of the middle rank, or what the last row or bar says
+    about the time.
+    """
     reported: dict[str, Any] = {}
     if (summary := _summary(content)) is not None:
         for name, target in REPORTED.items():

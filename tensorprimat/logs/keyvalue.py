@@ -1,7 +1,7 @@
 """One reader for console logs whose rows are `name value` pairs; `dialects` says how each framework spells them.
 
 A row is one line, or a first line with the numbers on the lines below it. A number whose delimiter is missing does not
-count, so that a line that was cut off has no wrong last digit. The reader adds two things to what stands on a row: the
+count, so that a line that was cut off has no wrong last digit. The reader adds two things to the values of a row: the
 tokens of a step, where a log counts all tokens so far, and the time of a step, where a row has both its tokens and its
 rate.
 """
@@ -108,7 +108,7 @@ def _read(log: Log, dialect: Dialect) -> Reading:
 
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
-    """Rows that carry a time or a rate, in the order of the log."""
+    """Yield the rows that carry a time or a rate, in the order of the log."""
     lines = _lines(log, re.compile(dialect.row))
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.began = row.ended_at if seen.began is None else seen.began
@@ -159,7 +159,7 @@ def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> 
 
 
 def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """The lines of the rank that prints rows; a last line without its end is marked as cut."""
+    """Yield the lines of the rank that prints rows; a last line without its end is marked as cut."""
     is_cut = bool(log.tail(1)[-1])
     before: tuple[int, str] | None = None
     for line, text in log.lines_of_one_rank(first.search):
@@ -171,7 +171,9 @@ def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
 
 
 def _index(match: re.Match[str], seen: _Seen) -> int:
-    """Number of the step over all epochs, where the row says in which epoch it is and how many steps one has."""
+    """Return the number of the step over all epochs, where the row says in which epoch it is and how many steps one
+    has.
+    """
     said = match.groupdict()
     step, last, epoch = int(said["step"]), fields.whole(said.get("last")), fields.whole(said.get("epoch"))
     if epoch is None and last:
@@ -210,7 +212,7 @@ def _interruption(text: str, dialect: Dialect) -> str:
 
 
 def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
-    """Settings that stand between the rows; the first word about each counts."""
+    """Settings between the rows; the first word about each counts."""
     text = text[:LONGEST_SETTING]
     for number in dialect.settings:
         if number.means not in seen.config and (value := _value(text, number, dialect)) and value > 0:
@@ -229,7 +231,7 @@ def _step(row: _Row) -> Step:
 
 
 def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> Steps:
-    """Tokens of a step from the growth of a total, where the rows do not state them.
+    """Return the tokens of a step from the growth of a total, where the rows do not state them.
 
     totals: by the column `by` of the rows.
     """
@@ -252,7 +254,7 @@ def with_times(steps: Steps) -> Steps:
 
 
 def _elapsed(dialect: Dialect, found: list[_Row]) -> Elapsed | None:
-    """The clock that the rows state; None where numbers go back, so that one names several rows."""
+    """Return the clock that the rows state; None where numbers go back, so that one names several rows."""
     numbers = [row.index for row in found]
     known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
     if not known or numbers != sorted(set(numbers)):
@@ -272,7 +274,9 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
 
 
 def _gpus(steps: Steps) -> int | None:
-    """The number of GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
+    """Return the number of GPUs by which every row divides its rate over all of them; None where rounding leaves a
+    doubt.
+    """
     total = steps.column("reported_tokens_per_second")
     if not np.isfinite(total).any():
         total = steps.column("tokens") / steps.column("seconds")

@@ -69,7 +69,7 @@ def _is_header(text: str) -> bool:
 
 
 def _steps(log: Log, reading: Reading) -> Iterator[Step]:
-    """One step per row that carries time, with the loss and learning rate that were logged for the same step."""
+    """Yield one step per row that carries time, with the loss and learning rate that were logged for the same step."""
     timed: list[tuple[int, int, dict[str, float]]] = []
     beside: dict[int, dict[str, float]] = {}
     for line, row in _rows(log, reading):
@@ -114,7 +114,7 @@ def _rows(log: Log, reading: Reading) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _plain(name: str) -> str:
-    """A column's name as the tables above have it: LearningRateMonitor's lr-AdamW is lr."""
+    """Return a column's name as the tables above have it: LearningRateMonitor's lr-AdamW is lr."""
     return "lr" if name.startswith("lr-") else name
 
 
@@ -130,7 +130,7 @@ def _number(cell: str) -> float | None:
 
 
 def _bar(text: str) -> re.Match[str] | None:
-    """A drawing of a training bar; NeMo's, which carry step times, are another format's."""
+    """Return a drawing of a training bar; NeMo's, which carry step times, are another format's."""
     if "it/s" not in text or "Epoch" not in text or "train_step_timing" in text:
         return None
     return _BAR.search(text[:LONGEST_ROW])
@@ -154,7 +154,9 @@ def _report_bars(log: Log, reading: Reading) -> None:
 
 
 def _duration(match: re.Match[str]) -> float | None:
-    """Seconds that a bar has run: by its clock of whole seconds, or by tqdm's mean rate where that is finer."""
+    """Return the seconds that a bar has run: by its clock of whole seconds, or by tqdm's mean rate where
+    that is finer.
+    """
     clock = (match["elapsed"] or match["window_elapsed"]).split(":")
     elapsed = sum(int(part) * 60**power for power, part in enumerate(reversed(clock)))
     rate = float(match["rate"] or 0)

@@ -92,7 +92,7 @@ FORMAT = Format(
 
 
 def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
-    """One step per `(step)` line; without a time unless all of its iterations were printed."""
+    """Yield one step per `(step)` line; without a time unless all of its iterations were printed."""
     seconds, expected = 0.0, 1  # the iteration that continues the sum without a gap
     for line, match in rows:
         iteration = int(match["iter"])

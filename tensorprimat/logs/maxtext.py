@@ -142,7 +142,7 @@ def _step(line: int, row: re.Match[str]) -> Step:
 
 
 def _measurable(steps: list[Step], drained: dict[int, str]) -> Iterator[Step]:
-    """The rows, without times and rates where nothing was in flight; see the head of this file."""
+    """Yield the rows, without times and rates where nothing was in flight; see the head of this file."""
     in_segment, segment = 0, None
     for step in steps:
         in_segment = in_segment + 1 if step.segment == segment else 1

@@ -1,7 +1,7 @@
 """Names under which frameworks hand their metrics to Weights & Biases, MLflow, CSV and JSON files: data for `metrics`.
 
-A name is looked up as it is, then without the prefix of its section. Where a framework divides by GPU its rates stand
-under the field per GPU, whatever the name says.
+A name is looked up as it is, then without the prefix of its section. If a framework divides by the number of GPUs, its
+rates go to the field per GPU, whatever their name.
 """
 
 from __future__ import annotations

@@ -262,7 +262,9 @@ def _step(row: _Merged) -> Step:
 
 
 def _elapsed(found: Sequence[_Merged]) -> Elapsed | None:
-    """The clock of the logger's calls; None where numbers of steps go back, so that a number names several rows."""
+    """Return the clock of the logger's calls; None where numbers of steps go back, so that a number
+    names several rows.
+    """
     known = {row.step: row.moment for row in found if row.moment is not None}
     numbers = [row.step for row in found]
     if not known or numbers != sorted(set(numbers)):
@@ -275,7 +277,7 @@ def _elapsed(found: Sequence[_Merged]) -> Elapsed | None:
 
 
 def _with_tokens(steps: Steps, found: list[_Merged]) -> Steps:
-    """Tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+    """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
     if all(row.line is not None for row in found):
         return keyvalue.with_tokens(steps, {row.line or 0: row.values.get("total_tokens") for row in found})
     return keyvalue.with_tokens(steps, {row.step: row.values.get("total_tokens") for row in found}, by="index")
@@ -320,7 +322,9 @@ def _totals(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> 
 
 
 def _summary(row: MetricRow, reading: Reading) -> Reading:
-    """The last value of every metric: means of the run where a trainer logs them, else rates of the last step."""
+    """Return the last value of every metric: means of the run where a trainer logs them, else rates of
+    the last step.
+    """
     _totals([(None, row)], reading)
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
         reading.warnings.append(

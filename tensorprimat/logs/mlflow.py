@@ -1,7 +1,7 @@
 """MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds.
 
 The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
-reads the whole run, and the settings from `params` beside it. `metric_names` says what a name means.
+reads the whole run, with the settings from its `params` folder. `metric_names` says what a name means.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ FORMAT = Format(
 
 
 def _root(path: Path) -> Path:
-    """Return the folder of all metrics of the run; the path itself where it lies in none."""
+    """Return the folder of all metrics of the run; the path itself if it is in none."""
     if (path / FOLDER).is_dir():
         return path / FOLDER
     return next((parent for parent in (path, *path.parents[:4]) if parent.name == FOLDER and parent.is_dir()), path)

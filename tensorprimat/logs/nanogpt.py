@@ -319,7 +319,7 @@ class _Clock:
 
     @property
     def total(self) -> LogClock | None:
-        """The clock of the whole run, if it was never set back."""
+        """Return the clock of the whole run, if it was never set back."""
         times = [mark.clock for mark in self._marks]
         last = self._marks[-1] if self._marks else None
         if last is None or times != sorted(times) or any(b.step < a.step for a, b in pairwise(self._marks)):
@@ -327,7 +327,7 @@ class _Clock:
         return LogClock(name="train_time", seconds=last.clock, steps=float(last.step), resolution=1.0)
 
     def steps(self) -> Iterator[Step]:
-        """A row for every line of training; for every validation where only those were printed.
+        """Yield a row for every line of training; for every validation where only those were printed.
 
         The host runs ahead of the device until a validation waits for it: the wait is in the row after the validation.
 

@@ -3,7 +3,7 @@
 What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, strategies/megatron_strategy.py):
 - Iterations count from 0 (NeMo's `global_step` is the same number), and that is the index kept here.
 - Every metric but global_step is the mean over `log_interval` steps, printed with 4 significant digits. So a row covers
-  the distance to the row before it; rows stand at every multiple of the interval.
+  the distance to the row before it; rows are at every multiple of the interval.
 - `train_step_timing in s` runs from the start to the end of a training batch. Validation and checkpoints lie outside;
   the data iterator is read inside.
 - `consumed_samples` (missing on the very first row) grows by the global batch per step: where global_batch_size is not
@@ -109,7 +109,7 @@ FORMAT = Format(
 
 
 def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:
-    """Lines that may be rows; what the others state is noted on the way."""
+    """Yield lines that may be rows; what the others state is noted on the way."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text:
             yield line, origin.rank, text[:LONGEST_NOTE]
@@ -118,7 +118,7 @@ def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterat
 
 
 def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | None:
-    """One row; a metric that is missing is unseen. None where neither time nor loss is there."""
+    """Return one row; a metric that is missing is unseen. None where neither time nor loss is there."""
     values = dict(_FIELD.findall(row["fields"]))
     if TIMING not in values and NUMBERS["loss"] not in values:
         return None
@@ -137,7 +137,7 @@ def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | N
 
 
 def _with_first_interval(steps: Steps) -> Steps:
-    """The first row of a stretch covers a log interval like the others, as far as there were so many steps."""
+    """Return the first row of a stretch covers a log interval like the others, as far as there were so many steps."""
     covers, segment, index = steps.column("covers"), steps.column("segment"), steps.column("index")
     covers = covers.copy()
     for stretch in np.unique(segment):
@@ -148,7 +148,7 @@ def _with_first_interval(steps: Steps) -> Steps:
 
 
 def _with_samples(steps: Steps, consumed: dict[int, float]) -> Steps:
-    """The global batch from the samples consumed between rows, where the line does not print it."""
+    """Return the global batch from the samples consumed between rows, where the line does not print it."""
     if "samples" in steps.seen or len(consumed) < 2:
         return steps
     total = np.array([consumed.get(int(line), np.nan) for line in steps.column("line")])
@@ -160,7 +160,7 @@ def _with_samples(steps: Steps, consumed: dict[int, float]) -> Steps:
 
 
 def _batch(steps: Steps) -> dict[str, Any]:
-    """The global batch as configuration, where every row agrees on it."""
+    """Return the global batch as configuration, where every row agrees on it."""
     samples = steps.column("samples")
     samples = np.unique(samples[np.isfinite(samples)])
     return {"global_batch_size": int(samples[0])} if len(samples) == 1 and float(samples[0]).is_integer() else {}

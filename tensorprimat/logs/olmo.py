@@ -122,7 +122,7 @@ FORMAT = Format(
 
 
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
-    """The blocks that carry a rate."""
+    """Yield the blocks that carry a rate."""
     block: dict[str, Any] = {}
     said: set[str] = set()
     for line, text in log.lines_of_one_rank(_BLOCK.search):
@@ -162,7 +162,7 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
 
 
 def _with_tokens(steps: Steps, totals: dict[int, float]) -> Steps:
-    """Tokens of a step over all GPUs, from the growth of the total."""
+    """Return the tokens of a step over all GPUs, from the growth of the total."""
     total = np.array([totals.get(int(line), np.nan) for line in steps.column("line")])
     tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
     tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
@@ -216,7 +216,7 @@ def _notice_configuration(text: str, reading: Reading) -> None:
 
 
 def _shape(said: dict[str, str]) -> ModelShape | None:
-    """The model's shape, where every number of it is stated (olmo/config.py, ModelConfig)."""
+    """Return the model's shape, where every number of it is stated (olmo/config.py, ModelConfig)."""
     width, layers, heads = (fields.whole(said.get(name)) for name in ("d_model", "n_layers", "n_heads"))
     vocabulary = fields.whole(said.get("embedding_size")) or fields.whole(said.get("vocab_size"))
     hidden = fields.whole(said.get("mlp_hidden_size")) or (fields.whole(said.get("mlp_ratio")) or 0) * (width or 0)

@@ -1,8 +1,8 @@
 """A large text read in stretches by several processes: threads would only wait for each other's interpreter.
 
-Every stretch has a process of its own, a copy of this one, that ends when it has said what it found, or finds nobody
-listening; nothing is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux),
-in a process that is itself one of many, and for text that is packed or short, there is one stretch.
+A copy of this process reads each stretch; it ends after it has sent its findings, or when the reader is gone; nothing
+is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is
+itself one of many, and for text that is packed or short, there is one stretch.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
 def outcomes(work: Callable[[Stretch], StretchOutcome], given: Sequence[Stretch]) -> Iterator[Iterator[StretchOutcome]]:
     """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
 
-    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because somebody ended it or
-    the system has none left, is worked on here.
+    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because it was ended or
+    could not be started, is read in this process.
     """
     waiting, running = deque(given), deque[_Running]()
     try:

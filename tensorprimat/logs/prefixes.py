@@ -1,7 +1,7 @@
 """Prefixes that launchers and loggers put before a framework's own line, and their removal.
 
 One row per prefix. A row's expression may name `rank`, `world` (number of ranks) and `time`; their values are kept in
-`Origin`, so that lines of several ranks can be told apart.
+`Origin`, so that lines of several ranks can be distinguished.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STARTS = frozenset("[(0123456789 wnhgi")  # what a prefix can begin with: most 
 
 
 def strip(text: str) -> str:
-    """The line without its prefixes."""
+    """Return the line without its prefixes."""
     for _ in range(MOST_PREFIXES):
         if not text or text[0] not in _STARTS or not (match := _ANY.match(text)):
             break

@@ -13,7 +13,7 @@ class Timeline:
     """The wall time of one rank, by activity; None for a part that the report does not state."""
 
     rank: str
-    """File and process that it speaks of."""
+    """File and process of the profile."""
     total_seconds: float | None = None
     busy_seconds: float | None = None
     """At least one of computation, communication and copy at work."""
@@ -65,7 +65,7 @@ class Profile:
     warnings: tuple[str, ...] = ()
 
     def seconds(self, name: str) -> float | None:
-        """Mean over ranks of a field of Timeline; None where no rank knows it."""
+        """Return the mean over ranks of a field of Timeline; None where no rank knows it."""
         known = [value for timeline in self.timelines if (value := getattr(timeline, name)) is not None]
         return sum(known) / len(known) if known else None
 
@@ -84,7 +84,7 @@ class Contrast:
 
 
 def compare(one: Profile, other: Profile) -> list[Contrast]:
-    """Two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
+    """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
     rows = []
     for name in PARTS:
         mine, theirs = one.seconds(name), other.seconds(name)

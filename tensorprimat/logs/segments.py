@@ -97,15 +97,15 @@ def facts_of(reading: Reading) -> dict[str, Any]:
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
-    """Settings that both state and that differ: field → (value of one, value of the other)."""
+    """Return settings that both state and that differ: field → (value of one, value of the other)."""
     mine, theirs = one.facts, other.facts
     return {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}
 
 
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
-    """The segments that are measured as one benchmark, the one that tells its facts first.
+    """Return the segments that are measured as one benchmark, the one that tells its facts first.
 
-    number: the only one wanted; None takes the longest, the later one of equals, with all of equal facts.
+    number: the only one to read; None takes the longest, the later one of equals, with all of equal facts.
     """
     if number is not None:
         return [segment for segment in found if segment.number == number]
@@ -116,7 +116,8 @@ def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
 
 
 def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool = False) -> Reading:
-    """One reading of the measured segments: the facts of the first of them, the rows of all, in the order of the log.
+    """Return one reading of the measured segments: the facts of the first of them, the rows of all, in the order of the
+    log.
 
     The others are told in a warning, with what makes them others. picked: the user named the one that is measured.
     """
@@ -243,7 +244,7 @@ def _is_other_speed(one: Segment, other: Segment) -> bool:
 
 
 def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, reason: str) -> Segment | None:
-    """One segment; None where its lines hold no row and no rate."""
+    """Return one segment; None where its lines hold no row and no rate."""
     part = replace(log, parts=parts)
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):

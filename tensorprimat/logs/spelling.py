@@ -224,7 +224,7 @@ def _is_rest(label: str, known: str) -> bool:
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     """Return the width at which all longer lines were cut, or None.
 
-    Rows all have that width though what stands before their last number has not: no framework pads so.
+    All rows have that width although the text before their last number has not: no framework pads so.
 
     >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
     >>> cut_width(rows, set(range(7, 13)))

@@ -64,7 +64,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "mlperf": ("nemo", "megatron"),
     "automodel": ("nemo", "megatron"),
 }
-"""Formats → the frameworks whose starting lines stand in the same training's log; those of all others are foreign."""
+"""Formats → the frameworks whose starting lines occur in the same training's log; those of all others are foreign."""
 ENDS: dict[str, tuple[bytes, ...]] = {
     "megatron": (b"[after training is done]",),
     "nemo": (b"`Trainer.fit` stopped",),
@@ -244,7 +244,7 @@ def _reason(marks: Sequence[StartMark]) -> str:
 
 
 def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list[int]]:
-    """Lines of rows, ascending, and the positions among them at which a reader found that numbers go back."""
+    """Return lines of rows, ascending, and the positions among them at which a reader found that numbers go back."""
     lines, segment = whole.steps.column("line"), whole.steps.column("segment")
     known = lines > 0
     if not known.any():
@@ -258,7 +258,7 @@ def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list
 
 
 def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
-    """Lines of rows in a log whose reader keeps none: it has means only."""
+    """Yield lines of rows in a log whose reader keeps none: it has means only."""
     if log.size_bytes > SEARCHED_BYTES:
         return
     for number, block in log.numbered_blocks(HEAD_BYTES):
@@ -273,9 +273,9 @@ def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
 def _believable(
     by_gap: Mapping[int, list[StartMark]], rows: int, certain: Collection[int]
 ) -> dict[int, list[StartMark]]:
-    """Leave out what stands between too many rows to be the start or the end of trainings.
+    """Leave out marks between too many rows to be the start or the end of a training.
 
-    Rows of another format are a training of their own where many more of them follow one another than usually stand
+    Rows of another format are a training of their own where many more of them follow one another than usually occur
     between two rows of this one. certain: gaps in which a training begins anyway.
     """
     counted = Counter(text for gap, marks in by_gap.items() if gap not in certain for text in {m.text for m in marks})
@@ -293,7 +293,7 @@ def _believable(
 
 
 def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[StartMark]:
-    """Every mark that lies between rows, before the first or behind the last, in the order of lines."""
+    """Return every mark between rows, before the first or after the last, in the order of lines."""
     wanted = _searched(rows, whole, every_gap=format.name not in VAST)
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
         wanted.pop()  # what follows the last row: facts are not looked for so late
@@ -380,7 +380,9 @@ def _literals(format: Format) -> dict[bytes, str]:
 
 
 def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tuple[int, int]]:
-    """First and last line of each gap between rows that may hold a start; of VAST formats the unusual ones alone."""
+    """Return the first and last line of each gap between rows that may hold a start; of VAST formats the unusual ones
+    alone.
+    """
     distance = np.diff(rows)
     if every_gap:
         inside = distance > 1

@@ -1,7 +1,7 @@
 """Looking through folders of old data: what every file holds, without stopping at the ones that hold nothing.
 
-Event files of one folder are one run, workbooks whose names differ in the rank are one profile, every other file stands
-for itself. Model and precision that a file does not state are taken from its path, and marked so.
+Event files of one folder are one run, workbooks whose names differ in the rank are one profile, every other file is
+treated alone. Model and precision that a file does not state are taken from its path, and marked so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Item:
 
     path: Path
     root: Path
-    """The folder that the user named; what lies above it says nothing about the file."""
+    """The folder that the user named; folders above it say nothing about the file."""
     ranks: tuple[Path, ...] = ()
     """The workbooks of a profile."""
     problem: str | None = None
@@ -55,7 +55,7 @@ class SurveyedFile:
         return self.item.path
 
     def without_steps(self) -> SurveyedFile:
-        """The same without its series, to keep while thousands of others are read."""
+        """Return the same without its series, to keep while thousands of others are read."""
         slim = self.result and self.result.model_copy(update={"steps": Steps({})})
         return replace(self, result=slim)
 
@@ -76,7 +76,7 @@ class SurveyedFile:
 
 
 def items(paths: Sequence[Path]) -> Iterator[Item]:
-    """Everything worth reading in the files and folders, folder by folder, by name; each once, however it is linked."""
+    """Return all candidates in the files and folders, folder by folder, by name; each once, however it is linked."""
     entered: set[tuple[int, int]] = set()
     for path in paths:
         if path.is_dir():
@@ -127,7 +127,7 @@ def _of_folder(folder: Path, root: Path, entered: set[tuple[int, int]]) -> Itera
 
 
 def _of_files(paths: list[Path], root: Path) -> Iterator[Item]:
-    """Files of one folder, as items."""
+    """Yield files of one folder, as items."""
     workbooks, events = [], []
     for path in paths:
         problem = _unreadable(path)

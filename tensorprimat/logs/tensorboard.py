@@ -227,7 +227,7 @@ def _event_files(folder: Path) -> Iterator[Path]:
 
 
 def _with_numbers(name: str) -> list[str | int]:
-    """A key that sorts numbers in a name as numbers: the tenth file of one second comes after the ninth."""
+    """Return a key that sorts numbers in a name as numbers: the tenth file of one second comes after the ninth."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -285,7 +285,7 @@ def _hparams(message: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _collect_hparams(log: Log, content: _Content) -> None:
-    """Add the scalars of the hparams.yaml that Lightning keeps beside its events; a broken one says nothing."""
+    """Add the scalars of the hparams.yaml in the folder of Lightning's events; a broken one says nothing."""
     import yaml
 
     path = (log.path if log.is_folder else log.path.parent) / HPARAMS_FILE
@@ -307,7 +307,7 @@ def _collect_hparams(log: Log, content: _Content) -> None:
 
 
 def _timed(content: _Content, dialect: TagDialect) -> Iterator[Step]:
-    """One row per logged step time, with what was logged for the same step."""
+    """Yield one row per logged step time, with what was logged for the same step."""
     others = _by_step(content.scalars, dialect.fields)
     for scalar in content.scalars:
         if scalar.tag == dialect.seconds and 0 < scalar.value < LONGEST_STEP_SECONDS:
@@ -316,7 +316,9 @@ def _timed(content: _Content, dialect: TagDialect) -> Iterator[Step]:
 
 
 def _untimed(content: _Content) -> Iterator[Step]:
-    """One row per logged loss, timed by the writer's clock, or by Lightning's own where ThroughputMonitor logged it."""
+    """Yield one row per logged loss, timed by the writer's clock, or by Lightning's own where ThroughputMonitor logged
+    it.
+    """
     own_clock = next((tag for tag in TIME_SO_FAR if tag in content.tags), None)
     tag = own_clock or next((tag for tag in UNTIMED_LOSSES if tag in content.tags), None)
     fields = {loss: ("loss", 1.0) for loss in UNTIMED_LOSSES if loss in content.tags} | dict(UNTIMED_FIELDS)

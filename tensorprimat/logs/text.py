@@ -30,7 +30,7 @@ _COLOUR_WITHOUT_ESCAPE = re.compile(r"\[[0-9;]{0,20}m")
 
 
 def without_colours(text: str) -> str:
-    """The text without terminal control sequences.
+    """Return the text without terminal control sequences.
 
     >>> without_colours("0[[32m20251202 06:26:45[0m] loss")
     '0[20251202 06:26:45] loss'
@@ -73,7 +73,7 @@ class Log:
 
     @property
     def is_folder(self) -> bool:
-        """Some formats are folders (TensorBoard)."""
+        """Return some formats are folders (TensorBoard)."""
         return stat.S_ISDIR(files.status(self.path).st_mode)
 
     @cached_property
@@ -89,11 +89,13 @@ class Log:
         return files.status(self.path).st_size
 
     def opening(self, size: int = 64) -> bytes:
-        """The first bytes as they are on disk, for formats that a magic number gives away; empty for a folder."""
+        """Return the first bytes as they are on disk, for formats that a magic number gives away; empty
+        for a folder.
+        """
         return files.opening(self.path, size)
 
     def stored(self) -> Iterator[bytes]:
-        """All bytes as they are on disk."""
+        """Return all bytes as they are on disk."""
         return files.stored(self.path)
 
     def lines(self) -> Iterator[tuple[int, str]]:
@@ -149,20 +151,22 @@ class Log:
             yield from _numbered(part.first_line, files.blocks_between(self.path, part.start, part.stop, size))
 
     def head(self) -> Iterator[tuple[int, str]]:
-        """The lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary file."""
+        """Return the lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary
+        file.
+        """
         if self.window is not None:
             return iter(self.window)
         return (line for window in _first(self.windows()) for line in window)
 
     def windows(self) -> Iterator[list[tuple[int, str]]]:
-        """All lines, HEAD_BYTES at a time; none for a folder or a binary file."""
+        """Yield all lines, HEAD_BYTES at a time; none for a folder or a binary file."""
         if self.is_folder or self.is_binary:
             return
         for number, block in self.numbered_blocks(HEAD_BYTES):
             yield window_of(number, block)
 
     def text(self) -> str:
-        """The whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
+        """Return the whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
         size, parts = 0, []
         for block in self.blocks():
             size += len(block)
@@ -172,7 +176,7 @@ class Log:
         return b"".join(parts).decode("utf-8", "replace")
 
     def tail(self, size: int) -> list[str]:
-        """The lines of about the last `size` characters, without colours; the first may be incomplete.
+        """Return the lines of about the last `size` characters, without colours; the first may be incomplete.
 
         The last is the empty string if the log ends with a line end.
         """
@@ -184,7 +188,7 @@ class Log:
         return without_colours(end.decode("utf-8", "replace")).split("\n")
 
     def count_lines(self) -> int:
-        """Line ends up to the end of the log, or of its last part."""
+        """Return line ends up to the end of the log, or of its last part."""
         if self.parts:
             last = self.parts[-1]
             within = files.blocks_between(self.path, last.start, last.stop)
@@ -193,7 +197,7 @@ class Log:
 
 
 def window_of(number: int, block: bytes) -> list[tuple[int, str]]:
-    """The lines of a block, whose first is `number`, as detection looks at them: clean, the longest cut."""
+    """Return the lines of a block, whose first is `number`, as detection looks at them: clean, the longest cut."""
     return [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
 
 

@@ -1,7 +1,7 @@
 """Logs of any training loop that prints the number of the step, the loss and the time of day, and no step time.
 
-The last resort: only where no other format finds a row. Times come from the stamps of the lines, so whatever lies
-between two rows is in them; rows between which a validation or a checkpoint was announced are marked, never measured.
+The last resort: only where no other format finds a row. Times come from the stamps of the lines, so they include all
+work between two rows; rows between which a validation or a checkpoint was announced are marked, never measured.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
 
 
 def _lines(log: Log) -> Iterator[tuple[int, str]]:
-    """The lines but for a last one without its end, whose number may lack digits."""
+    """Yield the lines but for a last one without its end, whose number may lack digits."""
     is_cut = bool(log.tail(1)[-1])
     before: tuple[int, str] | None = None
     for line in log.bare_lines():

@@ -207,7 +207,7 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
 
 
 def _seconds(step: Step, tokens_per_gpu: float) -> float | None:
-    """Mean time of one optimizer step, where the rounded rate still tells it."""
+    """Return the mean time of one optimizer step, where the rounded rate still tells it."""
     rate = step.reported_tokens_per_second_per_gpu
     return tokens_per_gpu / rate if rate is not None and rate >= LEAST_TPS else None
 

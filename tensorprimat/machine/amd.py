@@ -40,7 +40,7 @@ class AmdDevice:
         self.boundary: str | None = f"{'board of two dies' if two_dies else 'socket'}, as AMD SMI counts it"
 
     def _ask(self, question: str, *arguments: Any) -> Mapping[str, Any]:
-        """One answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
+        """Return one answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
         try:
             answer = getattr(self._smi, question)(self._handle, *arguments)
         except (self._smi.AmdSmiException, KeyError, AttributeError):
@@ -107,7 +107,7 @@ class AmdDevice:
 
 
 def _number(answer: Mapping[str, Any], *names: str) -> float | None:
-    """The first of some keys that holds a number; AMD SMI writes "N/A" where it has none."""
+    """Return the first of some keys that holds a number; AMD SMI writes "N/A" where it has none."""
     for name in names:
         value = answer.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -125,14 +125,14 @@ def _product(*factors: float | None) -> float | None:
 
 
 def _find_package() -> None:
-    """Make the amdsmi that ROCm brings importable: it lies in ROCm's own folder, and pip may never have seen it."""
+    """Make the amdsmi that ROCm brings importable: it is in ROCm's own folder, and pip may not list it."""
     folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"
     if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and (folder / "amdsmi").is_dir():
         sys.path.append(str(folder))
 
 
 def devices() -> list[Device]:
-    """Every GPU that AMD SMI knows; none where the package, the library or the driver is missing."""
+    """Return every GPU that AMD SMI knows; none where the package, the library or the driver is missing."""
     _find_package()
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it does not find its library

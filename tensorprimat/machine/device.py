@@ -47,7 +47,7 @@ class Device(Protocol):
     """The hardware that its power and energy include, in words."""
 
     def read(self) -> DeviceReading:
-        """All figures, now."""
+        """Return all figures, now."""
 
     def glance(self) -> DeviceReading:
         """Power, energy, clock, temperature and throttling: the figures that are read while training runs."""

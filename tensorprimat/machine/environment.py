@@ -17,7 +17,7 @@ SETTINGS = (
 )  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
 NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")
-"""Ends of names that only say where something lies, which release an image holds, or which GPUs a job got."""
+"""Suffixes of names that only state a path, the release of an image, or the GPUs of a job."""
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:

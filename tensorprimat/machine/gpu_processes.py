@@ -1,6 +1,6 @@
 """Processes that hold a GPU, and ending what a crashed training left behind.
 
-nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers, which in a container may mean somebody else. A
+nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers, which in a container may be another process. A
 process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.
 """
 
@@ -54,7 +54,7 @@ class Holder:
 
 
 def listed(environment: Mapping[str, str] | None = None) -> tuple[dict[int, float | None], list[str]]:
-    """Memory in bytes by process number, and the programs that answered."""
+    """Return the memory in bytes by process number, and the programs that answered."""
     memory: dict[int, float | None] = {}
     answered = []
     for question, read in _QUESTIONS:
@@ -175,7 +175,7 @@ _USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str,
 
 
 def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None = None) -> list[Holder]:
-    """Every process that has a GPU open or that a vendor's program lists, in the order of their numbers."""
+    """Return every process that has a GPU open or that a vendor's program lists, in the order of their numbers."""
     patterns = DEVICES if devices is None else devices
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
@@ -306,7 +306,9 @@ def _signalled(
 
 
 def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:
-    """Those that have not ended after a time. One that has, and whose parent has not looked yet, holds nothing."""
+    """Return those that have not ended after a time. One that has, and whose parent has not looked yet,
+    holds nothing.
+    """
     until = time.monotonic() + patience_seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)

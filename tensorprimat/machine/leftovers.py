@@ -2,7 +2,8 @@
 
 A leftover is the user's own Python process that holds a GPU, has lost its parent, belongs to no living session, is no
 container entry and no member of a batch job or service, and has used neither CPU, files nor GPU for a stated time. What
-cannot be read counts as in use: a wrong "leftover" ends somebody's training, a missed one costs a look at a table.
+cannot be read counts as in use: a wrong "leftover" ends a running training, a missed one costs only a look at the
+table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import psutil
 
 REAPERS = ("systemd", "init")
-"""Programs that adopt orphans besides process 1: a user's own systemd."""
+"""Programs other than process 1 that adopt orphans: a user's own systemd."""
 LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo")
 """Programs that start ranks in sessions of their own: as process 1 of a container they have started their children."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "_CONDOR_SLOT", "COBALT_JOBID")
@@ -29,7 +30,7 @@ IDLE_SHARE = 0.001  # of one core: a watchdog thread that wakes ten times a seco
 SAMPLE_SECONDS = 1.0  # between two looks at the GPUs; vendors average their utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
-"""Asks for the utilization of every GPU in percent by its name; None for a GPU that does not say."""
+"""Returns the utilization of every GPU in percent by its name; None for a GPU that does not say."""
 
 
 def why_kept(process: psutil.Process) -> str | None:
@@ -61,7 +62,7 @@ def _pid_namespace(process: psutil.Process) -> str | None:
 
 
 def _session(process: psutil.Process) -> str | None:
-    """Return the sign that somebody may still sit at the session of a process, or None."""
+    """Return the sign that a user may still be in the session of a process, or None."""
     session = os.getsid(process.pid)
     if session == 0:
         return "its session began outside this container"

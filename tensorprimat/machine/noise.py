@@ -54,7 +54,7 @@ class NoiseReading:
 
 
 def look(gpu_ids: Sequence[str] = ()) -> NoiseReading:
-    """Look at this machine now; takes LOOK_SECONDS. gpu_ids: the GPUs that take part; none: no GPU is asked."""
+    """Look at this machine now; takes LOOK_SECONDS. gpu_ids: the GPUs that take part; none: no GPU is read."""
     try:
         load: float | None = os.getloadavg()[0]
     except OSError:

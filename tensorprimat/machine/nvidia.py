@@ -29,7 +29,7 @@ class NvidiaDevice:
         self.name = _text(nvml.nvmlDeviceGetName(handle))
 
     def _ask(self, question: str, *arguments: Any, scale: float = 1.0) -> float | None:
-        """One number of NVML; None where this GPU or driver does not answer."""
+        """Return one number of NVML; None where this GPU or driver does not answer."""
         value = self._query(lambda: getattr(self._nvml, question)(self._handle, *arguments))
         return None if value is None else float(value) * scale
 
@@ -82,7 +82,7 @@ def _text(value: Any) -> str:
 
 
 def devices() -> list[Device]:
-    """Every GPU that NVML knows; none where the package, the library or the driver is missing."""
+    """Return every GPU that NVML knows; none where the package, the library or the driver is missing."""
     try:
         import pynvml
     except ImportError:

@@ -94,7 +94,8 @@ def _gpu(torch: ModuleType, said: tuple[str, ...]) -> Machine:
 
 
 def _identity(uuid: str) -> str:
-    """A device's identity: NVIDIA's UUID as it stands; HIP hands out 16 letters of hexadecimal as if they were bytes.
+    """Return a device's identity: NVIDIA's UUID unchanged; HIP hands out 16 letters of hexadecimal as if they were
+    bytes.
 
     >>> _identity("35663862-6331-6434-6537-613261396230")
     '5f8bc1d4e7a2a9b0'
@@ -152,7 +153,7 @@ def multiply_float32_in(precision: str) -> None:
 
 
 def _cpu_name() -> str:
-    """The processor as the kernel names it, else its architecture."""
+    """Return the processor as the kernel names it, else its architecture."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))

@@ -22,7 +22,7 @@ NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling takes the sampl
 
 
 def open_devices(ids: Iterable[str]) -> list[Device]:
-    """The devices with these identities (empty: every device), of whichever vendor's package is installed.
+    """Return the devices with these identities (empty: every device), of whichever vendor's package is installed.
 
     An empty list where no package or no device is there: telemetry is never needed.
     """
@@ -32,7 +32,7 @@ def open_devices(ids: Iterable[str]) -> list[Device]:
 
 
 def _bare(identity: str) -> str:
-    """An identity without prefix, dashes and case: "GPU-5a…" of NVML is "5a…" of torch."""
+    """Return an identity without prefix, dashes and case: "GPU-5a…" of NVML is "5a…" of torch."""
     return identity.lower().removeprefix("gpu-").replace("-", "")
 
 
@@ -103,7 +103,9 @@ class Sampler:
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
 
     def mean_watts(self, start: float, end: float) -> float | None:
-        """Mean power per device between two moments in seconds since the epoch; the nearest sample if none fell in."""
+        """Return the mean power per device between two moments in seconds since the epoch; the nearest sample if none
+        fell in.
+        """
         times = self._times[:]
         first, last = bisect_left(times, start), bisect_left(times, end)
         if last > first:

@@ -97,7 +97,7 @@ def _loss(cell: MicroResult) -> list[str]:
         return []
     return [
         "loss: the logits would not fit, so head and loss are computed in pieces with their gradients: part of "
-        "backward counts as forward here (a smaller --batch-size or --context-length keeps them apart)"
+        "backward counts as forward here (a smaller --batch-size or --context-length separates them)"
     ]
 
 

@@ -51,7 +51,7 @@ def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
 
 
 def rank() -> int:
-    """The number of this process within the group."""
+    """Return the number of this process within the group."""
     return int(dist.get_rank())
 
 
@@ -63,14 +63,14 @@ def gathered(own: Value, processes: int) -> list[Value]:
 
 
 def measure(device: torch.device, processes: int) -> list[Collective]:
-    """Every collective at every size; nothing where there is one process only."""
+    """Return every collective at every size; nothing where there is one process only."""
     if processes == 1:
         return []
     return [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
 
 
 def _all_reduce(size: int, device: torch.device, _processes: int) -> Work:
-    """Sum as training does: a maximum would keep the switches' own reduction (NVLink SHARP) off."""
+    """Return the sum as training does: a maximum would keep the switches' own reduction (NVLink SHARP) off."""
     fresh = torch.randn(size // _TYPE[device.type].itemsize, device=device).to(_TYPE[device.type])
     values = fresh.clone()
     return lambda: dist.all_reduce(values, op=dist.ReduceOp.SUM), lambda: values.copy_(fresh)

@@ -66,7 +66,7 @@ class Asked:
 
 
 def cells(asked: Asked) -> list[CellSpec]:
-    """Every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
+    """Return every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
     if asked.memory_limit_gb is not None and not 0 < asked.memory_limit_gb < math.inf:  # NaN is neither
         raise UsageError(f"--memory-limit {asked.memory_limit_gb:g}: must be a number above 0")
     trials, steps = trials_of(asked)
@@ -128,7 +128,7 @@ def trials_of(asked: Asked) -> tuple[int, int]:
 
 
 def sizes(asked: Asked) -> list[Size]:
-    """The shapes asked for, by name, by --shape or by numbers; the small one where nothing is said."""
+    """Return the requested shapes, by name, by --shape or by numbers; the small one by default."""
     numbers = {
         name: getattr(asked, name)
         for name in ("d_model", "d_ff", "num_layers", "num_heads")
@@ -165,7 +165,7 @@ def sizes(asked: Asked) -> list[Size]:
 
 
 def _named(word: str) -> Size:
-    """A size of the ladder, or a model: llama, qwen-tiny, mistral-v0.3."""
+    """Return a size of the ladder, or a model: llama, qwen-tiny, mistral-v0.3."""
     for preset in models.PRESETS:
         names = [preset.name] if preset.model == COURSE else [f"{preset.model}-{preset.name}"]
         if preset.name == "full":
@@ -221,7 +221,7 @@ def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def whole_numbers(flag: str, text: str) -> list[int]:
-    """A list as a person types it: "128,256". Raises UsageError naming the flag."""
+    """Return a list as a person types it: "128,256". Raises UsageError naming the flag."""
     try:
         return [int(word) for word in _split(flag, text)]
     except ValueError:

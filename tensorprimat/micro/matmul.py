@@ -23,7 +23,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def intervals(work: Callable[[], object], device: torch.device, *, repeats: int = REPEATS) -> list[float]:
-    """Seconds of one call, over intervals of at least LEAST_SECONDS each, after a warm-up."""
+    """Return the seconds of one call, over intervals of at least LEAST_SECONDS each, after a warm-up."""
 
     def timed(calls: int) -> float:
         synchronise(device)

@@ -30,7 +30,7 @@ def restart_peak(device_type: str) -> bool:
 
 
 def peak_gb(device_type: str) -> float | None:
-    """Peak since `restart_peak`: allocated on a GPU, resident on a CPU."""
+    """Return the peak since `restart_peak`: allocated on a GPU, resident on a CPU."""
     if device_type == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""Time the passes of one model: forward, backward and optimizer step, apart and together.
+"""Time the passes of one model: forward, backward and optimizer step, separately and together.
 
 A trial is a synchronised wall-clock interval around its steps, garbage collection off, as torch.utils.benchmark takes
 it (perf/passes_agreement.py shows the two agree). The parts of a step are marked inside the same trials, by device

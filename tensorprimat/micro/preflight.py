@@ -42,7 +42,7 @@ OnPart = Callable[[str], None]
 
 
 def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None) -> Preflight:
-    """Every measurement of one machine. quick: small sizes only, for a look in seconds."""
+    """Return every measurement of one machine. quick: small sizes only, for a look in seconds."""
     began = time.perf_counter()
     device = torch.device(device_name)
     if device.type == "cuda":
@@ -172,7 +172,7 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
-    """The same product on every GPU, with what its driver says about caps and company.
+    """Return the same product on every GPU, with what its driver says about caps and company.
 
     One process tries every GPU that it sees in turn; of several, each tries its own, and all hear of all.
     """
@@ -207,7 +207,7 @@ def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
 
 
 def warnings_about(found: Preflight) -> list[str]:
-    """A GPU that is well below its siblings or the catalogue, and what its driver says about why."""
+    """Return a GPU that is well below its siblings or the catalogue, and what its driver says about why."""
     said = []
     rates = [check.flops_per_second for check in found.devices]
     for check in found.devices:

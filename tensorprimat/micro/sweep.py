@@ -28,7 +28,8 @@ class SweepOutcome:
 
 
 def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:
-    """The cell that an earlier call measured on this device; None where it has to be (or failed, and may work now).
+    """Return the cell that an earlier call measured on this device; None where it has to be (or failed, and may work
+    now).
 
     fit: a cell that ran out of memory is finished only when it says what fits.
     """
@@ -45,7 +46,7 @@ def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool
 def run(
     specs: Sequence[CellSpec], folder: Path, *, measure: Measure, device_name: str | None, fit: bool = False
 ) -> Iterator[SweepOutcome]:
-    """Every cell in turn, saved before the next begins.
+    """Yield every cell in turn, saved before the next begins.
 
     A file of another measurement that is in a cell's place goes to history/. Raises RunError where a cell cannot be
     saved; what was saved before stays, and the same call goes on from there.
@@ -84,7 +85,9 @@ def _keep_other(path: Path, spec: CellSpec) -> None:
 
 
 def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
-    """A cell that ran out of memory, with the largest batch that fits, or else the largest context at a batch of 1."""
+    """Return a cell that ran out of memory, with the largest batch that fits, or else the largest context at a batch of
+    1.
+    """
     probe = cell.spec.model_copy(update={"num_warmups": 1, "num_trials": 1, "num_steps": 1})
 
     def fits(**changed: int) -> bool:
@@ -102,7 +105,7 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number from 1 to most that fits, if all below it do; 0 where none does.
+    """Return the largest number from 1 to most that fits, if all below it do; 0 where none does.
 
     >>> largest(100, lambda number: number <= 37)
     37

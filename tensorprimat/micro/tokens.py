@@ -45,7 +45,7 @@ def batches(spec: CellSpec) -> list[torch.Tensor]:
 
 
 def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.uint16] | NDArray[np.int32]:
-    """A token file (.npy of uint16 or int32, one dimension), memory-mapped and checked to its last token.
+    """Return a token file (.npy of uint16 or int32, one dimension), memory-mapped and checked to its last token.
 
     least: tokens that it must have. Raises InputError that says what does not suit.
     """

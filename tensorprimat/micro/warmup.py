@@ -15,13 +15,13 @@ MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves bo
 
 
 def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
-    """The same cell after each number of warm-up steps, each measured from nothing."""
+    """Yield the same cell after each number of warm-up steps, each measured from nothing."""
     for count in counts:
         yield measure(spec.model_copy(update={"num_warmups": count}))
 
 
 def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
-    """The cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
+    """Return the cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
 
     The largest count alone says nothing of the kind: what comes after it was not looked at. A CV above LOW_CV_PERCENT
     is no stable state either, even if no count has a lower one.
@@ -41,7 +41,7 @@ def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
 
 
 def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
-    """Two or three sentences that the data bear out."""
+    """Return two or three sentences that the data support."""
     measured = [cell for cell in cells if cell.median_time_ms is not None]
     if not measured:
         return ("No count of warm-up steps could be measured.",)

@@ -69,7 +69,7 @@ FORMS: dict[str, formatting.Form] = {
 
 
 def shown(key: str, value: Any) -> str:
-    """One value of a column as a reader sees it."""
+    """Return one value of a column as a reader sees it."""
     if value is None:
         return formatting.UNMEASURED
     if not is_figure(value):
@@ -81,7 +81,7 @@ def shown(key: str, value: Any) -> str:
 
 
 def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
-    """One row per cell. added: columns of the reader's own."""
+    """Return one row per cell. added: columns of the reader's own."""
     keys = [
         key
         for key in TITLES
@@ -150,8 +150,8 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
 
 
 def pivot_table(content: Pivot) -> Table:
-    """Means by two columns."""
-    note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to keep one kind apart."
+    """Return means by two columns."""
+    note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to select one kind."
     return Table(
         key="pivot",
         title=f"{content.values} by {content.rows} and {content.columns}"
@@ -200,7 +200,7 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
 def tables(
     rows: Sequence[MicroRow], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
 ) -> list[Table]:
-    """Every table of the document, in order."""
+    """Return every table of the document, in order."""
     rows = told_apart(rows)
     found = [complete(rows, added=added), *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
@@ -220,7 +220,7 @@ def tables(
 
 
 def render_markdown(content: Sequence[Table], *, heading: str, plot: str | None = None) -> str:
-    """The document. plot: file name of the picture beside it."""
+    """Return the document. plot: file name of the picture in the same folder."""
     parts = [f"# {safe(heading)}"]
     for one in content:
         parts += [f"## {safe(one.title)}", markdown.table(one)]
@@ -260,7 +260,7 @@ p { color: #666; }
 
 
 def render_html(content: Sequence[Table], *, heading: str) -> str:
-    """The document as one page without scripts or anything from elsewhere."""
+    """Return the document as one page without scripts or anything from elsewhere."""
     from jinja2 import Environment
 
     from tensorprimat.core.safe_text import one_line

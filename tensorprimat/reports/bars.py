@@ -66,7 +66,7 @@ class Panel:
 
 
 def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
-    """A look for every label, the same for all of its models."""
+    """Return a look for every label, the same for all of its models."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
         label: BarStyle(
@@ -119,7 +119,7 @@ def panels(
 
 
 def worth_drawing(panel: Panel, sides: Sequence[Labelled]) -> bool:
-    """Return True if a panel sets figures of two sides beside each other, or shows those of the only one."""
+    """Return True if a panel shows figures of two sides, or those of the only side."""
     return sum(bar.value is not None for bar in panel.bars) >= min(2, len(sides))
 
 

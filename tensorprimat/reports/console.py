@@ -114,7 +114,7 @@ _FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
 
 
 def listed(content: Table) -> RenderableType:
-    """A table as one list of figures per row, for terminals too narrow for columns."""
+    """Return a table as one list of figures per row, for terminals too narrow for columns."""
     width = max(len(column.title) for column in content.columns) + 2
     parts: list[RenderableType] = []
     for row in content.rows:
@@ -235,7 +235,7 @@ def _published(comparison: Comparison, model: str, width: int) -> list[Renderabl
 
 
 def without(content: Table, *titles: str) -> Table:
-    """A table without the columns of these titles."""
+    """Return a table without the columns of these titles."""
     keep = [position for position, column in enumerate(content.columns) if column.title not in titles]
     return replace(
         content,
@@ -245,7 +245,7 @@ def without(content: Table, *titles: str) -> Table:
 
 
 def _slim(results: Table) -> Table:
-    """The results for a terminal: with one interval, that of the main figure."""
+    """Return the results for a terminal: with one interval, that of the main figure."""
     step_time = [column.title for column in results.columns].index("Step time")
 
     def cell(position: int, content: Cell) -> Cell:
@@ -257,7 +257,9 @@ def _slim(results: Table) -> Table:
 
 
 def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
-    """Return the level with what differs, then the headline unless the pair is alone and it stands on top."""
+    """Return the level with the differences, then the headline, unless the pair is the only one and the headline is at
+    the top.
+    """
     comparable = pair.fairness.level.comparable
     parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:

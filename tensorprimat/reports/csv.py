@@ -59,7 +59,7 @@ PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_h
 
 
 def render(comparison: Comparison) -> str:
-    """The whole file."""
+    """Return the whole file."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*COLUMNS, *PAIR_COLUMNS])

@@ -1,7 +1,7 @@
 """Efficiency and cost of results: the tables of `tprimat enhance`, on the terminal and as enhanced_report.md.
 
-Tables are built here and rendered as everywhere (`console.table`, `markdown.table`). A figure that is not known is "–"
-and its reason stands below the table, once.
+Tables are built here and rendered as everywhere (`console.table`, `markdown.table`). An unknown figure is "–", and its
+reason is below the table, once.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
 
 
 def shown(metric: Metric) -> str:
-    """A metric's value as a person reads it."""
+    """Return a metric's value as a person reads it."""
     return FORMS[metric.name](metric.value)
 
 
 def side_heading(sides: Sequence[Enhanced]) -> str:
-    """The model as it really is: a tiny one is never called by the real one's name."""
+    """Return the model as it really is: a tiny one is never called by the real one's name."""
     return " / ".join(dict.fromkeys(formatting.model_title(side.side.result.model) for side in sides))
 
 
@@ -180,7 +180,7 @@ def returns_table(returns: Sequence[Return]) -> Table:
 
 
 def explanation(side: Enhanced) -> tuple[Table, Table]:
-    """Every figure of one side with its formula, and everything that these rest on, once."""
+    """Return every figure of one side with its formula, and everything that these rest on, once."""
     figures: list[tuple[Cell, ...]] = []
     rests_on: dict[str, Input] = {}
     for metric in side.metrics.values():
@@ -216,7 +216,7 @@ def explanation(side: Enhanced) -> tuple[Table, Table]:
 
 
 def tables(content: Economics, model: str) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    """The tables of one model with the sentences that belong below each."""
+    """Yield the tables of one model with the sentences that belong below each."""
     sides = content.models[model]
     for title, names in SECTIONS.items():
         yield metrics_table(title, names, sides), tuple(remarks(sides, names))

@@ -35,12 +35,12 @@ def document(content: Economics) -> dict[str, Any]:
 
 
 def render(content: Economics) -> str:
-    """The whole file; ASCII, so that no text from a log can steer a terminal."""
+    """Return the whole file; ASCII, so that no text from a log can steer a terminal."""
     return json.dumps(document(content), indent=2, allow_nan=False) + "\n"
 
 
 def render_csv(content: Economics) -> str:
-    """One row per result with the flat values of the JSON document."""
+    """Return one row per result with the flat values of the JSON document."""
     rows = [{key: value for key, value in row.items() if key != "metrics"} for row in document(content)["results"]]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")

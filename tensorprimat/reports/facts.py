@@ -22,7 +22,7 @@ MEMORY_KINDS = (
 
 
 def peak_memory(side: Side, kind: str) -> float | None:
-    """Peak in GB of one kind of MEMORY_KINDS."""
+    """Return the peak in GB of one kind of MEMORY_KINDS."""
     memory = side.result.memory_metrics
     return None if memory is None else getattr(memory, f"peak_{kind}_gb")
 
@@ -34,7 +34,7 @@ def average_memory(side: Side, kind: str) -> float | None:
 
 
 def source_of(side: Side) -> str:
-    """The files that a side's figures come from: results, and the logs behind them."""
+    """Return the files that a side's figures come from: results, and the logs behind them."""
     logs = [source.file for source in side.result.provenance.sources]
     return ", ".join(side.files) + (f", read from {', '.join(logs)}" if logs else "")
 
@@ -83,7 +83,7 @@ HARDWARE = (
 
 
 def _config(field: str, label: str, form: Callable[[Any], str] | None = None) -> SideRow:
-    """A field of the training configuration; where it was given by hand its source says so."""
+    """Return a field of the training configuration; where it was given by hand its source says so."""
 
     def source(side: Side) -> str:
         origin = side.result.provenance.assumed.get(field)
@@ -214,7 +214,7 @@ def configuration(sides: Sequence[Side]) -> Table:
 
 
 def performance(sides: Sequence[Side]) -> Table:
-    """Every figure of the measured steps, and what the frameworks said of themselves."""
+    """Return every figure of the measured steps, and the figures that the frameworks reported."""
     step_times = [
         fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is formatting.seconds
     ]
@@ -224,7 +224,7 @@ def performance(sides: Sequence[Side]) -> Table:
 
 
 def memory(sides: Sequence[Side]) -> Table:
-    """Device memory by kind."""
+    """Return the device memory by kind."""
     return side_by_side(
         "memory", "Memory", MEMORY, sides, numeric=True,
         note="GB are 10⁹ bytes. Only equal kinds can be compared: what an allocator handed out (allocated) or holds "

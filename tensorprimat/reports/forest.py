@@ -50,7 +50,7 @@ class Forest:
     end: float
 
     def place(self, value: float) -> float:
-        """Return where a ratio stands between start (0) and end (1)."""
+        """Return the position of a ratio between start (0) and end (1)."""
         return min(1.0, max(0.0, (value - self.start) / (self.end - self.start)))
 
 
@@ -94,7 +94,7 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
 
 
 def _labels(pairs: Sequence[Pair]) -> list[str]:
-    """Name every pair by what tells it apart: candidate, model or both; the baseline where there are several."""
+    """Name every pair by what distinguishes it: candidate, model or both; the baseline where there are several."""
     candidates = {pair.candidate.label for pair in pairs}
     models, bases = {pair.model for pair in pairs}, {pair.baseline.label for pair in pairs}
 
@@ -133,7 +133,7 @@ def _three_decimals(value: float | None) -> str:
 
 
 def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
-    """Return both ends of a scale: every ratio and 1; intervals as far as they leave the ratios apart."""
+    """Return both ends of a scale: every ratio and 1; intervals as far as the ratios stay distinguishable."""
     shown = list(marks)
     values = [1.0, *(mark.value for mark in shown)]
     span = max(values) - min(values) or 0.05

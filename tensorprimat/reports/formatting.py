@@ -40,7 +40,7 @@ WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "co
 
 
 def count(value: float | None) -> str:
-    """A whole number.
+    """Return a whole number.
 
     >>> count(12345), count(None)
     ('12,345', '–')
@@ -49,7 +49,7 @@ def count(value: float | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a number of things.
 
     >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
     ('1 trial', '0 trials', '1,000 steps')
@@ -58,7 +58,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate, to about 4 digits.
+    """Return a rate, to about 4 digits.
 
     >>> [rate(v) for v in (107402.4, 99.567, 1.23456, 0.00123456)]
     ['107,402', '99.57', '1.235', '0.001235']
@@ -71,7 +71,7 @@ def rate(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration of a step: seconds, or milliseconds below a tenth of one.
+    """Return a duration of a step: seconds, or milliseconds below a tenth of one.
 
     >>> [seconds(v) for v in (1234.5, 9.7634, 0.41234, 0.0051234)]
     ['1,234.5 s', '9.763 s', '0.412 s', '5.123 ms']
@@ -86,7 +86,7 @@ def seconds(value: float | None) -> str:
 
 
 def seconds_together(values: Iterable[float | None]) -> Form:
-    """Return the form for durations that stand beside each other: one unit for all of them.
+    """Return the form for durations shown together: one unit for all of them.
 
     >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
     ['124 ms', '95.45 ms']
@@ -104,7 +104,7 @@ LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, u
 
 
 def gigabytes(value: float | None) -> str:
-    """Memory in units of 10**9 bytes.
+    """Return the memory in units of 10**9 bytes.
 
     >>> gigabytes(45.6789), gigabytes(0.00234)
     ('45.68 GB', '0.002 GB')
@@ -113,7 +113,7 @@ def gigabytes(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction.
+    """Return a fraction.
 
     >>> percent(0.4237), percent(0.00412)
     ('42.4 %', '0.41 %')
@@ -122,7 +122,7 @@ def percent(value: float | None) -> str:
 
 
 def times(value: float | None, digits: int | None = None) -> str:
-    """A ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
+    """Return a ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
 
     >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
     ['1.23x', '1.003x', '12.3x', '0.012x']
@@ -144,7 +144,7 @@ def interval(estimate: Estimate, form: Form) -> str | None:
 
 
 def plus_minus(estimate: Estimate) -> str | None:
-    """Half the width of the interval relative to the value (the wider half), or None.
+    """Return half the width of the interval relative to the value (the wider half), or None.
 
     >>> plus_minus(Estimate(value=100.0, low=99.0, high=101.5, rests_on=""))
     '±1.5 %'
@@ -187,7 +187,7 @@ def within_the_run(estimate: Estimate) -> str:
 
 
 def moment(stamp: str | None) -> str | None:
-    """An ISO 8601 time stamp as people write it; anything else as it is.
+    """Return an ISO 8601 time stamp as people write it; anything else as it is.
 
     >>> moment("2025-11-03T14:12:09.123456+00:00"), moment("yesterday")
     ('2025-11-03 14:12:09 UTC', 'yesterday')
@@ -203,7 +203,7 @@ def moment(stamp: str | None) -> str | None:
 
 
 def loss(value: float | None) -> str:
-    """A training loss.
+    """Return a training loss.
 
     >>> loss(2.61)
     '2.610'
@@ -238,7 +238,7 @@ def device_title(side: Side) -> str:
 
 
 def precision(side: Side) -> str:
-    """The precision that ran, as people write it."""
+    """Return the precision that ran, as people write it."""
     stated = side.result.training_config.precision
     return stated.upper() if stated else "precision not stated"
 
@@ -361,7 +361,9 @@ def mean_in_words(comparison: Comparison) -> str | None:
 
 
 def ratio_form(ratio: Ratio) -> Form:
-    """Return the function that formats a ratio and the ends of its interval, with decimals that tell them apart."""
+    """Return the function that formats a ratio and the ends of its interval, with enough decimals to
+    distinguish them.
+    """
     value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
     if value is None or low is None or high is None or high <= low or value >= 10:
         return times
@@ -370,7 +372,7 @@ def ratio_form(ratio: Ratio) -> Form:
 
 
 def ratio_in_words(ratio: Ratio) -> str:
-    """The ratio with metric, interval and assumption.
+    """Return the ratio with metric, interval and assumption.
 
     >>> ratio_in_words(Ratio(metric="tokens_per_second", estimate=Estimate(value=1.2, low=1.1, high=1.3, rests_on=""),
     ...                      verdict="faster"))
@@ -395,5 +397,5 @@ def advice(pair: Pair) -> str | None:
 
 
 def fairness_title(pair: Pair) -> str:
-    """The verdict level in a few words, with its condition."""
+    """Return the verdict level in a few words, with its condition."""
     return pair.fairness.title

@@ -19,7 +19,7 @@ CSV_COLUMNS = (
 
 
 def table(series: Series) -> Table:
-    """One series, oldest first."""
+    """Return one series, oldest first."""
     return Table(
         key="history",
         title=f"{series.label} · {series.metric.replace('_', ' ')}",
@@ -45,7 +45,7 @@ def _row(entry: HistoryEntry, metric: str) -> tuple[Cell, ...]:
 
 
 def changed(change: float) -> str:
-    """A shown change in words."""
+    """Return a shown change in words."""
     return f"{100 * change:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
@@ -57,7 +57,7 @@ def _software(entry: HistoryEntry) -> str | None:
 
 
 def render_csv(all_series: Sequence[Series]) -> str:
-    """Every benchmark of every series; numbers unrounded, unmeasured ones empty, text safe for a spreadsheet."""
+    """Return every benchmark of every series; numbers unrounded, unmeasured ones empty, text safe for a spreadsheet."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

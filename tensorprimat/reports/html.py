@@ -53,12 +53,12 @@ class Sources:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, source: str) -> int:
-        """The number of a source, a new one for a new text."""
+        """Return the number of a source, a new one for a new text."""
         return self.numbers.setdefault(source, len(self.numbers))
 
 
 def render(comparison: Comparison) -> str:
-    """The whole file."""
+    """Return the whole file."""
     looks = looks_of(comparison.sides)
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(comparison, model, looks) for model in comparison.models]
@@ -100,7 +100,7 @@ def _kind(comparison: Comparison) -> str:
 
 
 def _level_colours() -> str:
-    """One rule per verdict level: its colour, mixed towards the ink of a dark page so that it stays readable."""
+    """Return one rule per verdict level: its colour, mixed towards the ink of a dark page so that it stays readable."""
     return "".join(
         f".level-{level.name} {{ color: {level.colour}; "
         f"color: light-dark({level.colour}, color-mix(in srgb, {level.colour} 55%, white)); }}\n"
@@ -165,7 +165,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
 
 
 def _scaled(panel: Panel) -> dict[str, Any]:
-    """A panel with the lengths of its bars in percent of the longest."""
+    """Return a panel with the lengths of its bars in percent of the longest."""
     ends = [end for bar in panel.bars for end in (bar.value, bar.high) if end is not None and math.isfinite(end)]
     longest = max(ends, default=0.0)
 
@@ -213,7 +213,7 @@ def _log_of(side: Side) -> str | None:
 
 
 def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: str | None) -> dict[str, Any]:
-    """One run as JSON; arrays that say nothing new are null."""
+    """Return one run as JSON; arrays that say nothing new are null."""
     shown = np.union1d(thinned(curve.seconds, limit // 2), thinned(curve.loss, limit // 2))
     step, index, line = curve.step[shown], curve.index[shown], curve.line[shown]
     return {

@@ -46,7 +46,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def render(comparison: Comparison) -> str:
-    """The whole file; ASCII, so that no text from a log can steer a terminal."""
+    """Return the whole file; ASCII, so that no text from a log can steer a terminal."""
     return json.dumps(document(comparison), indent=2, allow_nan=False) + "\n"
 
 

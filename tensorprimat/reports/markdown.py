@@ -12,7 +12,7 @@ from tensorprimat.reports.tables import Table
 
 
 def table(content: Table) -> str:
-    """A table in GitHub's dialect; a table without rows says so."""
+    """Return a table in GitHub's dialect; a table without rows says so."""
     if not content.rows:
         return "Nothing to show."
     head = " | ".join(safe(column.title) or " " for column in content.columns)
@@ -23,7 +23,7 @@ def table(content: Table) -> str:
 
 
 def bullets(sentences: Sequence[str]) -> str:
-    """A list, one sentence per point."""
+    """Return a list, one sentence per point."""
     return "\n".join(f"- {safe(sentence)}" for sentence in sentences)
 
 
@@ -35,7 +35,7 @@ PICTURES = {
 
 
 def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
-    """The whole document. pictures: names in PICTURES of the files beside it."""
+    """Return the whole document. pictures: names in PICTURES of the picture files in the same folder."""
     parts = [
         "# Training benchmark comparison",
         f"{safe(formatting.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
@@ -104,7 +104,7 @@ def _level(pair: Pair) -> list[str]:
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
-    """One table per model, under its name where there are several."""
+    """Return one table per model, under its name where there are several."""
     parts = []
     for model in comparison.models:
         sides: tuple[Side, ...] = sections.sides_of(comparison, model)

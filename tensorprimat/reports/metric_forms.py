@@ -7,7 +7,7 @@ from tensorprimat.reports import formatting
 
 
 def duration(value: float | None) -> str:
-    """A long time.
+    """Return a long time.
 
     >>> [duration(v) for v in (1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
     ['0.50 hours', '25 hours', '100 days', '3.0 years']
@@ -24,7 +24,7 @@ def duration(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """USD.
+    """Return USD.
 
     >>> [money(v) for v in (2.1, 123456.7, -20.0)]
     ['$2.10', '$123,457', '-$20.00']
@@ -36,7 +36,7 @@ def money(value: float | None) -> str:
 
 
 def with_prefix(unit: str) -> formatting.Form:
-    """Figures with T, G, M, k or m before the unit.
+    """Return figures with T, G, M, k or m before the unit.
 
     >>> with_prefix("FLOP")(51_470_401_536.0), with_prefix("tokens")(2500.0), with_prefix("J")(0.04968)
     ('51.47 GFLOP', '2.5 ktokens', '49.68 mJ')

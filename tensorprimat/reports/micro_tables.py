@@ -28,7 +28,7 @@ class MicroColumn:
 
 
 def milliseconds(value: float | None) -> str:
-    """A time, to about four digits.
+    """Return a time, to about four digits.
 
     >>> milliseconds(12.3456), milliseconds(0.01234), milliseconds(12345.6)
     ('12.35', '0.01234', '12,346')
@@ -58,7 +58,7 @@ def _part(name: str) -> Callable[[MicroResult], str | None]:
 
 
 def with_spread(mean: float, deviation: float | None) -> str:
-    """A time with two digits of its deviation, and no digit that this makes meaningless.
+    """Return a time with two digits of its deviation, and no digit that this makes meaningless.
 
     >>> with_spread(31.0, 3.774), with_spread(12.34567, 0.01234), with_spread(12345.6, 150.0), with_spread(12.3, None)
     ('31.0 ± 3.8', '12.346 ± 0.012', '12,346 ± 150', '12.3')
@@ -116,7 +116,9 @@ WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
 
 
 def table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
-    """One row per cell; a column that no cell fills is left out, and so is one that says the same in every row."""
+    """Return one row per cell; a column that no cell fills is left out, and so is one that says the same
+    in every row.
+    """
     shown = [field for field in FIELDS if _says(field, cells)]
     return Table(
         key="cells",
@@ -165,7 +167,7 @@ def note(cells: Sequence[MicroResult]) -> str:
 
 
 def warnings(cells: Sequence[MicroResult]) -> list[str]:
-    """Each warning once, with the cells that it is about; of those that differ in numbers alone, the worst."""
+    """Return each warning once, with the cells that it is about; of those that differ in numbers alone, the worst."""
     by_kind: dict[str, dict[str, list[MicroResult]]] = {}
     for cell in cells:
         for sentence in (*cell.warnings, *([cell.reason] if cell.reason is not None else [])):
@@ -178,7 +180,7 @@ _NUMBER = re.compile(r"\d[\d.]*")
 
 
 def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
-    """The sentence with the greatest first number. alike: cells by sentence."""
+    """Return the sentence with the greatest first number. alike: cells by sentence."""
     sentence = max(alike, key=lambda said: float((_NUMBER.findall(said) or ["0"])[0].rstrip(".")))
     of = alike[sentence]
     if cells == 1 or (len(alike) == len(of) == 1 and of[0].title in sentence):
@@ -190,7 +192,7 @@ def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
 
 
 def rows_csv(rows: Sequence[MicroRow], columns: Sequence[str]) -> str:
-    """A file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
+    """Return a file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([csv_cell(column) for column in columns])
@@ -200,7 +202,7 @@ def rows_csv(rows: Sequence[MicroRow], columns: Sequence[str]) -> str:
 
 
 def rows_json(rows: Sequence[MicroRow]) -> str:
-    """Every column of every row, lists too."""
+    """Return every column of every row, lists too."""
     return json.dumps([dict(row) for row in rows], indent=2) + "\n"
 
 
@@ -211,7 +213,7 @@ def _field(value: Any) -> str:
 
 
 def render_csv(cells: Sequence[MicroResult]) -> str:
-    """Every field of every cell but the series."""
+    """Return every field of every cell but the series."""
     rows = [cell.model_dump(mode="json", by_alias=True) for cell in cells]
     columns = [key for key, value in rows[0].items() if not isinstance(value, list)]
     return rows_csv(rows, columns)

@@ -133,7 +133,7 @@ def details(entries: Sequence[Entry]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return plain columns; numbers stand right."""
+    """Return plain columns; numbers are right-aligned."""
     widths = [max(len(line[at]) for line in (titles, *rows)) for at in range(len(titles))]
     lines = []
     for line in (titles, *rows):

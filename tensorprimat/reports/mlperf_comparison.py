@@ -33,7 +33,7 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
         f"{math.exp(comparison.ratio.log):.2f}x{low_high}"
     )
     if not comparison.parts:
-        return f"{opening}; the logs of a side do not mark samples and training time, so it is not taken apart."
+        return f"{opening}; the logs of a side do not mark samples and training time, so it is not split into factors."
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
     scaling = f", scaling factors {parts['scaling']:.3f}x" if abs(parts["scaling"] - 1) >= 0.0005 else ""
@@ -69,7 +69,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in told)
         parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
     if not parts:
-        return "One number of GPUs and one round: nothing to set beside each other.\n"
+        return "One number of GPUs and one round: nothing to compare.\n"
     shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
     return "\n".join(parts) + f"\nRates: {DERIVED.format(round=', '.join(sorted(shown)))}.\n"
 
@@ -179,9 +179,9 @@ def _said_law(one: Scaling) -> str:
         return "No law: fewer than three numbers of GPUs.\n"
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     ends = (
-        f"scaling stops at {one.stops_at} GPUs: its rate lies below what the power law of the smaller numbers predicts"
+        f"scaling stops at {one.stops_at} GPUs: its rate is below what the power law of smaller numbers predicts"
         if one.stops_at
-        else f"no number of GPUs up to {max(counts)} lies below what the power law of the smaller numbers predicts"
+        else f"no rate up to {max(counts)} GPUs is below what the power law of smaller numbers predicts"
     )
     return (
         f"{law_text(one.rate)}, points scatter by {one.rate.scatter:.1%} around it; minutes × GPUs^"

@@ -20,7 +20,7 @@ def _size(size_bytes: int) -> str:
 
 
 def tables(found: Preflight) -> list[Table]:
-    """Every part that was measured."""
+    """Return every part that was measured."""
     parts = [_matmul(found), _bandwidth(found)]
     if found.collectives:
         parts.append(_collectives(found))

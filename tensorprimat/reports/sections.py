@@ -21,7 +21,7 @@ MOST_WARNINGS = 200
 
 
 def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
-    """The sides of one model, in reading order."""
+    """Return the sides of one model, in reading order."""
     return tuple(side for side in comparison.sides if side.model == model)
 
 
@@ -88,10 +88,10 @@ def _runs(side: Side) -> str:
 
 
 def results(sides: Sequence[Side]) -> Table:
-    """One row per side: what matters most.
+    """Return one row per side: what matters most.
 
-    The model stands in a column of its own only where sides differ in it, the device's name only where the label does
-    not say it; samples/s stand in for tokens/s where no side knows its tokens.
+    The model has a column only if sides differ in it, the device's name only if the label does not contain it;
+    samples/s replace tokens/s if no side knows its tokens.
     """
     titles = {formatting.model_title(side.result.model) for side in sides}
     named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
@@ -161,7 +161,7 @@ _SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
 
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
-    """One row per pair, best first within a model: the ratio to its baseline and what it shows."""
+    """Return one row per pair, best first within a model: the ratio to its baseline and what it shows."""
     rows = []
     for pair in ranked(pairs):
         ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
@@ -278,7 +278,7 @@ _RESTS_ON = {
 
 
 def _said_of(metric: Metric) -> str | None:
-    """A choice with where it comes from, or why there is none."""
+    """Return a choice with where it comes from, or why there is none."""
     if metric.value is None:
         return metric.because
     figure_said = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
@@ -302,7 +302,7 @@ def alone(pair: Pair) -> str | None:
 
 
 def runs(sides: Sequence[Side]) -> Table:
-    """One row per run of every side."""
+    """Return one row per run of every side."""
     every = [(side, run) for side in sides for run in side.result.runs]
     step_time = formatting.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
@@ -439,7 +439,7 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return one line per subject and side: what a warning is about is what stands before its first colon.
+    """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
     Errors of the audit come first. Sentences of one subject follow each other on its line.
     """

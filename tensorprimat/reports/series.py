@@ -44,7 +44,7 @@ class StepCurve:
 
 
 def curves(side: Side) -> tuple[StepCurve, ...]:
-    """One curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
+    """Return one curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
     every_run = side.result.steps.column("run")
     steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:MOST_CURVES]))
     selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)
@@ -72,7 +72,8 @@ def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
 
 
 def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
-    """Positions of at most about `limit` rows that look the same when drawn: of every stretch the lowest, the highest.
+    """Return positions of at most about `limit` rows that look the same when drawn: of every stretch the lowest, the
+    highest.
 
     An outlier is an extreme of its stretch, so none is ever lost; the first and the last row stay too.
     """
@@ -89,7 +90,9 @@ def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
 
 
 def pace_range(all_curves: Sequence[StepCurve]) -> tuple[float, float] | None:
-    """Lowest and highest measured step time of several curves, in seconds; None where nothing was measured."""
+    """Return the lowest and highest measured step time of several curves, in seconds; None where nothing
+    was measured.
+    """
     seen = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in all_curves]
     seen = [seconds for seconds in seen if len(seconds)]
     if not seen:

@@ -49,18 +49,18 @@ class Table:
 
 
 def text(value: str | None) -> Cell:
-    """A cell of words."""
+    """Return a cell of words."""
     return Cell(text=UNMEASURED if value is None else value, value=value)
 
 
 def figure(value: float | None, form: Callable[[float | None], str], source: str | None = None) -> Cell:
-    """A cell of one number; an unmeasured one has no source."""
+    """Return a cell of one number; an unmeasured one has no source."""
     return Cell(text=form(value), value=value, source=source if value is not None else None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideRow:
-    """One row of a table that sets sides beside each other."""
+    """One row of a table with one column per side."""
 
     label: str
     read: Callable[[Side], Any]
@@ -72,7 +72,7 @@ class SideRow:
 def side_by_side(
     key: str, title: str, facts: Sequence[SideRow], sides: Sequence[Side], *, numeric: bool, note: str | None = None
 ) -> Table:
-    """Facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
+    """Return facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
     rows = []
     for fact in facts:
         values = [fact.read(side) for side in sides]

@@ -13,7 +13,9 @@ from tensorprimat.machine.platform import Machine
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
-    """The result that runs of this plan would be added to. Raises UsageError where there is none, or another one."""
+    """Return the result that runs of this plan would be added to. Raises UsageError where there is none, or another
+    one.
+    """
     path = store.latest_of(planned, folder, default_engine=default_engine)
     try:
         earlier = store.load(path)

@@ -1,7 +1,7 @@
 """`torchrun … -m tensorprimat run` and `srun python3 -m tensorprimat run`: this process is one rank of several.
 
-Somebody else has started the ranks, so the training runs in this very process, as the rank it is, and rank 0 alone
-talks and writes the result.
+Another launcher has started the ranks, so the training runs in this process as its rank, and only rank 0 prints and
+writes the result.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def tell_lightning(place: Rank) -> None:
 
 
 def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
-    """Train in this process. On rank 0 with the result, incomplete beside an error; on others with None."""
+    """Train in this process. Returns the result on rank 0, incomplete together with an error; on others with None."""
     error = None
     with processes.scratch_folder() as scratch:
         file = scratch / "result.json"

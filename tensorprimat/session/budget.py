@@ -35,7 +35,7 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """Runs that are never exceeded."""
+        """Return runs that are never exceeded."""
         return self.runs if self.target is None else self.max_runs
 
     def checked(self) -> Budget:

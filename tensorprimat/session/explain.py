@@ -72,7 +72,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
 
 
 def one_liner(result: Result) -> str:
-    """The state of a growing log."""
+    """Return the state of a growing log."""
     performance = result.performance_metrics
     last = result.steps[-1].index if len(result.steps) else 0
     parts = [f"step {last}"]
@@ -136,7 +136,7 @@ def _placed(field: str) -> tuple[str | None, str]:
 
 
 def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) -> str:
-    """A setting with its origin: the flag that said it, or the lines that state it."""
+    """Return a setting with its origin: the flag that set it, or the lines that state it."""
     value = getattr(getattr(result, record), field)
     if value is None or value == {}:
         flag = f"; {FLAGS[field]} would give it" if field in FLAGS else ""
@@ -173,7 +173,7 @@ def _shown_term(result: Result, term: Term) -> list[str]:
 
 
 def _origins(result: Result) -> list[str]:
-    """The lines of the measured rows and what is left out, by file; assumptions."""
+    """Return the lines of the measured rows and what is left out, by file; assumptions."""
     _, _, measured = measured_of(result)
     performance, lines = result.performance_metrics, []
     for position, source in enumerate(result.provenance.sources):

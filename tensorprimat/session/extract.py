@@ -72,7 +72,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
-    """Pool logs of one benchmark as its runs, count logs of several ranks of one run once, keep all others apart.
+    """Pool logs of one benchmark as its runs, count logs of several ranks of one run once, keep all others separate.
 
     one_side: the user put the logs on one side of a comparison, so that facts which only some state count as equal and
     another speed is a run of the same benchmark. Returns results and a sentence for everything that is not obvious.

@@ -55,7 +55,7 @@ class Job:
 
     model: str
     engine: Engine | None
-    """None: it has no log, and training was not asked for."""
+    """None: it has no log, and no training was requested."""
     spec: RunSpec | None = None
     """Of an engine that trains."""
     search: discover.Search | None = None
@@ -120,7 +120,7 @@ def check(request: Request) -> None:
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """The machine as its engine sees it, the logs that were looked for, and what happens with each model."""
+    """Return the machine as its engine sees it, the logs that were looked for, and what happens with each model."""
     primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
     if primus_models is not None:
         machine = primus_checkout.machine_of(machine)

@@ -65,7 +65,7 @@ def parallel(spec: RunSpec) -> str:
 
 
 def device(machine: Machine) -> str:
-    """The device with count, memory and stack, as far as they are known."""
+    """Return the device with count, memory and stack, as far as they are known."""
     gpu = machine.gpu_info
     name = gpu.device_name or "unknown device"
     if machine.platform == "cpu":
@@ -75,7 +75,7 @@ def device(machine: Machine) -> str:
 
 
 def what_ran(result: Result) -> str:
-    """Model, preset and platform in a phrase: a tiny model is never called by its name alone."""
+    """Return the model, preset and platform in a phrase: a tiny model is never called by its name alone."""
     model = result.model
     preset = f" ({model.preset})" if model.preset not in (None, "full") else ""
     platform = "an unknown device" if result.platform is None else LABELS[result.platform]
@@ -118,7 +118,7 @@ def _device_that_ran(result: Result) -> str:
 
 
 def summary_row(result: Result) -> tuple[str, ...]:
-    """One model in the table over models; columns are SUMMARY_TITLES."""
+    """Return one model in the table over models; columns are SUMMARY_TITLES."""
     figures = result.performance_metrics
     return (
         result.model.name or "unknown",
@@ -132,7 +132,7 @@ def summary_row(result: Result) -> tuple[str, ...]:
 
 
 def run_line(result: Result, run: int) -> str:
-    """One line for a run that has just ended."""
+    """Return one line for a run that has just ended."""
     figures = result.performance_metrics
     mean, rate = figures.avg_step_time_seconds, figures.tokens_per_second
     parts = [f"{figures.measured_steps} measured steps"]
@@ -142,7 +142,7 @@ def run_line(result: Result, run: int) -> str:
 
 
 def _short_memory(result: Result) -> str:
-    """The first kind of peak that was seen, short enough for a column."""
+    """Return the first kind of peak that was seen, short enough for a column."""
     for kind, _ in MEMORY_KINDS:
         peak = getattr(result.memory_metrics, f"peak_memory_{kind}_gb", None)
         if peak is not None:
@@ -167,7 +167,7 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
-    """Every kind of peak that was seen; the process's own where there is no device."""
+    """Return every kind of peak that was seen; the process's own where there is no device."""
     peaks = [
         f"{peak:,.2f} GB {words}"
         for kind, words in MEMORY_KINDS

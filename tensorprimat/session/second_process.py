@@ -21,7 +21,8 @@ Aside = Callable[..., Callable[[], Any]]
 
 @contextlib.contextmanager
 def second_process() -> Iterator[Aside]:
-    """Lend an Aside; elsewhere than on Linux, and on one core, the work is done here when its outcome is asked for.
+    """Lend an Aside; elsewhere than on Linux, and on one core, the work is done in this process when its outcome is
+    requested.
 
     The second process begins with the first call, as a copy of this one: the earlier, the smaller.
     """

@@ -48,9 +48,9 @@ def load(
 ) -> tuple[list[Loaded], list[str]]:
     """Read every argument, logs by the path that extract takes. Returns results, and a sentence for what is odd.
 
-    by_argument: every argument is a side, those of one name together; a side without a name is called after its
-    device where that tells it apart, else after its path. read: reads the result files of a folder.
-    Raises InputError for what holds neither a result nor training.
+    by_argument: every argument is a side, those of one name together; a side without a name is called after its device
+    if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for what holds
+    neither a result nor training.
     """
     loaded, notes = [], []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
@@ -73,7 +73,7 @@ def load(
 
 
 def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
-    """Return a name for every argument: its own, else as much of its path as tells it apart."""
+    """Return a name for every argument: its own, else the shortest unique part of its path."""
     unnamed = [argument.path for argument in arguments if argument.name is None]
     names: list[str | None] = []
     for argument in arguments:

@@ -48,7 +48,7 @@ class Cluster(Record):
 
     @property
     def said(self) -> dict[str, object]:
-        """The flags that were given, by name."""
+        """Return the flags that were given, by name."""
         return {name: value for name, value in self.model_dump(exclude={"executor"}).items() if value}
 
 
@@ -152,7 +152,7 @@ def flag(field: str) -> str:
 
 
 def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
-    """One node: what --gpu says, else a machine like this one. Raises UsageError for a GPU nobody knows."""
+    """Return one node: what --gpu says, else a machine like this one. Raises UsageError for an unknown GPU."""
     if cluster.gpu is None:
         return here
     if cluster.gpu.lower() == "cpu":
@@ -172,7 +172,7 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
 
 
 def plan(requested: str, cluster: Cluster, *, platform: str, models: Sequence[str]) -> Plan:
-    """The engine that trains there. Raises UsageError for one that cannot."""
+    """Return the engine that trains there. Raises UsageError for one that cannot."""
     if requested == "auto":
         nemo = platform == "nvd" and not ENGINES["nemo"].missing_packages()
         engine = ENGINES["nemo" if nemo else "torch"]
@@ -196,7 +196,9 @@ def describe(cluster: Cluster, nodes: int) -> str:
 
 
 def wrapping(cluster: Cluster, folder: Path) -> list[str]:
-    """The words in front of an engine's command that send it elsewhere, if it shall go. folder: for the job's files."""
+    """Return the words in front of an engine's command that send it elsewhere, if it shall go. folder: for the job's
+    files.
+    """
     if not cluster.executor:
         return []
     module = "tensorprimat.engines.cluster.submitted"

@@ -33,7 +33,7 @@ def place_of(cluster: Cluster, folder: Path) -> str:
 
 
 def build(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
-    """The executor for one run. folder: what ranks must find at `place_of`, and can write to."""
+    """Return the executor for one run. folder: what ranks must find at `place_of`, and can write to."""
     return _BUILDERS[cluster.executor](cluster, spec, folder)
 
 
@@ -138,7 +138,7 @@ def _kubernetes(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
 
 
 def _our_programs() -> str:
-    """The folder of this Python's torchrun."""
+    """Return the folder of this Python's torchrun."""
     return str(Path(sys.executable).parent)
 
 

@@ -1,4 +1,4 @@
-"""One Slurm job: how it stands, as the controller tells it (no accounting database is needed), and cancelling it."""
+"""One Slurm job: its state as the controller reports it (no accounting database is needed), and its cancellation."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def cancel(job: str) -> str | None:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """One command of Slurm's; None where it is missing or does not answer."""
+    """Return one command of Slurm's; None where it is missing or does not answer."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):

@@ -3,11 +3,10 @@
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Stands in front of an engine's command (`executors.wrapping`) and keeps the engine's own contract: its console lines
-on stdout, everything else that the job and NeMo-Run say on stderr, a result file, exit code 0, or 1 with one line.
-Ctrl-C and SIGTERM cancel the job, because a benchmark whose launcher is gone has nobody who would take its result. How
-a Slurm job stands is asked by engines/slurm, because NeMo-Run needs an accounting database for it. Everything of the
-job is kept in DIR.
+Stands in front of an engine's command (`executors.wrapping`) and keeps the engine's own contract: its console lines on
+stdout, everything else that the job and NeMo-Run say on stderr, a result file, exit code 0, or 1 with one line. Ctrl-C
+and SIGTERM cancel the job, because without its launcher nothing would collect the result. engines/slurm reads the state
+of a Slurm job, because NeMo-Run needs an accounting database for it. Everything of the job is kept in DIR.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ class Submission:
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the user wants no more of it."""
     lost: threading.Event = field(default_factory=threading.Event)
-    """Set when its container is gone and nobody will ever say how it ended."""
+    """Set if its container is gone, so that its exit code stays unknown."""
 
     @property
     def folder(self) -> Path:
-        """The same wherever one stands."""
+        """Return the same wherever one stands."""
         return self.named.resolve()
 
     @property
@@ -218,7 +217,9 @@ def _was_cancelled(job: str, submission: Submission) -> str:
 
 
 def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
-    """Every executor that NeMo-Run can follow itself. Returns what became of the job where it did not complete."""
+    """Return every executor that NeMo-Run can follow itself. Returns what became of the job where it did
+    not complete.
+    """
     done = threading.Event()
     in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:
@@ -309,7 +310,7 @@ def _cloud_task(job: Any) -> str:
 
 
 def _train_job(job: Any) -> str:
-    """The TrainJob, and the script that its pods start."""
+    """Return the TrainJob, and the script that its pods start."""
     import yaml
 
     command = ["/bin/bash", f"{job.executor.code_dir}/launch.sh"]

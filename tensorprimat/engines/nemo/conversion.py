@@ -119,7 +119,8 @@ def _free_bytes(path: Path) -> int:
 
 
 def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
-    """Convert, beside the output first, so that nothing half written ever has its name. Returns the output folder.
+    """Convert into a temporary folder next to the output first, so that no partial checkpoint has the final name.
+    Returns the output folder.
 
     NeMo talks on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
     where NeMo's importer fails.

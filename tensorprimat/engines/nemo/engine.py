@@ -162,7 +162,7 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
 
 
 def _before(first: str, variable: str) -> str:
-    """A search path of the environment with one more folder before it."""
+    """Return a search path of the environment with one more folder before it."""
     return os.pathsep.join(filter(None, (first, os.environ.get(variable))))
 
 

@@ -24,7 +24,7 @@ PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_
 
 
 def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
-    """The recipe as `nemo_run.Partial`, ready to run or to serialise.
+    """Return the recipe as `nemo_run.Partial`, ready to run or to serialise.
 
     Raises UsageError for a precision that NeMo has no recipe for, ImportError without NeMo.
     """

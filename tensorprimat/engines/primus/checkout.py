@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
 
 
 def find(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
+    """Return the checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
 
     Raises UsageError where PRIMUS_PATH names something that is no checkout.
     """
@@ -54,7 +54,9 @@ def _is_checkout(root: Path) -> bool:
 
 
 def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """Model of the GPU ("MI300X") and who said so: PRIMUS_GPU_MODEL or a program of ROCm. Raises UsageError."""
+    """Return the model of the GPU ("MI300X") and who said so: PRIMUS_GPU_MODEL or a program of ROCm.
+    Raises UsageError.
+    """
     environment = os.environ if environment is None else environment
     if named := environment.get("PRIMUS_GPU_MODEL"):
         return named, "PRIMUS_GPU_MODEL"
@@ -66,8 +68,8 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
 
 
 def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
-    """The machine that Primus will train on: this one, or, where our Python sees no AMD GPU (it need not have ROCm's
-    torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
+    """Return the machine that Primus will train on: this one, or, where our Python sees no AMD GPU (it need not have
+    ROCm's torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
 
     Raises UsageError.
     """
@@ -93,7 +95,8 @@ def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:
 
 
 def models_here(models: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str] | None:
-    """Those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a checkout.
+    """Return those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a
+    checkout.
 
     Raises UsageError where PRIMUS_PATH names something that is no checkout.
     """
@@ -106,7 +109,7 @@ def models_here(models: Sequence[str], environment: Mapping[str, str] | None = N
 def find_config(
     root: Path, model: str, *, gpu: str, precision: str | None, environment: Mapping[str, str] | None = None
 ) -> Path:
-    """The experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
+    """Return the experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
 
     precision: bf16 where nothing was said. Files without a precision in their name (until v0.5) serve every precision,
     files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names what was looked for.
@@ -141,7 +144,7 @@ def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable
 
 
 def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
-    """The command that trains a configuration, to be run in the checkout, and what it needs in its environment.
+    """Return the command that trains a configuration, to be run in the checkout, and what it needs in its environment.
 
     dry_run: Primus shows what it would do; only primus-cli can.
     """

@@ -40,7 +40,7 @@ class Effective:
     """Files that the experiment builds on and that are not here: what they set is unknown."""
 
     def whole(self, name: str) -> int | None:
-        """A whole number; None where no file sets it. Raises InputError where it is set to something else."""
+        """Return a whole number; None where no file sets it. Raises InputError where it is set to something else."""
         value = self.settings.get(name)
         if value is None:
             return None
@@ -83,7 +83,7 @@ def effective(path: Path, *, root: Path | None = None, environment: Mapping[str,
 
 
 def derived(path: Path, changes: Settings) -> str:
-    """The experiment file with some settings changed, as YAML; its placeholders stay placeholders.
+    """Return the experiment file with some settings changed, as YAML; its placeholders stay placeholders.
 
     Raises InputError as `effective` does.
     """
@@ -97,7 +97,7 @@ def derived(path: Path, changes: Settings) -> str:
 
 
 def checkout_of(path: Path) -> Path | None:
-    """The Primus checkout that a file lies in."""
+    """Return the Primus checkout that contains a file."""
     return next((folder for folder in path.resolve().parents if (folder / PRESETS).is_dir()), None)
 
 
@@ -124,7 +124,7 @@ def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path, environment: Mapping[str, str], below: Sequence[Path] = ()) -> dict[str, Any]:
-    """One file with its placeholders filled in and everything that it builds on merged under it."""
+    """Return one file with its placeholders filled in and everything that it builds on merged under it."""
     if path.resolve() in below:
         raise InputError("extends itself", path=path, remedy="correct its extends:")
     document: dict[str, Any] = _filled(_parse(path), path, environment)

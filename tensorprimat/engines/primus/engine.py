@@ -3,7 +3,7 @@
     python -m tensorprimat.engines.primus.engine --spec spec.json --result result.json
 
 Starts Primus in its checkout (`primus-cli direct -- train pretrain --config …`, before v0.4 examples/run_pretrain.sh)
-with a configuration of its own beside the log, never in the checkout; keeps the whole output as a log, shows each
+with a configuration file of its own next to the log, never in the checkout; keeps the whole output as a log, shows each
 iteration, then reads the log as any other. Exit codes: 0 done, 1 the training failed or was interrupted (the log stays,
 and what it measured is written), 2 a spec that cannot work here.
 """
@@ -46,8 +46,9 @@ __all__ = ["check", "main", "show_command", "train"]
 
 ROCM = Path("/opt/rocm")
 NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
-"""Stands in for pip in a dry run, whose hooks would install Primus's requirements. PIP_DRY_RUN is no help: pip obeys it
-where it builds a package, too, and fails for want of what that build needs."""
+"""Replacement of pip in a dry run, because the hooks of a dry run would install Primus's requirements. PIP_DRY_RUN is
+no help: pip obeys it where it builds a package, too, and fails for want of what that build needs.
+"""
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """Settings taken from the configuration if the log does not state them."""
 ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
@@ -65,7 +66,7 @@ class Files:
 
 
 def files_of(spec: RunSpec) -> Files:
-    """New names beside the results, for one training."""
+    """New file names in the results folder, for one training."""
     folder, stamp = Path(spec.output_dir), store.new_stamp()
     if spec.methodology in (None, store.DEFAULT_METHODOLOGY):
         stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
@@ -118,7 +119,7 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
 
 
 def _without_pip(scratch: Path, search_path: str) -> str:
-    """A search path on which pip does nothing."""
+    """Return a search path on which pip does nothing."""
     for name in ("pip", "pip3"):
         stand_in = scratch / "bin" / name
         stand_in.parent.mkdir(exist_ok=True)
@@ -152,7 +153,7 @@ def _run(spec: RunSpec, files: Files) -> RunError | None:
 
 @contextlib.contextmanager
 def _opened(files: Files) -> Iterator[IO[bytes]]:
-    """The log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
+    """Yield the log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
     files.log.parent.mkdir(parents=True, exist_ok=True)
     with files.log.open("xb", buffering=0) as log:
         if files.latest is not None:
@@ -174,7 +175,7 @@ def _link(log: Path, latest: Path) -> None:
 
 @contextlib.contextmanager
 def _without_spaces(config: Path) -> Iterator[Path]:
-    """The configuration under a path that Primus's older launchers, which do not quote it, can take."""
+    """Yield the configuration under a path that Primus's older launchers, which do not quote it, can take."""
     if not re.search(r"\s", str(config.resolve())):
         yield config.resolve()
         return
@@ -183,7 +184,7 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 
 
 def _read(spec: RunSpec, log: Path) -> Result:
-    """The log as the result of this run. Raises InputError where it holds no usable step."""
+    """Return the log as the result of this run. Raises InputError where it holds no usable step."""
     given = Given(model_name=spec.model, gpu=spec.options[GPU])
     known = logs.read(log, given=given).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}

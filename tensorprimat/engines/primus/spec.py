@@ -53,7 +53,7 @@ def spec_of(
     machine: Machine,
     environment: Mapping[str, str] | None = None,
 ) -> RunSpec:
-    """One run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
+    """Return one run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
 
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
     configuration that cannot be read.
@@ -130,7 +130,9 @@ def _already(sets: Effective, name: str, value: int) -> bool:
 
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:
-    """The preset's shape, where the configuration says the numbers that tell it from others; None where it does not."""
+    """Return the preset's shape, where the configuration says the numbers that tell it from others; None where it does
+    not.
+    """
     shape = models.find(spec.model, spec.preset).shape
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT])).settings
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")

@@ -115,7 +115,7 @@ def kernel(
 ) -> str | None:
     """Return the kernel that torch chooses for this attention: flash, efficient, cudnn, math or flex; None if unknown.
 
-    Asks torch's own dispatcher with tensors of the shape of one forward pass on one device.
+    Calls torch's own dispatcher with tensors of the shape of one forward pass on one device.
     """
     mask = mask_of(shape.sliding_window, sequence_length, device)
     if mask is not None and uses_flex(device.type):

@@ -4,7 +4,7 @@ With 128,256 tokens in the vocabulary the logits of one sequence of 8,192 take 4
 keep them and their gradient. In `linear_cross_entropy` head and loss are computed for some rows at a time, and their
 gradients at once, so that only the gradients of the hidden states and of the head's weight stay. The arithmetic is that
 of `cross_entropy(linear(hidden, weight).float(), targets)`; torch's own linear_cross_entropy is there from torch 2.12
-on. `cross_entropy` leaves the gradients to backward, so that forward and backward can be timed apart.
+on. `cross_entropy` leaves the gradients to backward, so that forward and backward can be timed separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOGITS_PER_CHUNK = {"cuda": 2**28, "cpu": 2**21}
 
 
 def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean negative log-likelihood of targets, a float32 scalar.
+    """Return the mean negative log-likelihood of targets, a float32 scalar.
 
     hidden: (rows, width); weight: (vocabulary, width); targets: (rows,) of whole numbers below the vocabulary's size.
     """
@@ -32,7 +32,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean negative log-likelihood of targets, a float32 scalar; torch's own writes all logits thrice, this once.
+    """Return the mean negative log-likelihood of targets, a float32 scalar; torch's own writes all logits thrice, this
+    once.
 
     logits: (rows, vocabulary), any floating dtype; targets: (rows,) of whole numbers below the vocabulary's size.
     """

@@ -98,7 +98,7 @@ class StepBatches(IterableDataset[torch.Tensor]):
 
 
 def loader(batches: StepBatches, *, pinned: bool) -> DataLoader[torch.Tensor]:
-    """A loader in the training process: a step's tokens are made in far less time than a step takes.
+    """Return a loader in the training process: a step's tokens are made in far less time than a step takes.
 
     pinned: page-locked host memory, so that the copy to the GPU is not waited for.
     """

@@ -140,7 +140,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
 
 
 def _profile(spec: RunSpec) -> list[Any]:
-    """The profiler, where one was asked for: it looks at steps after the warm-up."""
+    """Return the profiler, if one was requested: it looks at steps after the warm-up."""
     if profiling.STEM not in spec.options:
         return []
     from tensorprimat.engines.torch.profile import TorchProfile
@@ -149,7 +149,7 @@ def _profile(spec: RunSpec) -> list[Any]:
 
 
 def _prepare_process(spec: RunSpec) -> None:
-    """Settings that must stand before torch and transformers are imported."""
+    """Apply the settings that torch and transformers read when they are imported."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
     if spec.platform == "nvd":  # long runs of large blocks fragment otherwise; HIP has no such segments
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
@@ -157,7 +157,7 @@ def _prepare_process(spec: RunSpec) -> None:
 
 
 def _quieten() -> None:
-    """Leave out what libraries say on every run; what is said for the first time still comes through."""
+    """Leave out what libraries say on every run; messages that appear for the first time still come through."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in EXPECTED_WARNINGS:
@@ -178,7 +178,7 @@ def _strategy(spec: RunSpec) -> Any:
 
 
 def _environment(spec: RunSpec) -> list[Any]:
-    """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that nobody starts.
+    """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that no launcher starts.
 
     It takes a batch script's own shell, and a step of one task that shall train on several devices, for srun's work.
     """

@@ -1,8 +1,10 @@
-"""Megatron-Bridge's line beside each iteration line: `Step Time : 4.15s GPU utilization: 1253.0MODEL_TFLOP/s/GPU`.
+"""Megatron-Bridge's additional line for each iteration line: `Step Time : 4.15s GPU utilization:
+1253.0MODEL_TFLOP/s/GPU`.
 
 Rank 0 prints it, in every version, from the same reading of the clock as the iteration line of the last rank, with two
-decimals and without the iteration's number (megatron/bridge/training/utils/train_utils.py, `training_log`). So it tells
-the rate of the iteration beside it whose time it rounds; a log that was reduced to these lines has them as its rows.
+decimals and without the iteration's number (megatron/bridge/training/utils/train_utils.py, `training_log`). So it
+states the rate of the neighbouring iteration whose time it rounds; a log that was reduced to these lines has them as
+its rows.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ class StepTimes:
     def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
         """TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
 
-        line: shape (rows,), ascending; seconds: what each says of its time, (rows,). Ranks share no order, so the rate
-        stands before its iteration or behind it; it belongs to the nearer of the two that agrees with its time.
+        line: shape (rows,), ascending; seconds: what each says of its time, (rows,). Ranks print in any order, so the
+        rate comes before or after its iteration; it belongs to the nearer of the two that agrees with its time.
         """
         rates = np.full(len(line), np.nan)
         following = np.searchsorted(line, self._lines)
@@ -67,7 +69,7 @@ class StepTimes:
         return rates
 
     def fields(self) -> dict[str, FloatArray]:
-        """The lines as rows of their own, counted from 1, where the log has no iteration line."""
+        """Return the lines as rows of their own, counted from 1, where the log has no iteration line."""
         return {
             "index": np.arange(1.0, len(self._lines) + 1),
             "line": np.array(self._lines, np.float64),

@@ -274,7 +274,7 @@ class Facts:
 
 
 def _hinted_lines(block: bytes) -> list[str]:
-    """The lines of a block that may tell something, in their order; iteration lines are not among them."""
+    """Return the lines of a block that may tell something, in their order; iteration lines are not among them."""
     spans: dict[int, int] = {}
     for hint in _HINTS:
         at = block.find(hint)

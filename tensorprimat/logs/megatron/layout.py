@@ -202,7 +202,9 @@ class _Number:
         return float(self.sign * _POWERS[self.decimals + self.shift])
 
     def raised(self, mantissa: FloatArray, exponent: FloatArray, rows: LayoutRows) -> FloatArray:
-        """The numbers of some lines from what their digits spell, exactly as float() reads the text; (lines,)."""
+        """Return the numbers of some lines from what their digits spell, exactly as float() reads the
+        text; (lines,).
+        """
         power = exponent.astype(np.int64) * self.exponent_sign - (self.decimals + self.shift)
         if power.max() < 0 and power.min() >= -EXACT_POWER:
             value = mantissa / _POWERS[-power]
@@ -215,7 +217,7 @@ class _Number:
         return value
 
     def read_text(self, row: LayoutRows) -> float:
-        """The number of one line by float()."""
+        """Return the number of one line by float()."""
         return float(row[self.text].tobytes().replace(b",", b"")) / 10.0**self.shift * self.scale
 
 
@@ -231,7 +233,7 @@ class Layout:
 
     @classmethod
     def of(cls, line: bytes) -> Layout | None:
-        """The layout of one line; None if it is not a whole iteration line."""
+        """Return the layout of one line; None if it is not a whole iteration line."""
         iteration, elapsed = _ITERATION.search(line), _ELAPSED.search(line)
         if iteration is None or elapsed is None or elapsed.start() < iteration.end() or line.count(NEEDLE) > 1:
             return None
@@ -270,11 +272,11 @@ class Layout:
         )
 
     def steady(self) -> dict[str, _Number]:
-        """The fields whose digits are part of a template."""
+        """Return the fields whose digits are part of a template."""
         return {name: number for name, number in self.all().items() if name in STEADY and not number.is_nan}
 
     def all(self) -> dict[str, _Number]:
-        """Every field."""
+        """Return every field."""
         return self.numbers | dict(zip(DATE_PARTS, self.date, strict=False))
 
 
@@ -344,7 +346,7 @@ class Template:
         return np.asarray(~differs.any(axis=1)) if differs.any() else np.ones(len(rows), np.bool_)
 
     def read(self, rows: LayoutRows) -> dict[str, FloatArray]:
-        """Every field of lines that fit, by name; each of shape (lines,)."""
+        """Return every field of lines that fit, by name; each of shape (lines,)."""
         spelled = self.digits.spelled(rows)
         values = spelled[: len(self.plain)] / self.divisors
         if self.scales is not None:
@@ -361,7 +363,7 @@ class Template:
         return self._dated(fields)
 
     def _dated(self, fields: dict[str, FloatArray]) -> dict[str, FloatArray]:
-        """The fields with the parts of the date joined to seconds since 1970."""
+        """Return the fields with the parts of the date joined to seconds since 1970."""
         if "second" in fields:
             day = [fields.pop(name) for name in DAY if name in fields]
             midnight = self.midnight if self.midnight is not None else _days(*day) * 86400.0
@@ -371,7 +373,7 @@ class Template:
 
 
 def shape_of(line: bytes) -> bytes:
-    """The line with 0 for every digit: equal for lines of one layout."""
+    """Return the line with 0 for every digit: equal for lines of one layout."""
     return line.translate(_DIGITS_TO_ZERO)
 
 

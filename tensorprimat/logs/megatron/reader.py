@@ -281,7 +281,7 @@ def _steps(fields: dict[str, FloatArray], segment: NDArray[np.int64]) -> Steps:
 
 
 def _logged_nan(loss: FloatArray, nans: FloatArray | None, printed: FloatArray | None) -> NDArray[np.bool_]:
-    """Rows whose loss is nan because the framework said so, not because no output; (rows,).
+    """Return the rows whose loss the framework printed as nan, in contrast to rows without a loss; (rows,).
 
     Megatron leaves a loss that is nan out of its mean and, where nothing is left of it, out of the line.
     """

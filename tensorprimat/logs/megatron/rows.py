@@ -118,7 +118,9 @@ class RowTable:
         self._columns.extend(part)
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
-        """The fields of all iteration lines among some lines, and the positions of those that need a closer look."""
+        """Return the fields of all iteration lines among some lines, and the positions of those that need a closer
+        look.
+        """
         signs, lengths = np.frombuffer(text, np.uint8), ends - starts
         order = np.argsort(lengths, kind="stable")
         changes = np.flatnonzero(np.diff(lengths[order])) + 1
@@ -188,12 +190,12 @@ class RowTable:
         return self._layouts[shape]
 
     def take(self) -> dict[str, FloatArray]:
-        """Every field that any line has, over all lines: NaN where a line lacks it."""
+        """Return every field that any line has, over all lines: NaN where a line lacks it."""
         self._flush()
         return self._columns.finish()
 
     def excerpt(self) -> Excerpt:
-        """All that was read, for another process to append to its own."""
+        """Return all that was read, for another process to append to its own."""
         self.take()
         return Excerpt(self._columns, self.broken_lines, self.next_line - 1, self._seen_bytes, self.primus)
 
@@ -252,7 +254,7 @@ class Columns:
         self._length = after
 
     def finish(self) -> dict[str, FloatArray]:
-        """All columns; nothing can be added any more."""
+        """Return all columns; nothing can be added any more."""
         for array in self._arrays.values():
             array.resize(self._length, refcheck=False)
         constants = {name: np.broadcast_to(np.float64(value), self._length) for name, value in self._constants.items()}
@@ -274,7 +276,7 @@ _Read = tuple[NDArray[np.int64], dict[str, FloatArray]]
 
 
 def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> dict[str, FloatArray]:
-    """The fields of lines of several templates in the order of the lines. numbers: of all lines, by position."""
+    """Return the fields of lines of several templates in the order of the lines. numbers: of all lines, by position."""
     positions = np.concatenate([positions for positions, _ in read])
     order = np.argsort(positions, kind="stable")
     columns = {"line": numbers[positions[order]].astype(np.float64)}
@@ -285,7 +287,7 @@ def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> dict[str, FloatArr
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
-    """The parts one after the other; one value for all of them takes the room of one value."""
+    """Return the parts one after the other; one value for all of them takes the room of one value."""
     if len(parts) == 1:
         return parts[0]
     if all(part.strides == (0,) and part[0] == parts[0][0] for part in parts):

@@ -1,19 +1,20 @@
 """MLPerf Training: `:::MLLOG {json}` lines, as every submission's result files hold them.
 
-`tracked_stats` rows carry what each submitter measured, and only their keys tell the measurements apart:
+`tracked_stats` rows carry what each submitter measured, and only their keys distinguish the measurements:
 
 - NVIDIA logs seconds of one step: `train_step_time`, in 2024 `train_step_timing in s`; a row averages the steps since
   the row before it. Its logging callback adds a row per block between two evaluations, which states the mean of the
   same steps once more (mlperf_common/callbacks/logging.py, `_log_train_step_time`): shown, never measured.
-- AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it beside step times, in gpt3 of 2024 in tokens/s.
+- AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it in addition to step times, in gpt3 of 2024 in
+tokens/s.
 - NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
 - `metadata` tells the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
   found by the clock.
 - A run without any such row is read from its block_start and block_stop (AMD's Primus, Google's MaxText).
 
-Rows of warm-up, initialisation and validation have keys of their own and are no steps. Warm-up lies before run_start by
-the rules of the rounds, so every row after it counts. `rows` turns rows into steps, `system` reads the
-system description of the submission.
+Rows of warm-up, initialisation and validation have keys of their own and are no steps. By the rules of the rounds
+warm-up ends before run_start, so every row after it counts. `rows` turns rows into steps, `system` reads the system
+description of the submission.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ FORMAT = Format(
 
 
 def _events(log: Log) -> Iterator[_Event]:
-    """Every well-formed event; what is torn, nested absurdly deep or of another shape is passed over."""
+    """Yield every well-formed event; what is torn, nested absurdly deep or of another shape is passed over."""
     for line, text in log.lines():
         start = text.find(MARK)
         if start < 0 or len(text) - start > LONGEST_EVENT:
@@ -207,12 +208,12 @@ def _content(log: Log) -> _Content:
 
 
 def _counts(event: _Event) -> dict[str, float]:
-    """Numbers beside a mark."""
+    """Numbers that a mark carries."""
     return {name: value for name, said in event.metadata.items() if (value := _number(said)) is not None}
 
 
 def _row(event: _Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
-    """The row, or None where it does not speak of training."""
+    """Return the row, or None if it is not about training."""
     if not isinstance(event.value, dict):
         return None
     seconds = next((_number(event.value[key]) for key in STEP_SECONDS_KEYS if key in event.value), None)
@@ -240,7 +241,9 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> Mlpe
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:
-    """Keep a throughput that stands beside step times: a second measurement of the same steps, in a unit of its own."""
+    """Keep a throughput that is logged in addition to step times: a second measurement of the same steps, in a unit of
+    its own.
+    """
     rows = [row for run in runs for row in run.rows]
     rates = [row.rate for row in rows if row.rate is not None]
     times = [row.step_seconds for row in rows if row.step_seconds is not None]
@@ -308,7 +311,7 @@ def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
 
 
 def _number(value: object) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -319,17 +322,17 @@ def _number(value: object) -> float | None:
 
 
 def _memory(value: object) -> float | None:
-    """A size of memory in bytes."""
+    """Return a size of memory in bytes."""
     size = _number(value)
     return (size if size > MOST_GIBIBYTES else size * GIB) if size and size > 0 else None
 
 
 def _logged(value: object) -> float | None:
-    """A loss: a number, or the nan that the framework printed."""
+    """Return a loss: a number, or the nan that the framework printed."""
     return math.nan if isinstance(value, float) and math.isnan(value) else _number(value)
 
 
 def _whole(value: object) -> int | None:
-    """A positive whole number (1.0 counts), or None."""
+    """Return a positive whole number (1.0 counts), or None."""
     number = _number(value)
     return int(number) if number and number > 0 and number == int(number) else None

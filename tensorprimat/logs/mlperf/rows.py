@@ -4,7 +4,7 @@
   left; where the row counter starts anew with each block, the first row of a block holds a part of an interval (0.0185
   s on a system whose steps take 0.34 s) and is left out. What the rows of such a block leave of it, the block's own
   mean measures.
-- AMD's Primus writes no rows at all: what lies between block_start and block_stop is a row of `samples_count` samples.
+- AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
 - gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`).
 """
 
@@ -32,7 +32,7 @@ class MlperfRow:
     position: float | None
     """Progress in whatever the submitter counts."""
     of_block: bool
-    """It speaks of the whole block between two evaluations."""
+    """It covers the whole block between two evaluations."""
     step_seconds: float | None
     rate: float | None
     loss: float | None
@@ -48,7 +48,7 @@ class Block:
 
     started: float
     first: dict[str, float]
-    """Numbers beside block_start: samples_count, step, first_epoch_num, epoch_count."""
+    """Numbers that block_start carries: samples_count, step, first_epoch_num, epoch_count."""
     stopped: float | None = None
     last: dict[str, float] = field(default_factory=dict)
     line: int = 0
@@ -103,7 +103,9 @@ class _Share:
 
 
 def steps_of(run: MlperfEvents, number: int, batch: int | None, length: int | None) -> Iterator[Step]:
-    """Rows of one run: step by step where it was logged so, else block by block; what restates them covers no step."""
+    """Yield the rows of one run: step by step where it was logged so, else block by block; what restates them covers no
+    step.
+    """
     shown = run.rows or list(_block_rows(run, batch, length))
     rows = _measured_rows(shown)
     partial = _partial_rows(run, batch, length)
@@ -139,7 +141,7 @@ def steps_of(run: MlperfEvents, number: int, batch: int | None, length: int | No
 
 
 def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
-    """The rows that measure, of which no two speak of the same steps."""
+    """Return the rows that measure, no two of which cover the same steps."""
     step_by_step = [row for row in shown if not row.of_block]
     return step_by_step or [row for row in shown if row.step_seconds is not None] or shown
 
@@ -163,7 +165,9 @@ def _block_rows(run: MlperfEvents, batch: int | None, length: int | None) -> Ite
 
 
 def _partial_rows(run: MlperfEvents, batch: int | None, length: int | None) -> set[int]:
-    """Lines of rows that end where their block began: their time is a part of an interval, and of no known size."""
+    """Return lines of rows that end where their block began: their time is a part of an interval, and of
+    no known size.
+    """
     partial: set[int] = set()
     starts = _samples_before(run, batch, length)
     last = 0.0
@@ -207,14 +211,14 @@ def _share_the_rest(
 
 
 def _pace(row: MlperfRow, batch: int | None) -> float | None:
-    """Seconds of a step, as logged or as the rate has it."""
+    """Return the seconds of a step, as logged or as the rate has it."""
     return row.step_seconds or (batch / row.rate if batch and row.rate else None)
 
 
 def _holds_evaluation(
     run: MlperfEvents, row: MlperfRow, before: MlperfRow | None, covered: int, batch: int | None
 ) -> bool:
-    """Return True if the time of a row is longer than the training between two rows: an evaluation lies inside."""
+    """Return True if the time of a row is longer than the training between two rows: it contains an evaluation."""
     start, pace = run.beginning_of(row, before), _pace(row, batch)
     if start is None or pace is None:
         return False

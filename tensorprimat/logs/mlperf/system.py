@@ -1,4 +1,5 @@
-"""The system of an MLPerf run: what the log says, and the submission's description of it where it lies beside.
+"""The system of an MLPerf run: what the log says, and the submission's description of the system, if it is stored with
+the log.
 
 A submission keeps results/SYSTEM/BENCHMARK/result_0.txt and systems/SYSTEM.json (`number_of_nodes`,
 `accelerators_per_node`, `accelerator_model_name`; numbers are text in most files). The description was checked by the
@@ -48,7 +49,9 @@ class System:
 
 
 def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path) -> None:
-    """Fill in device, nodes and GPUs from the log and from the description beside it; a contradiction is a warning."""
+    """Fill in device, nodes and GPUs from the log and from the submission's description; a contradiction
+    is a warning.
+    """
     _take_platform(reading, settings)
     system = find(path)
     if system is not None:
@@ -148,7 +151,7 @@ def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> N
 
 
 def _contradiction(config: Mapping[str, Any], stated: int | None, ranks: int) -> str | None:
-    """Return what else in the log speaks against one GPU for each rank, or None."""
+    """Return evidence in the log against one GPU for each rank, or None."""
     replica = math.prod(config.get(name, 1) for name in PARALLEL_SIZES)
     if stated is not None and stated != ranks:
         return f"config_filename states {stated} GPUs"

@@ -25,7 +25,7 @@ def height_of(bars: Sequence[Bar]) -> float:
 
 
 def bar_panel(axes: Any, panel: Panel) -> None:
-    """Horizontal bars, so that names of any length stand beside them; values are written at their ends."""
+    """Horizontal bars, so that names of any length fit to their left; values are written at their ends."""
     bars = panel.bars
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)
@@ -87,6 +87,6 @@ def bar_panel(axes: Any, panel: Panel) -> None:
 
 
 def _folded(text: str) -> str:
-    """A label in at most three short lines."""
+    """Return a label in at most three short lines."""
     lines = textwrap.wrap(drawable(text), LABEL_WIDTH, break_long_words=True)
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], lines[2][: LABEL_WIDTH - 1] + "…"])

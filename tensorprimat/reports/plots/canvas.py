@@ -51,7 +51,9 @@ Fill = Callable[[Any], None]
 
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """Files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is not installed."""
+    """Return files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is
+    not installed.
+    """
     matplotlib = load()
     pictures = {}
     with matplotlib.rc_context(STYLE):
@@ -62,7 +64,7 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
 
 
 def picture(draw: Fill, *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
-    """A PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
+    """Return a PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
 
     Raises MissingPackageError where matplotlib is not installed.
     """
@@ -93,7 +95,7 @@ def load() -> Any:
 
 
 def laid_out(fill: Fill) -> Any:
-    """A filled matplotlib Figure, to be saved under STYLE."""
+    """Return a filled matplotlib Figure, to be saved under STYLE."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.transforms import Bbox
@@ -109,7 +111,7 @@ def laid_out(fill: Fill) -> Any:
 
 
 def _saved(figure: Any, form: str) -> bytes:
-    """The file's bytes, drawn by a canvas itself: savefig would draw everything twice."""
+    """Return the file's bytes, drawn by a canvas itself: savefig would draw everything twice."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -179,7 +181,7 @@ def drawable(text: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, drawable, cut to so many characters."""
+    """Return the text, drawable, cut to so many characters."""
     line = drawable(text)
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
@@ -195,7 +197,7 @@ def say(axes: Any, sentence: str) -> None:
 
 
 def few_ticks(axis: Any) -> None:
-    """At most six, written out with thousands apart."""
+    """Return at most six ticks, with thousands separators."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(nbins=5))

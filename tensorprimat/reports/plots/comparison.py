@@ -23,12 +23,12 @@ STEPS = "steps"
 
 
 def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """The plot in each format. Raises MissingPackageError where matplotlib is not installed."""
+    """Return the plot in each format. Raises MissingPackageError where matplotlib is not installed."""
     return drawn(lambda figure: _fill(figure, comparison), formats)
 
 
 def draw(comparison: Comparison) -> Any:
-    """The plot as a matplotlib Figure, to be saved under STYLE."""
+    """Return the plot as a matplotlib Figure, to be saved under STYLE."""
     return laid_out(lambda figure: _fill(figure, comparison))
 
 

@@ -18,7 +18,7 @@ def height_of(scale: Forest) -> float:
 
 
 def forest_panel(axes: Any, scale: Forest) -> None:
-    """Draw a scale; ratios and intervals in words stand at its right."""
+    """Draw a scale; ratios and intervals in words are at its right."""
     axes.set_title(drawable(scale.title))
     axes.set_xlim(scale.start, scale.end)
     axes.set_ylim(len(scale.marks) - 0.3, -0.7)

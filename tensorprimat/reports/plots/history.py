@@ -17,7 +17,7 @@ MOST_DATES = 12
 
 
 def render(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """One panel per series: the figure of each benchmark with its interval, and a mark where a change is shown.
+    """Return one panel per series: the figure of each benchmark with its interval, and a mark where a change is shown.
 
     Raises MissingPackageError where matplotlib is not installed.
     """

@@ -20,7 +20,7 @@ LINE_CHARACTERS = 150
 
 
 def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """The picture in each format; none where no side logged a loss.
+    """Return the picture in each format; none where no side logged a loss.
 
     Raises MissingPackageError where matplotlib is not installed.
     """

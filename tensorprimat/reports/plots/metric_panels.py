@@ -37,7 +37,7 @@ class Drawn:
     better: str | None = None
     """higher or lower; None where neither is better by itself."""
     beside: str | None = None
-    """Metric whose value is said beside each bar."""
+    """Metric whose value is written next to each bar."""
 
 
 EFFICIENCY = (
@@ -65,10 +65,10 @@ COST = (
 def panels(
     sides: Sequence[Labelled], metrics: Sequence[Metrics], looks: Mapping[str, BarStyle], *, comparable: bool
 ) -> tuple[Panel, ...]:
-    """A panel for every metric that at least one side knows.
+    """Return a panel for every metric that at least one side knows.
 
-    metrics: one mapping per side. comparable: whether the sides did the same work; otherwise only what speaks of each
-    side on its own is drawn, and no length is called better.
+    metrics: one mapping per side. comparable: whether the sides did the same work; otherwise only panels about each
+    side alone are drawn, and no direction is called better.
     """
     every = (
         Panel(
@@ -100,7 +100,7 @@ def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Bar
 
 
 def _said(drawn: Drawn, metrics: Metrics) -> str:
-    """The figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
+    """Return the figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
         return f"{figure} (from user-stated facts)"

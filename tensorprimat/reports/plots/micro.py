@@ -54,7 +54,7 @@ def scaling(found: Sequence[SizeScaling]) -> Draw:
 
 
 def _short(value: float, _position: int | None = None) -> str:
-    """A tick: 128.6 M, 512, 0.3."""
+    """Return a tick: 128.6 M, 512, 0.3."""
     for size, letter in ((1e9, " B"), (1e6, " M")):
         if value >= size:
             return f"{value / size:.4g}{letter}"
@@ -72,7 +72,9 @@ def _curve(axes: Any, one: SizeScaling, number: int) -> None:
 
 
 def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
-    """Mean with deviation, and CV, against the number of warm-up steps. stable: from which count on nothing changes."""
+    """Return the mean with deviation, and CV, against the number of warm-up steps. stable: from which count on nothing
+    changes.
+    """
 
     def draw(figure: Any) -> None:
         mean, scatter = figure.subplots(1, 2)
@@ -117,7 +119,7 @@ def _roof(roof: Ceiling) -> str:
 
 
 def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
-    """A colour per model and a marker per kind of work; sequence length and batch stand beside each point."""
+    """A colour per model and a marker per kind of work; sequence length and batch are written next to each point."""
 
     def kind(point: RooflinePoint) -> str:
         return f"{point.work}, {point.precision}" if several_precisions else point.work
@@ -167,7 +169,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         axes.xaxis.set_minor_formatter("")
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
-        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch beside points")
+        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points")
         axes.grid(which="major", color=GRID, linewidth=0.7)
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 

@@ -1,4 +1,6 @@
-"""A panel of step time over the steps of every run, warm-up shaded, with the spread of the measured steps beside it."""
+"""A panel of step time over the steps of every run, warm-up shaded, with the spread of the measured
+steps at its right.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,8 @@ def _curve(axes: Any, curve: StepCurve, colour: str, style: str, high: float) ->
 
 
 def _limits(all_curves: Sequence[StepCurve]) -> tuple[float, float, bool] | None:
-    """Bottom and top of the vertical axis, and whether it is logarithmic; None where there is nothing to draw.
+    """Return the bottom and top of the vertical axis, and whether it is logarithmic; None where there is nothing to
+    draw.
 
     The scale is that of the measured steps: a first step of minutes would flatten everything else.
     """
@@ -123,7 +126,9 @@ def _warmup(axes: Any, drawn: Sequence[tuple[Side, list[StepCurve]]], looks: dic
 
 
 def _spread(axes: Any, drawn: Sequence[tuple[Side, list[StepCurve]]], looks: dict[str, BarStyle]) -> None:
-    """Beside the curves, one mark per side: median, quartiles (thick) and 5 to 95 % (thin) of its measured steps."""
+    """Draw one mark per side next to the curves: median, quartiles (thick) and 5 to 95 % (thin) of its
+    measured steps.
+    """
     for place, (side, side_curves) in enumerate(drawn):
         seconds = np.concatenate([curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in side_curves])
         if not len(seconds):
