@@ -1,4 +1,4 @@
-"""`tprimat extract`: one log to one result file; flags, summaries, refusals and exit codes as a user meets them."""
+"""`tprimat extract`: turn a log into a result file; flags, summaries, refusals and exit codes as a user meets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tprimat aggregate`: tables and plots of a folder of cells."""
+"""`tprimat aggregate`: make tables and plots of a folder of cells."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def command(
         typer.Option(metavar="NAME=EXPRESSION", help='A column: "throughput=1000/mean_time_ms"; may be repeated.'),
     ] = None,
     rows: Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows of a pivot table.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its columns.")] = None,
-    values: Annotated[str | None, typer.Option(metavar="COLUMN", help="Its values.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLUMN", help="Columns of the pivot table.")] = None,
+    values: Annotated[str | None, typer.Option(metavar="COLUMN", help="Values of the pivot table.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR|FILE", help=f"Folder for every table as Markdown and CSV{TO_FILE}"),
@@ -42,12 +42,12 @@ def command(
         list[Path] | None, typer.Option(metavar="RESULT", help="Training results to put on the roofline too.")
     ] = None,
 ) -> int:
-    """Make tables of a folder of cells: complete, by size, by context, forward against backward, pivots.
+    """Make tables of a folder of measurements (cells): complete, by size, by context, forward and backward, pivots.
 
-    Without a file to write to, the tables go to stdout as Markdown. A pivot table shows means of --values (default
+    Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
     mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions know the columns of
     the JSON files, arithmetic, comparisons, and, or, not, and sqrt, log, exp, min, max, abs, round. In Python,
-    tensorprimat.load_cells(DIR) is the same folder as a pandas DataFrame.
+    tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
 
     \b
     Examples:

@@ -33,13 +33,13 @@ def command(
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for --save, or a file for the findings{TO_FILE}")
     ] = Path("output"),
 ) -> int:
-    """Look through folders of old training data: text logs, TensorBoard events, Excel profiles, results.
+    """Survey folders of old training data: text logs, TensorBoard events, Excel profiles, results.
 
-    Every file is recognised by its content, whatever it is called. The table shows format, model, GPU, steps and
-    tokens/s per GPU; a model or a precision that only the path names is marked with *, and a platform that only the
-    path names is in from_path. Files that cannot be read are listed and never stop the rest; files that hold no
-    training data are counted. Profiles have a table of their own, two of them side by side. With --save each log
-    becomes a result in DIR (and in DIR/history), ready for compare_results.py.
+    Files are recognised by content, not by name. The table shows format, model, GPU, steps and tokens/s per GPU; a
+    model or precision taken from the path is marked with *; a platform taken from the path is in from_path. Unreadable
+    files are listed and do not stop the command; files without training data are counted. Profiles have a separate
+    table, two of them side by side. With --save each log becomes a result in DIR (and in DIR/history), for
+    compare_results.py.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ def command(
     baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
     assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
     assume_host_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_HOST_CV)] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of intervals and verdicts.")] = "95%",
+    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of intervals and verdicts.")] = "95%",
     warmup: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
     ] = None,
@@ -70,15 +70,16 @@ def command(
         bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
     ] = False,
 ) -> int:
-    """Compare benchmark results: who trains the same model at which rate, how sure that is, and whether it is fair.
+    """Compare benchmark results: training rates with confidence intervals, and a verdict on whether the comparison is
+    fair.
 
-    Two or more arguments are sides of the comparison: results, folders of them, or logs, which are read as extract
-    reads them; the first is the baseline. Of one folder, or with --by, results are grouped by platform (or by what --by
-    says). Several runs of one machine and configuration are one side. A ratio is printed only if the sides are
+    Two or more arguments are sides of the comparison: results, folders of them, or logs, which are read as by extract;
+    the first is the baseline. With one folder, or with --by, results are grouped by platform (or by the property of
+    --by). Several runs of one machine and configuration are one side. A ratio is printed only if the sides are
     comparable, with its verdict level; a winner is named only if the runs support it.
 
-    Writes into DIR: comparison_report.html (everything, in one file that works offline), comparison_report.md,
-    comparison_plot.png and .svg, comparison_loss.png and .svg where losses were logged, comparison.json and .csv.
+    Writes into DIR: comparison_report.html (the whole report in one file that works offline), comparison_report.md,
+    comparison_plot.png and .svg, comparison_loss.png and .svg if losses were logged, comparison.json and .csv.
 
     \b
     Examples:

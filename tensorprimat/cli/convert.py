@@ -14,8 +14,10 @@ def command(
     model: Annotated[str, typer.Option(metavar="MODEL", help="Model: llama, qwen or mistral.")],
     source: Annotated[str, typer.Option(metavar="SOURCE", help="hf://ORGANISATION/NAME, or a folder.")],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the NeMo checkpoint.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it needs; convert nothing.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the required disk and memory; convert nothing.")
+    ] = False,
 ) -> int:
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 

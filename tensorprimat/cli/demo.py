@@ -27,7 +27,7 @@ def command(
     ),
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
 ) -> int:
-    """Compare AMD and NVIDIA on Llama 3.1 8B by results of MLPerf Training v5.1 that the package holds.
+    """Compare AMD and NVIDIA on Llama 3.1 8B by results of MLPerf Training v5.1 that the package contains.
 
     Writes the same page and reports as compare, from ten runs on each side, and a plot of all submitters; opens the
     page where there is a browser. Nothing is trained and nothing is downloaded.

@@ -50,11 +50,11 @@ def command(
     explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
 ) -> int:
-    """Efficiency and cost of benchmark results: MFU, memory, energy, money, and how long training would take.
+    """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
-    Every figure states what it rests on: MFU its FLOPs convention and the dense peak it divides by, power whether it
-    was measured or is the nameplate's, a price its provider and date. What cannot be known (an unknown GPU, precision
-    or model shape) is left empty with the reason. Prices move: give your own with --price.
+    Every figure states its basis: MFU its FLOPs convention and dense peak, power if it was measured or is the nameplate
+    value, a price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is
+    empty, with the reason. Prices change: set yours with --price.
 
     Writes enhanced_report.md, enhanced_plot.png and .svg, and enhanced_metrics.json into DIR.
 
@@ -67,7 +67,7 @@ def command(
     Exit codes:
       0  shown and written
       1  interrupted, or a file could not be written
-      2  a flag is wrong, or there is no result to look at
+      2  a flag is wrong, or there is no result
     """
     from tensorprimat.analysis.economics import economics
     from tensorprimat.core.statements import laid_over

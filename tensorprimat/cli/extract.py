@@ -1,4 +1,4 @@
-"""`tprimat extract`, `./extract_primus_metrics.py`: one log to one result file."""
+"""`tprimat extract`, `./extract_primus_metrics.py`: turn a log into a result file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(
         list[str] | None, typer.Argument(metavar="LOG", help="Logs: files, folders, patterns, or - for standard input.")
     ] = None,
     log_file: Annotated[
-        list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as a flag; may be repeated.")
+        list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as LOG; may be repeated.")
     ] = None,
     model_name: facts.ModelName = None,
     gpu: facts.GpuOption = None,
@@ -39,25 +39,26 @@ def command(
             "--segment",
             "--segments",
             metavar="N|all",
-            help="Of a log with several trainings: read number N, or write one result each.",
+            help="For a log with several trainings: read number N, or write one result for each.",
             show_default="longest",
         ),
     ] = None,
     format: Annotated[str | None, typer.Option(metavar="F", help="Read as this format.", show_default="found")] = None,
-    formats: Annotated[bool, typer.Option("--formats", help="List the formats and end.")] = False,
+    formats: Annotated[bool, typer.Option("--formats", help="List the formats.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results as JSON; write no file.")] = False,
     explain: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Explain a figure or setting, with log lines; write no file.")
+        str | None,
+        typer.Option(metavar="FIELD", help="Show formula, inputs and log lines of a figure or setting; write no file."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show a running summary while the log grows.")] = False,
 ) -> int:
-    """Read training logs of any known framework (Primus first) into result files that can be compared.
+    """Read training logs of any known framework into result files that can be compared.
 
-    What the log says (batch, sequence length, GPUs, parallel sizes, precision) is taken from it; flags fill what it
-    lacks and override it, with a warning. Of a log that holds several trainings (tee -a, a requeued job, a resume) the
-    longest is measured with its own settings; those that resume it count with it, the others are named. The result is
-    written to DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and kept in DIR/history; a summary goes to stderr, the
-    name of the file to stdout.
+    Batch, sequence length, GPUs, parallel sizes and precision come from the log; flags add missing values, or override
+    the log with a warning. If a log holds several trainings (tee -a, a requeued job, a resume), the longest is measured
+    with its own settings, together with those that resume it; the others are named. The result is written to
+    DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and kept in DIR/history; a summary goes to stderr, the name of the
+    file to stdout.
 
     \b
     Examples:

@@ -56,7 +56,7 @@ def command(
     assume_host_cv: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Assume that machines vary by this much.")
     ] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every decision.")] = "95%",
+    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of every decision.")] = "95%",
     model_name: facts.ModelName = None,
     gpu: facts.GpuOption = None,
     num_gpus: facts.NumGpus = None,
@@ -68,10 +68,10 @@ def command(
 ) -> int:
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.
 
-    A check fails only if the loss of speed is shown to be beyond the limit, and passes only if it is shown to be within
-    it; otherwise it is undecided, and the output says how many runs would decide. Two runs on each side are the least;
-    single runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level. State a fact
-    that a file lacks by its flag, for one side as baseline=VALUE or candidate=VALUE; the output lists what was stated.
+    A check fails only if the whole interval is beyond the limit, and passes only if the whole interval is within it;
+    otherwise it is undecided, and the output says how many runs would decide. Each side needs at least two runs; single
+    runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level. Flags state facts that
+    a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("output")
 PICTURES = (".png", ".svg")
-OUTPUT_DIR = "Where history.* is written; a name that ends in .csv, .png or .svg is a file."
+OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a file."
 
 
 def command(
@@ -28,13 +28,13 @@ def command(
         ),
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="Figure to follow.")] = "tokens_per_second_per_gpu",
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Only this model.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Show only this model.")] = None,
     output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
 ) -> int:
-    """Show a metric over time, one table per machine, model and configuration, oldest benchmark first.
+    """Show a metric over time: one table per machine, model and configuration, oldest benchmark first.
 
-    A change is marked where a benchmark differs from those before it by more than they scatter (99 %). Writes
+    A benchmark is marked as a change if it differs from earlier ones by more than their scatter (99 %). Writes
     history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second,
     samples_per_second, avg_step_time_seconds.
 
@@ -45,7 +45,7 @@ def command(
 
     \b
     Exit codes:
-      0  shown, whether anything changed or not
+      0  shown, with or without changes
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is no result with this metric
     """

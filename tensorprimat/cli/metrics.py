@@ -29,7 +29,7 @@ def command(
     global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Show every derived figure of one result: MFU, memory, energy, cost, time to train, and what each rests on.
+    """Show every derived figure of one result with its inputs: MFU, memory, energy, cost, time to train.
 
     A figure that cannot be known is shown as unknown with the reason. Nothing is written; to compare results and keep a
     report, use compare_with_enhanced_metrics.py.

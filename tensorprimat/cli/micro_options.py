@@ -57,7 +57,7 @@ MeasureSteps = Annotated[
     int | None, typer.Option(metavar="N", help="Measured steps in all.", show_default="trials × steps per trial")
 ]
 Trials = Annotated[int | None, typer.Option(metavar="N", help="Timed intervals.", show_default="10")]
-StepsPerTrial = Annotated[int | None, typer.Option(metavar="K", help="Steps of each.", show_default="1")]
+StepsPerTrial = Annotated[int | None, typer.Option(metavar="K", help="Steps of each timed interval.", show_default="1")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights and tokens.")]
 DeviceOption = Annotated[
     str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N (cuda is also ROCm's name).")

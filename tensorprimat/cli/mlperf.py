@@ -49,10 +49,10 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="compare: draw one task, or one benchmark's scaling (.png, .svg)."),
     ] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Of every interval.")] = "95%",
+    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of every interval.")] = "95%",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Read, list and compare the results of MLPerf Training, with every run behind them.
+    """Read, list and compare the results of MLPerf Training, with all their runs.
 
     The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
     to train are scored by the rules of MLPerf: the fastest and the slowest run dropped, the rest averaged, one failed
@@ -63,7 +63,7 @@ def command(
     \b
     import   read a checkout of mlcommons/training_results_vX.Y into a library
     list     one row per system and benchmark
-    show     everything about the entries whose name holds NAME, every run with its file and SHA-256
+    show     all data of the entries whose name contains NAME, each run with its file and SHA-256
     compare  time to train of two GPUs on one task, split into rate, samples, evaluation and set-up; of one GPU
              its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round
 

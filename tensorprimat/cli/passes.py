@@ -50,11 +50,11 @@ def command(
     """Time forward, backward and optimizer step of a model on one device, separately and together.
 
     Sizes are small, medium, large, xl and 2.7B (vocabulary 10,000), the real shapes llama, qwen and mistral, or any
-    shape by its numbers; everything that is a list takes several, separated by commas. A forward pass records what
-    backward needs, as in training. Each measured interval (trial) begins and ends with the device idle; the parts of a
-    step are marked inside it. Memory that is not enough is a row of the table, not an end.
+    shape by its numbers. Options named NAMES or NUMBERS take several values, separated by commas. A forward pass
+    records what backward needs, as in training. Each measured interval (trial) begins and ends with the device idle;
+    the parts of a step are marked inside it. Out of memory becomes a row of the table and does not end the command.
 
-    On a terminal the table is coloured; anywhere else it is Markdown, ready for a write-up.
+    On a terminal the table is coloured; otherwise it is Markdown.
 
     \b
     Examples:
@@ -64,8 +64,8 @@ def command(
     \b
     Exit codes:
       0  measured (out of memory is a result)
-      1  a cell failed, or was interrupted; what was finished is kept
-      2  a flag is wrong, flags contradict, or the token file does not suit
+      1  a cell failed, or was interrupted; finished measurements are kept
+      2  a flag is wrong, flags contradict each other, or the token file does not fit
     """
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files

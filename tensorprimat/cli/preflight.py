@@ -19,11 +19,11 @@ def command(
         Path,
         typer.Option(
             metavar="DIR|FILE",
-            help="Kept as DIR/preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.",
+            help="Folder for preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.",
         ),
     ] = Path("output"),
     keep_noisy: Annotated[
-        bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits moved.")
+        bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits changed.")
     ] = False,
     fail_below: Annotated[
         str | None,

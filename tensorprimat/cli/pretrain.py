@@ -21,7 +21,7 @@ def command(
     ] = "llama",
     steps: Annotated[int, typer.Option(metavar="N", envvar="TPRIMAT_STEPS", help="Measured optimizer steps.")] = 20,
     warmup_steps: Annotated[
-        int, typer.Option(metavar="N", envvar="TPRIMAT_WARMUP_STEPS", help="Optimizer steps before them.")
+        int, typer.Option(metavar="N", envvar="TPRIMAT_WARMUP_STEPS", help="Warm-up steps before the measured ones.")
     ] = 5,
     methodology: Annotated[
         str | None,
@@ -111,10 +111,10 @@ def command(
 ) -> int:
     """Train one model with NVIDIA's NeMo recipe and measure it.
 
-    The recipe comes from nemo.collections.llm, is run by NeMo-Run (torchrun inside where there are several GPUs), and
-    carries the benchmark callback, which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a
-    flag, else by its environment variable, else by the constants at the top of the script, else by the methodology.
-    Under torchrun or srun each process trains as the rank that it is.
+    The recipe comes from nemo.collections.llm, is run by NeMo-Run (with torchrun for several GPUs) together with the
+    benchmark callback, which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by
+    its environment variable, else by the constants at the top of the script, else by the methodology. Under torchrun or
+    srun each process trains as one rank.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def command(
     \b
     Exit codes:
       0  the result was written
-      1  the training failed or was interrupted; what was measured before is kept
+      1  the training failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or NeMo cannot run here
     """  # fmt: skip
     from tensorprimat.cli.options import refuse_file

@@ -1,4 +1,4 @@
-"""`tprimat primus`, `./check_primus_config.sh`: compare a Primus configuration with the NVIDIA side's."""
+"""`tprimat primus`, `./check_primus_config.sh`: compare a Primus configuration with the NVIDIA configuration."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def command(
         str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8, without CONFIG.", show_default="bf16")
     ] = None,
     methodology: Annotated[
-        str, typer.Option(metavar="NAME", help="The NVIDIA side's: max, identical or classic.")
+        str, typer.Option(metavar="NAME", help="Methodology of the NVIDIA configuration: max, identical or classic.")
     ] = "agreed",
-    gpu: Annotated[str, typer.Option(metavar="GPU", help="The NVIDIA side's GPU.")] = "H100 SXM",
+    gpu: Annotated[str, typer.Option(metavar="GPU", help="GPU of the NVIDIA configuration.")] = "H100 SXM",
 ) -> int:
-    """Show what a Primus configuration really sets, and how it differs from the NVIDIA side's configuration.
+    """Show the effective settings of a Primus configuration and their differences from the NVIDIA configuration.
 
-    Follows `extends` and fills in ${VAR:default} as Primus does. Without CONFIG the configurations for this machine's
-    GPU (or PRIMUS_GPU_MODEL) in $PRIMUS_PATH are shown. Nothing is written.
+    Resolves `extends` and ${VAR:default} as Primus does. Without CONFIG it shows the configurations in $PRIMUS_PATH for
+    this machine's GPU (or PRIMUS_GPU_MODEL). Nothing is written.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def command(
 
     \b
     Exit codes:
-      0  shown, whether they differ or not
+      0  shown, with or without differences
       2  a flag is wrong, or a file cannot be read
     """
 

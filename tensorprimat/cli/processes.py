@@ -34,10 +34,10 @@ def command(
 ) -> int:
     """Show GPU memory by process, and offer to end leftover Python training processes.
 
-    A leftover is a Python process of yours that has a GPU open, has lost its parent, and has used neither CPU, files
-    nor GPU while this command watched it for --idle seconds. A process whose parent is unknown (docker exec, kubectl
-    exec), of a session that still lives, of a batch job or of a service is none. In doubt a process is listed and not
-    ended. Nothing else is ever ended, except what --pid names, and that only if it is yours, Python and on a GPU.
+    A leftover is a Python process of yours that has a GPU open, has lost its parent, and used neither CPU, files nor
+    GPU for --idle seconds while this command watched it. A process with an unknown parent (docker exec, kubectl exec),
+    of a live session, of a batch job or of a service is no leftover. In doubt a process is listed and not ended. No
+    other process is ended, except one named by --pid, if it is yours, runs Python and uses a GPU.
 
     SIGTERM comes first. For a process that still runs after --grace seconds, the command asks again; with --yes it is
     killed if --pid names it or if it is still idle. Without a terminal and without --yes nothing is ended.
@@ -49,9 +49,9 @@ def command(
 
     \b
     Exit codes:
-      0  shown, and what was to be ended has ended
+      0  shown, and the selected processes have ended
       1  a process could not be ended
-      2  a flag is wrong, or --pid names a process that is left alone
+      2  a flag is wrong, or --pid names a process that must not be ended
     """
     from tensorprimat.core.errors import UsageError
     from tensorprimat.reports import harmless

@@ -34,10 +34,10 @@ def command(
 ) -> int:
     """Project the rate of a result to another number of GPUs, as a 90 % interval (strong scaling).
 
-    Samples/s is taken to grow with a power of the number of GPUs. The power and its spread come from the submitters of
+    The model: samples/s grow with a power of the number of GPUs. The power and its spread come from the submitters of
     MLPerf Training that ran one benchmark on several numbers of GPUs. Every point is also predicted from other GPUs
-    alone; where fewer than 85 % or more than 95 % of at least 20 such points lie in their interval, the projection is
-    not shown to work and is refused. Without --from, the left-out points are listed. Reports hold no projection.
+    alone; if fewer than 85 % or more than 95 % of at least 20 such points are in their interval, the projection is not
+    reliable and is refused. Without --from, these points are listed. Reports contain no projection.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def command(
     \b
     Exit codes:
       0  done
-      2  a flag is wrong, or projection is not shown to work for the benchmark
+      2  a flag is wrong, or projection is not reliable for the benchmark
     """
     from tensorprimat.analysis import projection
     from tensorprimat.core import mlperf_library

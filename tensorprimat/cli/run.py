@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensorprimat.session.plan import Request
 
 DEFAULT_FOLDER = Path("output")
-MODEL = "Which model: llama, qwen, mistral, all, or a Hugging Face config.json to train (torch engine)."
+MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
 ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
 PRECISION = "fp32, tf32, bf16, fp16 or fp8."
@@ -27,8 +27,8 @@ PARALLEL = "the methodology's, or 1"
 EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
 MOUNTS = "A folder for the container (repeatable)."
 LIKE_THIS = "as this machine"
-AB = "Run two configurations in turn and compare them: give it twice, each with the flags of one."
-TARGET_CI = "Add runs until the interval (with --ab: of the ratio) is ± this, such as 1%."
+AB = "Run two configurations in turn and compare them: use the option twice, each time with the flags of one."
+TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 IN_AB = (
     "engine",
     "steps",
@@ -58,7 +58,7 @@ def command(
     model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL)] = "all",
     runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
-    warmup_steps: Annotated[int, typer.Option(metavar="N", help="Optimizer steps before them.")] = 5,
+    warmup_steps: Annotated[int, typer.Option(metavar="N", help="Warm-up steps before the measured ones.")] = 5,
     engine: Annotated[str, typer.Option(metavar="ENGINE", help=ENGINE)] = "auto",
     output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
@@ -102,9 +102,9 @@ def command(
             show_default="full on a GPU, tiny on a CPU",
         ),
     ] = None,
-    shape: Annotated[str | None, typer.Option(metavar="SHAPE", help=f"Of a log. {facts.SHAPE}")] = None,
+    shape: Annotated[str | None, typer.Option(metavar="SHAPE", help=f"For a log. {facts.SHAPE}")] = None,
     model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help=f"Of a log. {facts.MODEL_NAME}", show_default="--model")
+        str | None, typer.Option(metavar="MODEL", help=f"For a log. {facts.MODEL_NAME}", show_default="--model")
     ] = None,
     strategy: Annotated[
         str,
@@ -173,7 +173,8 @@ def command(
         str | None, typer.Option(metavar="NAME", help="Kubernetes volume claim that all pods can write to.")
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; kept in history alone.")
+        str | None,
+        typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; the result goes to history only."),
     ] = None,
     ab: Annotated[list[str] | None, typer.Option("--ab", "--interleave", metavar="FLAGS", help=AB)] = None,
     target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
@@ -192,15 +193,15 @@ def command(
         bool, typer.Option("--json", help="Results as a JSON array on stdout, everything else on stderr.")
     ] = False,
 ) -> int:
-    """Benchmark this machine: train llama, qwen and mistral on it, or read the logs of earlier training.
+    """Benchmark this machine: train Llama, Qwen and Mistral on it, or read the logs of earlier training.
 
-    On a GPU the real models are trained (Lightning, random weights, synthetic tokens). On a machine without one, or
-    on ROCm, logs are looked for first (LLAMA_LOG, QWEN_LOG, MISTRAL_LOG; training_MODEL.log, *MODEL*.log here, in
-    output/, $PRIMUS_PATH and /workspace); with neither GPU nor log, tiny models of the same architectures are
-    trained on the CPU, and are labelled as such everywhere.
+    On a GPU the command trains the real models (Lightning, random weights, synthetic tokens). Without a GPU, or on
+    ROCm, it first searches for logs (LLAMA_LOG, QWEN_LOG, MISTRAL_LOG; training_MODEL.log, *MODEL*.log here, in
+    output/, $PRIMUS_PATH and /workspace); without GPU and log it trains tiny models of the same architectures on the
+    CPU, labelled as tiny in every output.
 
-    Each model's latest result is DIR/benchmark_{cuda,rocm,cpu}_MODEL.json, written after every run; every result is
-    also kept in DIR/history. Afterwards compare_results.py compares what is in DIR.
+    The latest result of each model is DIR/benchmark_{cuda,rocm,cpu}_MODEL.json, written after every run; all results
+    are kept in DIR/history. Compare them with compare_results.py.
 
     \b
     Examples:
@@ -212,8 +213,8 @@ def command(
 
     \b
     Exit codes:
-      0  results were written (a model without a log is named, and does not matter if another has one)
-      1  a run failed or was interrupted; what was measured before is kept
+      0  results were written (a model without a log is only named, if another model has one)
+      1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """
     given = {**locals(), "typed": typed(context)}

@@ -70,7 +70,7 @@ def command(
     Exit codes:
       0  every cell was measured (out of memory is a result)
       1  a cell failed or the sweep was interrupted; finished cells are kept
-      2  a flag is wrong, or flags contradict
+      2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import grid, isolated, passes, sweep

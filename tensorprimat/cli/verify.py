@@ -11,14 +11,15 @@ import typer
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results, with the folders in it.")],
     logs: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Look for the logs of the results here too (repeatable).")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Also search for the logs of the results in this folder (repeatable)."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also show figures that agree and those that could not be checked.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Verify a folder of results: what differs from what was written, what is missing, what is foreign.
+    """Verify a folder of results: find changed, missing and foreign files.
 
     Hashes logs and series files again and compares them with the results that name them; computes every figure of a
     result from its steps, and of a cell from its trials. Logs are looked for by name and by hash in DIR, in the folder
@@ -32,8 +33,8 @@ def command(
 
     \b
     Exit codes:
-      0  nothing differs, is missing or is foreign
-      1  something does; each file is listed with the reason
+      0  no file is changed, missing or foreign
+      1  some are; each is listed with the reason
       2  a flag is wrong, or DIR is no folder
     """
     import json as json_module

@@ -1,4 +1,4 @@
-"""`tprimat warmup`: find how many warm-up steps are enough."""
+"""`tprimat warmup`: find the number of warm-up steps that is enough."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(
         ),
     ] = Path("output/warmup"),
 ) -> int:
-    """Find out find how many warm-up steps are enough for one model on this device.
+    """Find the number of warm-up steps that is enough for one model on this device.
 
     Each number of warm-up steps is tried in a fresh process; the table shows mean, deviation and CV of the trials for
     each count, and two or three sentences state the cost of the first step and the count from which the CV is stable.
@@ -63,8 +63,8 @@ def command(
     \b
     Exit codes:
       0  measured
-      1  a cell failed, ran out of memory or was interrupted; what was finished is kept
-      2  a flag is wrong, or flags contradict
+      1  a cell failed, ran out of memory or was interrupted; finished measurements are kept
+      2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
