@@ -1,5 +1,6 @@
 """The package as others depend on it: what it exports, and what a wheel of it holds."""
 
+import re
 import subprocess
 import sys
 from importlib import resources
@@ -53,3 +54,12 @@ def test_read_takes_a_result_file_and_a_log(tmp_path):
     result = tensorprimat.read(log)
     assert isinstance(result, tensorprimat.Result)
     assert result.performance_metrics.avg_step_time_seconds == 1.0
+
+
+def test_the_changelog_begins_with_the_packages_version_and_goes_back_from_there():
+    sections = re.findall(r"^## (\S+) \((.+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    versions = [version for version, _ in sections]
+    assert versions[0] == tensorprimat.__version__
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
+    assert versions == sorted(versions, key=lambda version: [int(part) for part in version.split(".")], reverse=True)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for _, date in sections[1:]), "an older version has a date"
