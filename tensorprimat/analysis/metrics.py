@@ -37,7 +37,7 @@ class MetricChoices:
 
 
 def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[str, Metric]:
-    """Every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
+    """Return every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
 
     Raises UsageError for an unknown convention.
     """
