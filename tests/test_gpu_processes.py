@@ -135,7 +135,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_ended(device, started, tm
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     code, said = processes(capsys, "--idle", "0.3")
     assert code == 0
-    assert f"Could be ended: {pid}. No terminal to ask on" in said
+    assert f"Can be ended: {pid}. Without a terminal, --yes" in said
     assert lives(pid)
 
 

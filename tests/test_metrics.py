@@ -88,7 +88,7 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
     [
         ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
         ({"gpu_info": device("NVIDIA H100")}, "NVIDIA H100 may be H100 SXM, H100 PCIe or H100 NVL, which differ"),
-        ({"gpu_info": device(None)}, "the GPU is not known; give --gpu"),
+        ({"gpu_info": device(None)}, "the GPU is unknown; give --gpu"),
         ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "no peak FLOP/s is known for this CPU"),
         ({"config": {"precision": None}}, "the precision is not stated"),
         ({"config": {"precision": "fp4"}}, "H100 SXM has no matrix units for fp4"),

@@ -210,7 +210,7 @@ def test_the_scaling_of_one_benchmark_is_drawn_with_its_law_and_batches(tmp_path
     ("arguments", "named"),
     [
         (["H200"], "name it by --benchmark (llama2_70b_lora, llama31_405b)"),
-        (["MI355X", "B200"], "name it by --benchmark and --gpus"),
+        (["MI355X", "B200"], "select one with --benchmark and --gpus"),
         (["H200", "--benchmark", "llama31_405b", "--plot", "x.gif"], "must end in .png or .svg"),
     ],
 )

@@ -64,7 +64,9 @@ def test_cells_that_say_the_same_with_other_numbers_say_it_once():
         strict=True,
     )]  # fmt: skip
     (said,) = reports.warnings(wide)
-    assert said == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; the most of 3 cells of 3]"
+    assert (
+        said == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; worst of 3 out of 3 cells]"
+    )
 
 
 def test_the_default_grid_is_all_sizes_by_three_contexts(capsys):

@@ -117,7 +117,7 @@ def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric
     sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
     if None in sources or len({_kind_of_price(source or "") for source in sources}) == 1:
         return None
-    return f"the prices are of unlike sources ({'; '.join(map(str, sources))}); give --price for both"
+    return f"the prices come from different sources ({'; '.join(map(str, sources))}); give --price for both"
 
 
 def _kind_of_price(source: str) -> str:

@@ -186,7 +186,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
             remedies.append(remedy or "")
     if any(result.training_config.sequence_length is None for result in pair):
         refusals.append("the sequence length is not stated on both sides")
-        remedies.append(f"Comparable once it is known: state it with {FLAGS['sequence_length']}.")
+        remedies.append(f"Comparable once it is stated: use {FLAGS['sequence_length']}.")
     trained = _trained(pair)
     if trained == "trainable parameters":
         conditions.append(trained)

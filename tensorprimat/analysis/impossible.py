@@ -7,7 +7,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
 ROUNDING = 1.005  # a peak and a rate are printed with three digits
-REMEDY = "Check the settings that the error names, and state the right ones by flag."
+REMEDY = "Check the settings that the error names, and state the correct ones by flag."
 _LOOK_FOR = "check --sequence-length, --global-batch-size, --num-gpus, --precision and --gpu"
 
 

@@ -25,7 +25,7 @@ def why_no_gpu(result: Result) -> str:
     if result.platform == "cpu":
         return PROCESSOR
     if not name:
-        return "the GPU is not known; give --gpu"
+        return "the GPU is unknown; give --gpu"
     variants = [gpu.name for gpu in catalogue.variants(name)]
     if variants:
         flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]

@@ -47,9 +47,9 @@ class StatedScatter:
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"--confidence {self.confidence:g}: must be at least 50% and below 100%, such as 95%")
         if self.run_cv is not None and not 0 < self.run_cv < 1:
-            raise UsageError(f"--assume-run-cv {self.run_cv:g}: must lie between 0 and 100 %, such as 2%")
+            raise UsageError(f"--assume-run-cv {self.run_cv:g}: must be between 0 and 100 %, such as 2%")
         if self.host_cv is not None and not 0 < self.host_cv < 1:
-            raise UsageError(f"--assume-host-cv {self.host_cv:g}: must lie between 0 and 100 %, such as 1%")
+            raise UsageError(f"--assume-host-cv {self.host_cv:g}: must be between 0 and 100 %, such as 1%")
         return self
 
 

@@ -234,7 +234,7 @@ def _preflight(path: Path) -> Finding:
         preflight.load(path)
     except InputError as error:
         return Finding(path=path, state="differs", says=error.what)
-    return Finding(path=path, state="unchecked", says="a preflight stores no single times to check it against")
+    return Finding(path=path, state="unchecked", says="a preflight stores no single times, so it cannot be checked")
 
 
 def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
@@ -262,5 +262,5 @@ def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
         same = (copy for copy in copies if copy.stat().st_size == size and copy.read_bytes() == path.read_bytes())
         if next(same, None) is None:
             yield Finding(
-                path=path, state="foreign", says="history/ holds no copy of it: changed, or not written by this program"
+                path=path, state="foreign", says="history/ has no copy of it: changed, or not written by this program"
             )

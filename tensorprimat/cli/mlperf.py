@@ -139,7 +139,9 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
     if len(names) == 2:
         found = mlperf_compare.compare(chosen, *names)
         if plot is not None and len(found) > 1:
-            raise UsageError(f"--plot draws one task, and {len(found)} are shared; name it by --benchmark and --gpus")
+            raise UsageError(
+                f"--plot draws one task, and {len(found)} are shared; select one with --benchmark and --gpus"
+            )
         print((report.as_json if as_json else report.text)(found, confidence), end="")
         if plot is not None:
             from tensorprimat.reports import mlperf_plot

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 FILE_WIDTH = 200  # of the table in a file or a pipe, where nothing has to be wrapped
 NO_CACHE_STEP = (
-    "There is no step that clears PyTorch's cache: empty_cache() gives back what the calling process itself has "
-    "cached, so another process's call frees nothing."
+    "PyTorch's cache cannot be cleared from outside: empty_cache() frees only the cache of the process that calls it."
 )
 
 
@@ -72,7 +71,7 @@ def command(
         console.print(f"Dry run: would end {numbers}")
         return 0
     if not yes and not asks:
-        console.print(f"Could be ended: {numbers}. No terminal to ask on; --yes ends them.")
+        console.print(f"Can be ended: {numbers}. Without a terminal, --yes is needed to end them.")
         return 0
     if asks and not typer.confirm(f"End {numbers}?"):
         return 0
@@ -126,7 +125,8 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
         found = gpu_processes.watched(found, seconds=idle)
     if not answered:
         console.print(
-            "Neither nvidia-smi, rocm-smi nor amd-smi answers; found by open device files alone:", soft_wrap=True
+            "nvidia-smi, rocm-smi and amd-smi are not available; processes found by open device files only:",
+            soft_wrap=True,
         )
     if not found:
         console.print("No process is on a GPU.")

@@ -156,7 +156,7 @@ def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Ite
         try:
             yield from pool.map(look, items, chunksize=ITEMS_AT_ONCE)
         except BrokenProcessPool as error:
-            raise RunError("a process that read files was killed, perhaps for want of memory") from error
+            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
 
 
 def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
@@ -295,7 +295,7 @@ def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
         about = f" ({count} files)" if count > 1 else ""
         screen.print(Text(f"  {one_line(warning)}{about}", style="yellow"), soft_wrap=True)
     if len(counts) > MOST_WARNINGS:
-        screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json has them by file"))
+        screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json lists them by file"))
 
 
 def _table(findings: Sequence[SurveyedFile]) -> Table:

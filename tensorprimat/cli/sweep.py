@@ -159,7 +159,9 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
     }
     for precision, (rate, origin) in rates.items():
         known = (
-            f"estimates of {precision} rest on {rate / TERA:.3g} TFLOP/s" if rate else f"no estimates of {precision}"
+            f"time estimates of {precision} assume {rate / TERA:.3g} TFLOP/s"
+            if rate
+            else f"no estimates of {precision}"
         )
         options.say(f"{known} ({origin})")
     return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs]

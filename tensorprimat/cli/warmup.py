@@ -98,7 +98,7 @@ def command(
         )
     )
     if len(specs) > 1:
-        raise UsageError(f"{len(specs)} configurations; the study is of one: give one size, one pass and one precision")
+        raise UsageError(f"{len(specs)} configurations; the study takes one: give one size, one pass and one precision")
     tried = grid.whole_numbers("--counts", counts)
     if min(tried) < 0:
         raise UsageError(f"--counts {counts}: must be 0 or more")

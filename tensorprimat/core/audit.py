@@ -431,7 +431,7 @@ def _contradiction(finding: AuditFinding) -> str:
     if finding.is_copied:
         return (
             f"the lines of steps that took {_seconds(finding.expected)} are dated within {_seconds(finding.seconds)}: "
-            "they were dated when they were copied, so the figures are not held against the dates"
+            "the dates are those of copying the log, so the figures are not checked against them"
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {finding.rows_steps:,.0f} steps, but the log itself counts {finding.steps:,.0f}"

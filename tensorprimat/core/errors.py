@@ -67,7 +67,7 @@ class InternalError(InputError):
     """A reader failed on a file that it should have read or refused: an error of this program."""
 
     def __init__(self, what: str, *, path: str | PathLike[str] | None = None) -> None:
-        remedy = "please report it with what --debug prints; the file gives no figure"
+        remedy = "please report it with what --debug prints; no figure is taken from the file"
         super().__init__(what, path=path, remedy=remedy)
 
 

@@ -145,10 +145,12 @@ def choose(
         engine = ENGINES[default_engine(platform)]
         return _plan(engine, models, models, _because_on_nvidia(engine))
     if platform == "amd":
-        because = "on ROCm, Primus logs are read; --engine torch trains here instead"
+        because = "on ROCm, Primus logs are read; use --engine torch to train here instead"
         return _plan(ENGINES["primus"], models, with_log, because)
     if with_log:
-        because = "no GPU found; reading the training logs that were found; --engine torch trains on the CPU instead"
+        because = (
+            "no GPU found; reading the training logs that were found; use --engine torch to train on the CPU instead"
+        )
         return _plan(ENGINES["logs"], models, with_log, because)
     because = "No GPU or training log found; training a tiny version of each model on the CPU"
     return _plan(ENGINES["torch"], models, models, because)

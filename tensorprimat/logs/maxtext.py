@@ -97,7 +97,7 @@ def _read(log: Log) -> Reading:
     if untimed:
         reading.warnings.append(
             f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
-            "(the second row, or two after an evaluation or checkpoint), so it is no step time"
+            "(the second row, or two after an evaluation or checkpoint), so it is not a step time"
         )
     if seen.ramp_up_rows:
         reading.warnings.append(

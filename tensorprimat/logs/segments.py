@@ -181,12 +181,12 @@ def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool
     if measured[0].alone:
         yield (
             f"segments: number {measured[0].number} does not state all settings and runs at another speed than the "
-            "training before it, so nothing is taken over from that: the flags for what is unknown can say it"
+            "training before it, so no settings are taken from that one; state the missing ones by flag"
         )
     inheriting = [str(segment.number) for segment in measured if segment.inherits]
     if inheriting:
         yield (
-            f"segments: number {', '.join(inheriting)} does not state all settings, so the others are those of the "
+            f"segments: number {', '.join(inheriting)} does not state all settings; the missing ones are those of the "
             "training before it"
         )
 

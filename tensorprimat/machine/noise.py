@@ -130,7 +130,7 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
         caps = f"{(before.cpu_cap_hertz or 0) / 1e9:.2f} to {(after.cpu_cap_hertz or 0) / 1e9:.2f} GHz"
         said.append(
-            f"noise: {when} the CPU's frequency cap moved from {caps}; runs before and after are not comparable"
+            f"noise: {when} the CPU's frequency cap changed from {caps}; runs before and after are not comparable"
         )
     known = {gpu.id: gpu for gpu in before.gpus}
     for number, gpu in enumerate(after.gpus):
@@ -141,7 +141,7 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
             watts = f"{earlier.power_limit_watts:.0f} to {gpu.power_limit_watts:.0f} W"
             said.append(f"noise: {when} the power cap of GPU {number} moved from {watts}; fix it and run again")
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
-            said.append(f"noise: {when} the highest clock of GPU {number} moved; fix it and run again")
+            said.append(f"noise: {when} the highest clock of GPU {number} changed; fix it and run again")
     return said
 
 

@@ -57,7 +57,9 @@ def _scatter(cell: MicroResult) -> list[str]:
     said = f"scatter: CV {cell.cv_percent:.1f} % over {len(cell.trial_times_ms)} trials"
     first, *later = cell.trial_times_ms
     if _first_explains(cell.cv_percent, first, later):
-        return [f"{said}, the first of them slowest: it was still warming up; --warmup-steps {cell.num_warmups + 5}"]
+        return [
+            f"{said}, the first is the slowest, so the warm-up was too short; use --warmup-steps {cell.num_warmups + 5}"
+        ]
     trials = min(MOST_TRIALS, math.ceil((cell.cv_percent / WANTED_PERCENT) ** 2))
     if trials > cell.num_trials:
         reached = max(WANTED_PERCENT, cell.cv_percent / math.sqrt(trials))

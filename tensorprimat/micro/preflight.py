@@ -57,7 +57,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         moved += transfer_rates(device)
     on_part("launches")
     launch = launch_seconds(device)
-    on_part("siblings and processes")
+    on_part("differences between GPUs, and other processes")
     with collectives.group(device) as (backend, processes):
         exchanged = collectives.measure(device, processes)
         checks = device_checks(machine, device, processes) if device.type == "cuda" else []

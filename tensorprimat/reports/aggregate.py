@@ -192,7 +192,7 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
             )
             for scaling in found
         ),
-        note="Time grows as the axis to the power of the exponent: least squares of the logarithms, from "
+        note="Time is proportional to the axis raised to the exponent: least squares of the logarithms, from "
         f"{LEAST_POINTS} points on.",
     )
 

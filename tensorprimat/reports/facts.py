@@ -227,8 +227,8 @@ def memory(sides: Sequence[Side]) -> Table:
     """Return the device memory by kind."""
     return side_by_side(
         "memory", "Memory", MEMORY, sides, numeric=True,
-        note="GB are 10⁹ bytes. Only equal kinds can be compared: what an allocator handed out (allocated) or holds "
-        "(reserved) is not what the driver sees on the whole device (device used).",
+        note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
+        "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
     )  # fmt: skip
 
 

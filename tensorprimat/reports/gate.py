@@ -24,7 +24,7 @@ def render(report: GateReport, *, confidence: float) -> str:
         rows=tuple(_row(check) for check in report.checks),
     )
     closing = (
-        f"Intervals at {100 * confidence:g} % confidence; a check fails or passes only where its whole interval does."
+        f"Intervals at {100 * confidence:g} % confidence; a check fails or passes only if its whole interval does."
     )
     parts = [f"### {HEADLINES[report.status]}", table(content), bullets([*report.notes, closing])]
     return "\n\n".join(parts) + "\n"

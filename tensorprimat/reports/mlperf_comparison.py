@@ -33,7 +33,9 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
         f"{math.exp(comparison.ratio.log):.2f}x{low_high}"
     )
     if not comparison.parts:
-        return f"{opening}; the logs of a side do not mark samples and training time, so it is not split into factors."
+        return (
+            f"{opening}; the logs of one side do not mark samples and training time, so it is not split into factors."
+        )
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
     scaling = f", scaling factors {parts['scaling']:.3f}x" if abs(parts["scaling"] - 1) >= 0.0005 else ""

@@ -144,7 +144,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     if not comparison.parts:
         from tensorprimat.reports.plots.canvas import say
 
-        say(axes, "The logs of a side do not mark samples and training time, so the ratio is not split into factors.")
+        say(axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors.")
         return
     factors = {PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
     factors["time to train"] = math.exp(comparison.ratio.log)

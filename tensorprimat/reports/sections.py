@@ -64,7 +64,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
         for kind, title in MEMORY_KINDS
         if (peak := peak_memory(side, kind)) is not None
     ]
-    return f"Peak memory of unlike kinds cannot be compared: {', '.join(peaks)}." if peaks else None
+    return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
 def _estimate(estimate: Estimate, form: formatting.Form, side: Side) -> Cell:
@@ -397,8 +397,8 @@ def published(rows: Sequence[Beside]) -> Table:
             Column(title="Source"),
         ),
         rows=tuple(_published_row(row) for row in rows),
-        note="Read in public documents, with the source's own timing and without an interval. A multiple is what was "
-        "measured here over what was published; “other work” means another shape, sequence length or global batch.",
+        note="Published figures, with the timing of their source and without an interval. The multiple is the measured "
+        "figure over the published one; “other work” means another shape, sequence length or global batch.",
     )
 
 

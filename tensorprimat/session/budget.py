@@ -41,7 +41,7 @@ class Budget:
     def checked(self) -> Budget:
         """Return itself. Raises UsageError naming the flag of a value that cannot be."""
         if self.target is not None and not 0 < self.target < 1:
-            raise UsageError(f"--target-ci {self.target:g}: must lie between 0 and 100 %, such as 1%")
+            raise UsageError(f"--target-ci {self.target:g}: must be between 0 and 100 %, such as 1%")
         if self.max_runs < FEWEST_RUNS:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {FEWEST_RUNS}")
         if self.minutes is not None and not self.minutes > 0:

@@ -112,7 +112,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     if value is None:
         about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
         reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
-        reasons = reasons or ["no log holds it or what it is computed from"]
+        reasons = reasons or ["the log contains neither it nor the values to compute it"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = _figure(value) if isinstance(value, int | float) else str(value)
     lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
@@ -153,7 +153,7 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     if len(shown) == 1 and cited:
         shown.append(f"  {one_line(cited)}")
     if len(shown) == 1:
-        shown.append("  no line states it: it follows from other settings")
+        shown.append("  no line states it; it follows from other settings")
     return "\n".join(shown)
 
 

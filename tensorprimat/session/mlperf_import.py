@@ -32,7 +32,7 @@ def entries(found: mlperf_round.Found) -> Iterator[Entry]:
         try:
             yield from pool.map(mlperf_round.read, found.pairs)
         except BrokenProcessPool as error:
-            raise RunError("a process that read files was killed, perhaps for want of memory") from error
+            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
 
 
 def library(found: mlperf_round.Found, read: list[Entry], *, round: str) -> Library:

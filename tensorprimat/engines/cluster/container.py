@@ -25,8 +25,8 @@ def refusals(image: str | None) -> Iterator[None]:
     except docker.errors.DockerException as error:
         said = str(getattr(error, "explanation", None) or error).strip().splitlines()[0]
         raise RunError(
-            f"--executor docker: {said}; `docker info` tells whether the daemon runs and lets you in, "
-            f"`docker run --rm {image} torchrun --help` whether the image can be had and has what it needs"
+            f"--executor docker: {said}; `docker info` shows whether the daemon runs and accepts you, "
+            f"`docker run --rm {image} torchrun --help` whether the image is available and complete"
         ) from error
 
 

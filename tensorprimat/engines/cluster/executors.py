@@ -187,11 +187,11 @@ def describe(cluster: Cluster, nodes: int) -> str:
     """Nodes and who starts their ranks, in a phrase.
 
     >>> describe(Cluster(executor="slurm", partition="debug"), 2)
-    '2 through slurm (partition debug), taken to be like this machine'
+    '2 through slurm (partition debug), assumed to be like this machine'
     """
     values = [f"{name.replace('_', ' ')} {value}" for name, value in cluster.said.items() if isinstance(value, str)]
     said = f" ({', '.join(values)})" if values else ""
-    like = "" if cluster.gpu or cluster.executor in ("local", "docker") else ", taken to be like this machine"
+    like = "" if cluster.gpu or cluster.executor in ("local", "docker") else ", assumed to be like this machine"
     return f"{nodes} through {cluster.executor}{said}{like}"
 
 

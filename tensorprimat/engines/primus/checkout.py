@@ -64,7 +64,7 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
         if match := GPU_MODEL.search(_answer(question, environment)):
             return match[0], question[0]
     asked = ", ".join(program for program, *_ in QUESTIONS)
-    raise UsageError(f"no AMD Instinct GPU found ({asked} name none); set PRIMUS_GPU_MODEL=MI300X to say which it is")
+    raise UsageError(f"no AMD Instinct GPU found ({asked} name none); set PRIMUS_GPU_MODEL=MI300X to state the model")
 
 
 def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:

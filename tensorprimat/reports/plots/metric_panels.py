@@ -128,7 +128,7 @@ def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[
     headings = [
         canvas.drawable(f"Efficiency and cost of training {' · '.join(titles_of(sides))}"),
         *textwrap.wrap(canvas.drawable(f"{convention_sentence(content)}."), LINE_CHARACTERS),
-        *([] if comparable else ["The sides did different work: only figures of each side by itself are drawn."]),
+        *([] if comparable else ["The sides did different work: only figures of each side alone are drawn."]),
     ]
 
     def fill(figure: Any) -> None:
