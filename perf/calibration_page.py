@@ -21,12 +21,12 @@ def sampling_error(count: int) -> float:
 
 
 def percent(share: float) -> str:
-    """A share for the tables."""
+    """Return a share for the tables."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right."""
+    """Return a Markdown table, numbers to the right."""
     lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -8,12 +8,12 @@ the other, with a test between Welch's and that of Behrens and Fisher. Welch's e
 low where both sides vary alike, so it is raised (`_degrees_of_difference`).
 Where several hosts took part the means of the hosts are the sample. Percentile bootstraps over five runs undercover.
 
-One run: consecutive steps resemble each other, so n steps are worth fewer. `of_one_run` averages rows to about 22
-batches, which slow wander leaves resembling each other where fast noise hides it in the rows, takes these as an AR(1)
-process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal posterior
-of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one estimate
-of φ plugged in, or with batch means, short and correlated series cover less: docs/project/calibration.md, which
-perf/calibration.py writes. Such an interval covers step noise only; another run may differ by more.
+One run: consecutive steps resemble each other, so n steps count as fewer independent ones. `of_one_run` averages rows
+to about 22 batches, which slow wander leaves resembling each other where fast noise hides it in the rows, takes these
+as an AR(1) process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal
+posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one
+estimate of φ plugged in, or with batch means, short and correlated series cover less: docs/project/calibration.md,
+which perf/calibration.py writes. Such an interval covers step noise only; another run may differ by more.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
         return []
     stated = " and ".join(map(_price, (candidate, baseline)))
     if unlike_prices(baseline.metrics, candidate.metrics):
-        return [f"Prices from different sources cannot name a cheaper side: {stated}; give --price for both."]
+        return [f"Prices from different sources decide nothing: {stated}; give --price for both."]
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
