@@ -139,7 +139,7 @@ def test_prices_of_unlike_sources_are_shown_and_give_no_winner(results, tmp_path
     document = written(tmp_path)
     (against,) = document["returns"]
     assert against["budget_saving_usd"] is None
-    assert "unlike sources" in against["metrics"]["budget_saving_usd"]["reason"]
+    assert "different sources" in against["metrics"]["budget_saving_usd"]["reason"]
     assert all(side(document, one)["cost_usd_per_trillion_tokens"] for one in ("nvd", "amd"))
     svg = (tmp_path / "enhanced_plot.svg").read_text()
     assert "Cost of 1 T tokens (lower" not in svg

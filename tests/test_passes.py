@@ -404,7 +404,7 @@ def test_advice_promises_no_more_than_its_number_of_trials_gives():
 
 def test_a_slow_first_trial_asks_for_more_warmup():
     (said,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
-    assert said.endswith("it was still warming up; --warmup-steps 6")
+    assert said.endswith("so the warm-up was too short; use --warmup-steps 6")
 
 
 def test_a_slow_first_trial_of_a_restless_machine_asks_for_more_trials():

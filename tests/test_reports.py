@@ -226,10 +226,10 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
 def test_peak_memory_names_its_kind(two):
     said = sections.results(two.sides).note
     assert re.search(
-        r"unlike kinds cannot be compared: H100 6\d\.\d+ GB allocated, .*MI300X 148\.\d+ GB device used", said
+        r"different kinds cannot be compared: H100 6\d\.\d+ GB allocated, .*MI300X 148\.\d+ GB device used", said
     )
     for text in every_text(two).values():
-        assert "Peak memory of unlike kinds" in text or "peak_memory" in text
+        assert "Peak memory of different kinds" in text or "peak_memory" in text
 
 
 def test_memory_of_unlike_kinds_never_stands_side_by_side(two):

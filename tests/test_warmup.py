@@ -116,7 +116,7 @@ def test_the_plot_is_a_picture():
     [
         (["--counts", "0,-1"], "--counts 0,-1: must be 0 or more"),
         (["--counts", "few"], "--counts few: write whole numbers"),
-        (["--pass", "all"], "3 configurations; the study is of one"),
+        (["--pass", "all"], "3 configurations; the study takes one"),
         (["--device", "cuda:7"], "--device cuda:7"),
     ],
 )
