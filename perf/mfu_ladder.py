@@ -160,7 +160,7 @@ def compiled() -> str:
 
 
 def fp8() -> str:
-    """The third rung: compiled, with FP8 linear layers by torchao, both recipes."""
+    """Return the third rung: compiled, with FP8 linear layers by torchao, both recipes."""
     if not on_gpu():
         raise NotHereError("FP8 needs the matrix units of a GPU")
     from importlib.util import find_spec

@@ -29,17 +29,17 @@ def command(
         str | None,
         typer.Option(metavar="PERCENT", help="Fail if a GPU reaches less than this share of the median GPU."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The JSON on stdout instead of tables.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")] = False,
 ) -> int:
     """Measure this machine's best performance, in about a minute.
 
     Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
-    where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure
-    stands against the catalogue's peak; matrix products also against the best that others measured. A GPU well below
-    its siblings or the catalogue is named; over several nodes each has a row, the slowest first. The result is kept per
-    machine: sweeps estimate their time from it, and training results stand against it. Figures are shown and not kept
-    where others work on the machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or
-    where a frequency or power cap moves meanwhile.
+    where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure is
+    compared with the catalogue's peak; matrix products also against the best that others measured. A GPU well below its
+    siblings or the catalogue is named; over several nodes each has a row, the slowest first. The result is kept per
+    machine: sweeps estimate their time from it, and training results are compared with it. If other processes use the
+    machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or if a frequency or power
+    cap changes meanwhile, the figures are shown and not kept.
 
     \b
     Examples:

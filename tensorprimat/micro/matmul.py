@@ -40,7 +40,7 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
 
 
 def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
-    """Best and median FLOP/s of a product of two square matrices.
+    """Return the best and median FLOP/s of a product of two square matrices.
 
     fp8: E4M3 operands with one scale each and a BF16 result, as tensorwise FP8 training multiplies.
     """
