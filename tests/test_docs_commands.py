@@ -58,6 +58,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.log").write_text(megatron_log(seconds=9.8))
     (folder / "run1.log").write_text(megatron_log(seconds=9.8))
     (folder / "run2.log.gz").write_bytes(gzip.compress(megatron_log(seconds=9.9).encode()))
+    (folder / "ranks").mkdir()
+    (folder / "ranks" / "rank0.txt").write_text(megatron_log(seconds=9.7))
     for name in ("amd-logs", "nvi-logs"):
         (folder / name).mkdir()
         shutil.copy(folder / "run1.log", folder / name / "training_llama.log")

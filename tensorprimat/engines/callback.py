@@ -60,13 +60,20 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     ) -> None:
         """Create the callback; every argument is optional.
 
-        output_dir: folder for benchmark_{cuda,rocm,cpu}_{model}.json and history/. platform: auto, nvd, amd or cpu; a
-        value that contradicts the training becomes a warning. model_name: name of the model in the result; by default
-        taken from the model, else the file is named by its time. preset, engine, methodology: noted in the result.
-        warmup_steps: declared warm-up; None detects it from the data. training_config: fields of TrainingConfig that
-        the trainer cannot know; they override those of the trainer. result_file: write this one file instead of files
-        in output_dir. print_every: steps between printed lines, 0 for none. sync: wait for the GPU at every step end
-        instead of using events. power: read power if the driver's package is installed.
+        Args:
+            output_dir: Folder for benchmark_{cuda,rocm,cpu}_{model}.json and history/.
+            platform: auto, nvd, amd or cpu; a value that contradicts the training becomes a warning.
+            model_name: Name of the model in the result; by default that of the model, else the file is named by its
+                time.
+            preset: Noted in the result.
+            engine: Noted in the result.
+            methodology: Noted in the result.
+            warmup_steps: Declared warm-up; None detects it from the data.
+            training_config: Fields of TrainingConfig that the trainer cannot know; they override those of the trainer.
+            result_file: Write this one file instead of files in output_dir.
+            print_every: Steps between printed lines, 0 for none.
+            sync: Wait for the GPU at every step end instead of using events.
+            power: Read power if the driver's package is installed.
 
         Raises UsageError for an unknown platform or a negative number.
         """
