@@ -98,7 +98,7 @@ def _within_budget(request: Request, jobs: list[Job], machine: Machine, screen: 
 
 
 def _as_rank(place: as_rank.Rank, request: Request) -> int:
-    """One training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
+    """Return one training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
     machine = detect()
     spec = as_rank.spec_of(request, place, machine)
     as_rank.tell_lightning(place)

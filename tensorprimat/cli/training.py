@@ -38,7 +38,7 @@ class ModelOutcome:
 
 
 def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
-    """Every run of one model, saved as it ends."""
+    """Return every run of one model, saved as it ends."""
     planned = append.planned_result(spec, machine)
     place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
     screen.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
