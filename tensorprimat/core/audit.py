@@ -89,8 +89,8 @@ class AuditFinding:
 
     @property
     def contradiction(self) -> float:
-        """The unexplained share of the larger of the two, of a clock without what explains it: a night between two
-        trainings hides nothing. Of steps, where the rows hold more than the log counts.
+        """Return the unexplained share of the larger of the two, of a clock without what explains it: a night between
+        two trainings hides nothing. Of steps, where the rows hold more than the log counts.
         """
         known = sum(seconds for _, seconds in self.explained if seconds > 0)
         return max(abs(self.unexplained) / max(self.seconds - known, self.expected), 1 - self.steps / self.rows_steps)

@@ -18,7 +18,7 @@ STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a ste
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     """Yield (row, reason) where the work of a step changes for good: a batch that falls, or tokens that the rates say.
 
-    Only of logs whose rows stand in the order of their lines. A batch that grows is a ramp-up.
+    Only for logs whose rows are in the order of their lines. A batch that grows is a ramp-up.
     """
     lines = steps.column("line")
     if not (lines > 0).all() or (np.diff(lines) <= 0).any():

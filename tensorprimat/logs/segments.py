@@ -263,7 +263,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
 
 
 def _header(log: Log, format: Format, segment: Segment, own: Part) -> tuple[Part, ...]:
-    """The lines of a segment before its first row: what states its settings."""
+    """Return the lines of a segment before its first row: what states its settings."""
     lines = segment.reading.steps.column("line")
     if not len(lines) or int(lines.min()) <= own.first_line:
         return ()
