@@ -91,7 +91,7 @@ def main(
 
 
 def _unexpected(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-    """Say an error that nobody expected in one line, with the place in the code and where to report it.
+    """Print an unexpected error in one line, with the place in the code and where to report it.
 
     Ctrl-C gets here from the imports of a command.
     """
