@@ -279,7 +279,7 @@ def _style(pair: Pair) -> str:
 
 
 def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[RenderableType]:
-    """A table against each baseline, under what fairness says of its candidates.
+    """Return a table against each baseline, under what fairness says of its candidates.
 
     drawn: the scale at the top shows every ratio with its interval already, so only the note below the table is left.
     """
