@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
+from tensorprimat.core.audit import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import Audit
@@ -114,7 +115,7 @@ def _explained(audit: Audit | None) -> bool:
     """Return True if the seconds that the audit names make up its difference to within 1 % of its clock."""
     if audit is None or not audit.clock_seconds or not audit.ratio:
         return False
-    named = [one for one in audit.explained_by if "taken out" not in one]
+    named = [one for one in audit.explained_by if SUBTRACTED not in one]
     seconds = sum(float(match[1].replace(",", "")) for one in named if (match := _SECONDS.search(one)))
     difference = audit.clock_seconds - audit.clock_seconds / audit.ratio
     return bool(named) and abs(difference - seconds) <= WITHIN * audit.clock_seconds

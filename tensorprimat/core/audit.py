@@ -37,6 +37,7 @@ IN_LUMPS = 0.4  # of the steps' time: if less lies between rows that follow one 
 STEADY = 0.2  # of the median gap: the middle half of all gaps lies within
 UNTIMED_SHARE = 0.20  # of the steps: so many may stand before the first row with a time
 DATES = "the dates of the rows"
+SUBTRACTED = "subtracted from the clock"  # behind the name of a reason that is not in the clock's seconds
 NAMES = {"validation": "evaluation", "checkpoint": "checkpoint"}
 
 
@@ -381,7 +382,7 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
     told: dict[str, float] = defaultdict(float)
     for run in runs:
         for what, spent in run.taken_out:
-            told[f"{what}, subtracted from the clock"] += spent
+            told[f"{what}, {SUBTRACTED}"] += spent
         for what, spent in run.explained:
             told[what] += spent
     return Audit(
