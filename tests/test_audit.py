@@ -126,7 +126,9 @@ def test_an_excess_that_all_rows_share_is_no_pause_but_another_step_time():
 def test_lines_that_were_dated_when_they_were_copied_are_no_clock():
     outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
     assert outcome.audit is None
-    assert outcome.warnings[0].startswith("audit: the lines of steps that took 590 s are dated within 8 s: they were")
+    assert outcome.warnings[0].startswith(
+        "audit: the lines of steps that took 590 s are dated within 8 s: the dates are"
+    )
 
 
 def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_have_been_copied():
