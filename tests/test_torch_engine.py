@@ -296,7 +296,7 @@ def weights_after_training(tmp_path, name, **changes):
     folder.mkdir()
     script = folder / "train.py"  # a file: Lightning starts the other rank with the same command
     script.write_text(TRAIN_AND_KEEP)
-    package_parent = {"PYTHONPATH": str(Path(torch_engine.__file__).parents[2])}
+    package_parent = {"PYTHONPATH": str(Path(torch_engine.__file__).parents[3])}
     run = Run(
         folder, spec_of(micro_batch_size=1, **changes), launcher=(sys.executable, script), environment=package_parent
     )
