@@ -174,10 +174,20 @@ def _same(name: str, stated: Any, found: Any, mean: float) -> bool:
     if not all(numbers):
         return bool(stated == found)
     field = name.rpartition(".")[2]
-    spread = SPREAD * (mean if field.startswith("std_") else 1.0) if field.startswith(("std_", "cv_")) else 0.0
+    of_differences = field == "drift" or field.startswith(("std_", "cv_"))
+    spread = SPREAD * (mean if field.startswith("std_") else 1.0) if of_differences else 0.0
     return max(abs(stated), abs(found)) < LARGEST and math.isclose(
-        stated, found, rel_tol=ROUNDING, abs_tol=max(spread, 1e-12)
+        stated, found, rel_tol=ROUNDING, abs_tol=max(spread, _last_digit(stated), 1e-12)
     )
+
+
+def _last_digit(value: float) -> float:
+    """Return the unit of a rounded figure's last digit: 3 decimals, or 4 significant digits below 1.
+
+    >>> [f"{_last_digit(value):.2g}" for value in (12.3456, 0.0003668, 0.0)]
+    ['0.001', '1e-07', '0']
+    """
+    return min(1e-3, 1.01 * 10.0 ** (math.floor(math.log10(abs(value))) - 3)) if value else 0.0
 
 
 def _shown(value: Any) -> str:
