@@ -54,7 +54,7 @@ def test_a_daemon_that_does_not_answer_is_one_line(tmp_path):
     code, _, complaint = ended(start(tmp_path, PATH=path, DOCKER_HOST=f"unix://{tmp_path}/none.sock"))
     assert code == 1
     assert complaint.startswith("llama: --executor docker: Error while fetching server API version")
-    assert "`docker info` tells whether the daemon runs" in complaint
+    assert "`docker info` shows whether the daemon runs" in complaint
 
 
 @pytest.fixture(scope="module")
