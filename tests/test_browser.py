@@ -107,8 +107,12 @@ def test_dark_and_light_follow_the_system_and_the_reader(visit):
     light = page.evaluate(paper)
     assert (dark, light) == ("rgb(22, 24, 28)", "rgb(255, 255, 255)")
     assert page.get_by_role("button", name="Light").get_attribute("aria-pressed") == "true"
-    page.reload()
-    assert page.evaluate(paper) == light, "the choice is remembered"
+    for _ in range(40):  # the browser writes its storage in the background
+        page.reload()
+        if page.evaluate(paper) == light:
+            return
+        page.wait_for_timeout(250)
+    pytest.fail("the choice is not remembered")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
