@@ -23,7 +23,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import economics
 from tensorprimat.analysis.history import history
 from tensorprimat.analysis.metrics import MetricChoices
-from tensorprimat.analysis.published import beside
+from tensorprimat.analysis.published import with_published
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.result import MemoryMetrics, PowerMetrics, Reported, TrainingConfig
 from tensorprimat.core.store import Loaded
@@ -99,7 +99,8 @@ def loaded():
 def comparison():
     found = compare(loaded())
     found = replace(found, generated_at="2025-11-05T00:00:00+00:00")
-    return replace(found, published=tuple(row for row in beside(found.sides) if row.against)[:2])
+    near = with_published(found)
+    return replace(near, published=near.published[:2] + near.published[-1:])
 
 
 def tables_of(comparison):
@@ -110,7 +111,7 @@ def tables_of(comparison):
     yield from (sections.fairness(pair) for pair in comparison.pairs)
     of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.provenance)
     yield from (build(comparison.sides) for build in (*of_sides, sections.efficiency, sections.runs, sections.analysis))
-    yield sections.published(comparison.published)
+    yield sections.published(comparison.published, left_out=5)
 
 
 def tables_of_money():

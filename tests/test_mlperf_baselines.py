@@ -72,7 +72,7 @@ def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, cap
     assert main(arguments) == 0
     rows = [row for row in json.loads(capsys.readouterr().out)["published"] if row["source"].startswith("MLPerf")]
     library = [row for row in rows if "not verified by MLCommons" in (row["note"] or "")]
-    assert len(library) == 8
+    assert len(library) >= 8
     assert library[0]["source"] == "MLPerf Training v5.1, llama31_8b, AMD, MI355X_EPYC_9575F_pytorch"
     assert library[0]["date"] == "2025-11-12"
     assert library[0]["measured_here"][0]["ratio"] == pytest.approx(1.0, rel=0.01)

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import Enhanced
-from tensorprimat.analysis.published import beside
 from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.core.result import Audit
 from tensorprimat.core.steps import Steps
@@ -361,7 +360,8 @@ def test_the_keys_of_comparison_json_are_stable(two):
     document = json_module.loads(json.render(two))
     assert list(document) == [
         "kind", "schema_version", "tool_version", "generated_at", "by", "models", "verdict", "headline", "fairness",
-        "ratio", "sides", "pairs", "mean_ratio", "published", "errors", "warnings",
+        "ratio", "sides", "pairs", "mean_ratio", "published", "published_left_out",
+        "errors", "warnings",
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
@@ -527,29 +527,6 @@ def test_an_impossible_figure_is_an_error_above_every_headline():
         assert not re.search(r"is (faster|slower) than", texts[name]), name
     assert json.document(comparison)["errors"]
     assert json.document(comparison)["verdict"] == "not_comparable"
-
-
-# What others published
-
-
-def test_published_results_stand_beside_marked_and_without_a_verdict():
-    comparison = comparison_of(plausible.result("h100", runs=2))
-    comparison = replace(comparison, published=beside(comparison.sides))
-    for name, text in every_text(comparison).items():
-        if name != "csv":
-            assert "Published, not measured here" in text or '"published"' in text, name
-        assert not re.search("faster|slower", text), name
-    rows = json.document(comparison)["published"]
-    assert all(row["model"] == "llama" and row["source"] for row in rows)
-    alike = [row for row in rows if row["measured_here"][0]["ratio"] is not None]
-    assert 0 < len(alike) < len(rows)
-    assert {row["sequence_length"] for row in alike} == {8192}
-    levels = {(row["global_batch_size"] == 128, row["measured_here"][0]["fairness"]) for row in alike}
-    assert levels == {(True, "same_work"), (False, "same_work_per_token")}
-
-
-def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one(tiny):
-    assert all(against.ratio is None for row in beside(tiny.sides) for against in row.against)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.core import catalogue, models, names
@@ -99,27 +97,3 @@ def result_of(entry: Entry) -> Result:
         )
     )
     return found.model_copy(update={"warnings": (f"rates {DERIVED.format(round=entry.round)}",)})
-
-
-def nearest(
-    rows: Sequence[tuple[Entry, Published]],
-    *,
-    gpus: set[str],
-    counts: set[int | None],
-    lengths: set[int | None],
-    most: int,
-) -> tuple[Published, ...]:
-    """Return the rows that resemble the sides most: the same GPU, sequence length and number of GPUs, newest first."""
-
-    def distance(item: tuple[Entry, Published]) -> tuple[bool, bool, bool, tuple[int, ...], float]:
-        entry, row = item
-        version = tuple(-int(part) for part in entry.round.removeprefix("v").split(".") if part.isdigit())
-        return (
-            row.gpu not in gpus,
-            row.sequence_length not in lengths,
-            row.num_gpus not in counts,
-            version,
-            -(row.tokens_per_second_per_gpu or 0.0),
-        )
-
-    return tuple(row for _, row in sorted(rows, key=distance)[:most])

@@ -6,15 +6,17 @@ measurements and never decide a verdict; each is shown next to a measurement, wi
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tensorprimat.analysis import mlperf_choice, mlperf_result
 from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
-from tensorprimat.analysis.records import Against, Beside, Side
+from tensorprimat.analysis.records import Against, Beside, Comparison, Side
 from tensorprimat.core import catalogue, flops, models, names, shapes
 from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
@@ -33,7 +35,7 @@ PRIMARY = "tokens_per_second_per_gpu"
 ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
 """Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""
-MOST_OF_LIBRARY = 8  # rows of a table that a person reads
+MOST_SHOWN = 12  # rows of a table that a person reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,37 +124,61 @@ def result_of(baseline: Baseline) -> Result:
     return as_result(baseline.row)
 
 
-def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
-    """Return every published result of a model that a side trained, with each of its sides against it.
+def with_published(comparison: Comparison) -> Comparison:
+    """Return a comparison with the MOST_SHOWN published rows of each model that are nearest to its sides.
 
-    Of the MLPerf library only the MOST_OF_LIBRARY rows that resemble the sides most.
+    `published_left_out` says how many rows of each model are left out.
+    """
+    rows: list[Beside] = []
+    left_out: dict[str, int] = {}
+    for model in comparison.models:
+        found = beside([side for side in comparison.sides if side.model == model])
+        rows += found[:MOST_SHOWN]
+        if len(found) > MOST_SHOWN:
+            left_out[model] = len(found) - MOST_SHOWN
+    return replace(comparison, published=tuple(rows), published_left_out=left_out)
+
+
+def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
+    """Return every published result of a model that a side trained, with each of its sides against it, nearest first.
 
     A ratio (measured here over published) is given only where fairness does not forbid it. It has no interval: nobody
     published how much the runs behind those numbers varied.
     """
-    rows = []
-    for row in _candidates(sides):
+    found = []
+    for row in (one.row for one in baselines()):
+        if row is None or row.tokens_per_second_per_gpu is None:
+            continue
         own = [side for side in sides if side.model == row.model]
-        if own and row.tokens_per_second_per_gpu is not None:
-            rows.append(Beside(published=row, against=tuple(_against(side, row) for side in own)))
-    return tuple(rows)
+        if own:
+            against = tuple(_against(side, row) for side in own)
+            found.append((_distance(row, own, against), Beside(published=row, against=against)))
+    return tuple(one for _, one in sorted(found, key=lambda item: item[0]))
 
 
-def _candidates(sides: Sequence[Side]) -> Iterator[Published]:
-    """Return the rows of the published tables, then the library's nearest rows."""
-    every = baselines()
-    yield from (one.row for one in every if one.row is not None and one.entry is None)
-    library = [(one.entry, one.row) for one in every if one.entry is not None and one.row is not None]
-    for model in dict.fromkeys(side.model for side in sides):
-        own = [side.result for side in sides if side.model == model]
-        devices = [find_gpu(result.gpu_info.device_name) if result.gpu_info.device_name else None for result in own]
-        yield from mlperf_result.nearest(
-            [item for item in library if item[1].model == model],
-            gpus={device.name for device in devices if device},
-            counts={result.training_config.num_gpus for result in own},
-            lengths={result.training_config.sequence_length for result in own},
-            most=MOST_OF_LIBRARY,
-        )
+def _distance(row: Published, sides: Sequence[Side], against: Sequence[Against]) -> tuple[object, ...]:
+    """Return a sort key: comparable, same GPU, same number of GPUs, level, sequence, count, batch; newest first."""
+    results = [side.result for side in sides]
+    known = [find_gpu(result.gpu_info.device_name) for result in results if result.gpu_info.device_name]
+    configs = [result.training_config for result in results]
+    return (
+        all(one.ratio is None for one in against),
+        row.gpu not in {gpu.name for gpu in known if gpu},
+        row.num_gpus is None or row.num_gpus not in {config.num_gpus for config in configs},
+        min(list(LEVELS).index(one.fairness.verdict) for one in against),
+        row.sequence_length is None or row.sequence_length not in {config.sequence_length for config in configs},
+        _factor(row.num_gpus, [config.num_gpus for config in configs]),
+        _factor(row.global_batch_size, [config.global_batch_size for config in configs]),
+        row.precision not in {config.precision for config in configs},
+        tuple(-int(part) for part in re.findall(r"\d+", row.date or "0")),
+        -(row.tokens_per_second_per_gpu or 0.0),
+    )
+
+
+def _factor(published: int | None, measured: Sequence[int | None]) -> float:
+    """Return the smallest factor, as a positive logarithm, between a published number and the measured ones."""
+    known = [number for number in measured if number]
+    return min((abs(math.log(published / number)) for number in known), default=math.inf) if published else math.inf
 
 
 def _against(side: Side, row: Published) -> Against:

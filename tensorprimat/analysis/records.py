@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
@@ -193,4 +193,6 @@ class Comparison:
     errors: tuple[str, ...] = ()
     """Figures that cannot be true, each with its side; they are shown above every headline."""
     published: tuple[Beside, ...] = ()
-    """Published results for the same models, if the user requested them."""
+    """Published results for the same models, nearest first, if the user requested them."""
+    published_left_out: Mapping[str, int] = field(default_factory=dict)
+    """Number of farther published results that are left out, per model."""

@@ -121,9 +121,9 @@ def command(
             strict=strict,
         )
         if published:
-            from tensorprimat.analysis.published import beside
+            from tensorprimat.analysis.published import with_published
 
-            comparison = replace(comparison, published=beside(comparison.sides))
+            comparison = with_published(comparison)
         if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
             written = _write_one(comparison, file)
         else:

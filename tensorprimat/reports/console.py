@@ -219,18 +219,26 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
 
 
 def _published(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
-    """Published results that did the same work; how many others the report has."""
-    rows = sections.published_of(comparison, model)
-    alike = [row for row in rows if any(against.ratio is not None for against in row.against)]
-    if not rows:
+    """Return the nearest published results that a side can be compared with, and how many the reports show."""
+    content = sections.published_of(comparison, model)
+    if not content.rows:
         return []
-    content = sections.published(alike or rows)
+    alike = [
+        any(one.ratio is not None for one in row.against)
+        for row in comparison.published
+        if row.published.model == model
+    ]
+    shown = replace(content, rows=tuple(row for row, has_ratio in zip(content.rows, alike, strict=True) if has_ratio))
+    every = len(content.rows) + comparison.published_left_out.get(model, 0)
     parts: list[RenderableType] = [
         Text(),
-        safe(f"{content.title} ({len(alike)} of {len(rows)} can be compared)", "bold"),
+        safe(f"{content.title} ({len(shown.rows)} of {every} rows, nearest first)", "bold"),
     ]
-    if alike:
-        parts.append(fitting(without(content, "Source", "Fairness", "Sequence", "Global batch"), width=width - INDENT))
+    if shown.rows:
+        slim = without(shown, "Source", "What differs", "Sequence", "Global batch")
+        parts += [fitting(slim, width=width - INDENT), safe(content.note or "", "dim")]
+    else:
+        parts.append(safe("None can be compared; the written report gives the reasons.", "dim"))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]
 
 

@@ -158,7 +158,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
         ],
         "tables": [
             *(build(sides) for build in TABLES),
-            sections.published(sections.published_of(comparison, model)),
+            sections.published_of(comparison, model),
         ],
         "provenance": facts.provenance(sides),
     }

@@ -40,6 +40,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "pairs": pairs,
         "mean_ratio": mean,
         "published": [_beside(row) for row in comparison.published],
+        "published_left_out": dict(comparison.published_left_out),
         "errors": list(comparison.errors),
         "warnings": list(sections.warnings(comparison, comparison.sides)),
     }

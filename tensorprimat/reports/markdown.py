@@ -71,8 +71,8 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         for pair in comparison.pairs:
             parts += _fairness(pair)
     for model in comparison.models:
-        if rows := sections.published_of(comparison, model):
-            content = sections.published(rows)
+        content = sections.published_of(comparison, model)
+        if content.rows:
             parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
             parts.append(table(content))
     parts += ["## Warnings", bullets(sections.grouped_warnings(comparison)) or "None."]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.metric import Metric
-from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Fairness, Pair, Side
 from tensorprimat.reports import formatting
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
 from tensorprimat.reports.metric_forms import FORMS
@@ -18,6 +18,7 @@ Build = Callable[[Sequence[Side]], Table]
 
 MOST_RUNS = 200  # rows of the table of runs: a document is for reading
 MOST_WARNINGS = 200
+MOST_DIFFERENCES = 5  # settings that a row of published results names
 
 
 def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
@@ -25,9 +26,10 @@ def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
     return tuple(side for side in comparison.sides if side.model == model)
 
 
-def published_of(comparison: Comparison, model: str) -> list[Beside]:
-    """Return the published results of one model."""
-    return [row for row in comparison.published if row.published.model == model]
+def published_of(comparison: Comparison, model: str) -> Table:
+    """Return the published results of one model; a table without rows where there are none."""
+    rows = [row for row in comparison.published if row.published.model == model]
+    return published(rows, comparison.published_left_out.get(model, 0))
 
 
 def model_heading(sides: Sequence[Side]) -> str:
@@ -380,8 +382,8 @@ _BASES = {
 }
 
 
-def published(rows: Sequence[Beside]) -> Table:
-    """Published results of one model, and what was measured here as a multiple of each."""
+def published(rows: Sequence[Beside], left_out: int = 0) -> Table:
+    """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
     labels = [against.label for against in rows[0].against] if rows else []
     return Table(
         key="published",
@@ -393,13 +395,26 @@ def published(rows: Sequence[Beside]) -> Table:
                 for title in ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
             ),
             *(Column(title=f"{label} over it", numeric=True) for label in labels),
-            Column(title="Fairness"),
+            Column(title="Level"),
+            Column(title="What differs"),
             Column(title="Source"),
         ),
         rows=tuple(_published_row(row) for row in rows),
-        note="Published figures, with the timing of their source and without an interval. The multiple is the measured "
-        "figure over the published one; “other work” means another shape, sequence length or global batch.",
+        note="Published figures, with the timing of their source and without an interval; the multiple is the measured "
+        "figure over the published one. Nearest first: comparable, same GPU, same number of GPUs."
+        + _starred(rows)
+        + _omitted(left_out),
     )
+
+
+def _starred(rows: Sequence[Beside]) -> str:
+    conditions = dict.fromkeys(one for row in rows for against in row.against for one in against.fairness.conditions)
+    return f" * only if {' and '.join(conditions)} match, which one side does not state." if conditions else ""
+
+
+def _omitted(left_out: int) -> str:
+    rows = "row is" if left_out == 1 else "rows are"
+    return f" {left_out} farther {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
 
 
 def _published_row(row: Beside) -> tuple[Cell, ...]:
@@ -412,14 +427,36 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
         figure(one.global_batch_size, formatting.count),
         figure(one.tokens_per_second_per_gpu, formatting.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
-        text(" ".join(dict.fromkeys(against.fairness.sentence for against in row.against))),
-        text(one.source),
+        Cell(text=_of_each(row, _marked_level), source=_of_each(row, lambda fairness: fairness.sentence)),
+        text(_of_each(row, _what_differs)),
+        text(f"{one.source}, {one.date}" if one.date else one.source),
     )
 
 
+def _of_each(row: Beside, said: Callable[[Fairness], str]) -> str:
+    """Return what is said of every side once, or of each side after its label where it differs."""
+    several = {one.label: said(one.fairness) for one in row.against}
+    if len(set(several.values())) == 1:
+        return next(iter(several.values()))
+    return "; ".join(f"{label}: {words}" for label, words in several.items())
+
+
+def _marked_level(fairness: Fairness) -> str:
+    return fairness.level.title + ("*" if fairness.conditions else "")
+
+
+def _what_differs(fairness: Fairness) -> str:
+    if not fairness.level.comparable:
+        return fairness.sentence.removeprefix("Not comparable: ")
+    stated = [one for one in fairness.differences if None not in one.values and one.weight != "context"]
+    names = [difference.label for difference in stated]
+    more = f" and {len(names) - MOST_DIFFERENCES} more" if len(names) > MOST_DIFFERENCES else ""
+    return (", ".join(names[:MOST_DIFFERENCES]) or "nothing that both state") + more
+
+
 def _against(against: Against) -> Cell:
-    said = formatting.times(against.ratio) if against.ratio is not None else "other work"
-    return Cell(text=said, value=against.ratio, source=against.fairness.sentence)
+    shown = formatting.times(against.ratio) if against.ratio is not None else "no ratio"
+    return Cell(text=shown, value=against.ratio, source=against.fairness.sentence)
 
 
 def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:

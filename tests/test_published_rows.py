@@ -1,0 +1,89 @@
+"""Tests of published results next to measured ones: their order, their limit, their level."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import plausible
+import pytest
+from rich.console import Console
+
+from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.levels import LEVELS
+from tensorprimat.analysis.published import beside, with_published
+from tensorprimat.core.store import Loaded
+from tensorprimat.reports import console, csv, html, json, markdown, sections
+
+
+def comparison_of(*results):
+    return compare([Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)])
+
+
+def every_text(comparison):
+    terminal = Console(file=io.StringIO(), width=100)
+    console.print_summary(comparison, console=terminal)
+    return {
+        "console": terminal.file.getvalue(),
+        "markdown": markdown.render(comparison),
+        "html": html.render(comparison),
+        "json": json.render(comparison),
+        "csv": csv.render(comparison),
+    }
+
+
+def test_published_results_stand_beside_marked_and_without_a_verdict():
+    comparison = comparison_of(plausible.result("h100", runs=2))
+    comparison = replace(comparison, published=beside(comparison.sides))
+    for name, text in every_text(comparison).items():
+        if name != "csv":
+            assert "Published, not measured here" in text or '"published"' in text, name
+        assert not re.search("faster|slower", text), name
+    rows = json.document(comparison)["published"]
+    assert all(row["model"] == "llama" and row["source"] for row in rows)
+    alike = [row for row in rows if row["measured_here"][0]["ratio"] is not None]
+    assert 0 < len(alike) < len(rows)
+    assert {row["sequence_length"] for row in alike} == {8192}
+    levels = {(row["global_batch_size"] == 128, row["measured_here"][0]["fairness"]) for row in alike}
+    assert levels == {(True, "same_work"), (False, "same_work_per_token")}
+
+
+@pytest.mark.parametrize(("gpu", "count"), [("h100", 8), ("mi300x", 8), ("h100", 64)])
+def test_published_results_are_listed_nearest_first(gpu, count):
+    """Comparable first, then the same GPU, then the same number of GPUs, then the better level."""
+    rows = beside(comparison_of(plausible.result(gpu, num_gpus=count)).sides)
+    name = {"h100": "H100 SXM", "mi300x": "MI300X"}[gpu]
+    order = [
+        (
+            row.against[0].ratio is None,
+            row.published.gpu != name,
+            row.published.num_gpus != count,
+            list(LEVELS).index(row.against[0].fairness.verdict),
+        )
+        for row in rows
+    ]
+    assert order == sorted(order)
+    assert len(set(order)) > 3
+
+
+def test_a_report_says_how_many_farther_published_results_it_leaves_out():
+    comparison = comparison_of(plausible.result("h100", runs=2))
+    every, near = beside(comparison.sides), with_published(comparison)
+    assert near.published == every[:12]
+    assert near.published_left_out == {"llama": len(every) - 12}
+    texts = every_text(near)
+    for name in ("console", "markdown", "html"):
+        assert f"{len(every) - 12} farther rows are left out" in " ".join(texts[name].split()), name
+    assert json.document(near)["published_left_out"] == {"llama": len(every) - 12}
+
+
+def test_the_sentence_of_a_published_row_names_the_side_it_is_about_where_sides_differ():
+    near = with_published(comparison_of(plausible.result("h100"), plausible.result("mi300x", sequence_length=2048)))
+    sentence = sections.published_of(near, "llama").rows[0][-2].text
+    assert sentence.startswith("H100")
+    assert "; MI300X: sequence length 8192 against 2048" in sentence
+
+
+def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one():
+    tiny = comparison_of(plausible.result("cpu", preset="tiny", seconds=0.21, noise=0.05, runs=3)).sides
+    assert all(against.ratio is None for row in beside(tiny) for against in row.against)
