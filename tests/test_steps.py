@@ -1,13 +1,14 @@
 """Steps keep what was seen, row by row, and nothing else."""
 
 import math
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.core.steps import COLUMNS, INTERRUPTIONS, PICKED_AT_ONCE, Step, Steps
+from tensorprimat.core.steps import COLUMNS, INTERRUPTIONS, PICKED_AT_ONCE, Step, Steps, StepsBuilder
 
 figure = st.none() | st.floats(min_value=1e-6, max_value=1e6)
 steps = st.lists(
@@ -80,3 +81,33 @@ def test_rows_taken_of_a_very_long_series_are_the_same_rows(as_mask):
     assert taken.column("loss").tolist() == rows.column("loss")[wanted].tolist()
     assert taken.take(slice(2, 4)) == rows.take(np.array([4, 5]))
     assert taken[3] == rows[5]
+
+
+def test_a_row_keeps_only_the_fields_that_were_given():
+    row = Step(index=3, seconds=0.5, loss=2.5)
+    assert vars(row) == {"index": 3, "seconds": 0.5, "loss": 2.5}
+    assert (row.covers, row.line, row.tokens, row.interrupted_by) == (1, None, None, "")
+    assert row.changed(covers=4) == Step(index=3, seconds=0.5, loss=2.5, covers=4)
+    with pytest.raises(FrozenInstanceError):
+        row.loss = 1.0
+
+
+@pytest.mark.parametrize("fields", [{"index": 1}, {"seconds": 1.0}, {"index": 1, "seconds": 1.0, "tflops": 3.0}])
+def test_a_row_without_its_number_or_with_an_unknown_field_is_refused(fields):
+    with pytest.raises(TypeError, match="fields"):
+        Step(**fields)
+
+
+@given(steps)
+def test_rows_can_be_read_and_changed_while_they_are_collected(rows):
+    builder = StepsBuilder()
+    for row in rows:
+        builder.append(row)
+    assert all(same(row, builder[place]) for place, row in enumerate(rows))
+    for place in range(0, len(rows), 3):
+        builder.change(place, memory_reserved_peak_bytes=5.0, loss=math.nan)
+    expected = [
+        row if place % 3 else row.changed(memory_reserved_peak_bytes=5.0, loss=math.nan)
+        for place, row in enumerate(rows)
+    ]
+    assert all(map(same, expected, builder.build()))

@@ -7,10 +7,11 @@ nothing was seen. A loss that the framework itself printed as nan is a different
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,13 @@ FEW_ROWS = 1000  # a set of them is made faster than numpy.ma is imported
 INTERRUPTIONS = ("", "validation", "checkpoint")  # what else happened inside a step's interval; coded by position
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """One logged row of optimizer steps. Times in seconds, memory in bytes, powers in watts, None where unseen."""
+    """One logged row of optimizer steps. Times in seconds, memory in bytes, powers in watts, None where unseen.
+
+    An object holds only the fields that were given; the others are class attributes with their default. A log of
+    100 MB has a million rows of a few fields each.
+    """
 
     index: int
     """Number of the last optimizer step of the row, as the framework counts."""
@@ -80,6 +85,21 @@ class Step:
     line: int | None = None
     """1-based line in that file."""
 
+    if not TYPE_CHECKING:  # dataclass would set every field, one by one, in five times the time
+
+        def __init__(self, **given):
+            if not (_REQUIRED <= given.keys() <= _NAMES):
+                unknown, missing = sorted(given.keys() - _NAMES), sorted(_REQUIRED - given.keys())
+                raise TypeError(f"Step: unknown fields {unknown}, missing fields {missing}")
+            self.__dict__.update(given)
+
+    def changed(self, **columns: object) -> Step:
+        """Return the row with some fields set anew; dataclasses.replace in a tenth of the time."""
+        return Step(**{**self.__dict__, **columns})
+
+
+_NAMES = frozenset(f.name for f in fields(Step))
+_REQUIRED = frozenset({"index", "seconds"})
 
 INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segment": 0, "source": 0, "line": -1}
 """Whole-number columns with the value that means "unseen" (a line is unseen as -1)."""
@@ -300,49 +320,89 @@ class Steps(Sequence[Step]):
         return f"Steps({self._length} rows: {', '.join(self.seen)})"
 
 
+_UNSEEN: Mapping[str, object] = {
+    **dict.fromkeys(FLOAT_COLUMNS, None), **INTEGER_COLUMNS, "interrupted_by": "", "skipped": False,
+}  # fmt: skip
+"""Value of each field that is not stored: a column is filled with it where a row says nothing."""
+_FILLS: Mapping[str, tuple[str, float]] = {
+    **dict.fromkeys(FLOAT_COLUMNS, ("d", math.nan)),
+    **{name: ("q", unseen) for name, unseen in INTEGER_COLUMNS.items()},
+    **dict.fromkeys(FLAG_COLUMNS, ("b", 0)),
+}
+"""Type of each column as an array, and the number that stands for "unseen"."""
+
+
 class StepsBuilder:
     """Collects `Step`s into columns without keeping the objects."""
 
     def __init__(self) -> None:
         self._length = 0
-        self._columns: dict[str, array[float]] = {}  # of int for the columns of INTEGER_COLUMNS
-        self._nan_rows: dict[str, list[int]] = {}
+        self._columns: dict[str, array[float]] = {}  # of int for the columns of INTEGER_COLUMNS; short ones are filled
+        self._nan_rows: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
         return self._length
 
     def append(self, step: Step) -> None:
         """Add one row at the end."""
-        for name in FLOAT_COLUMNS:
-            value = getattr(step, name)
-            if value is None:
-                if name in self._columns:
-                    self._columns[name].append(np.nan)
+        place = self._length
+        for name, value in vars(step).items():
+            if value is None or value == _UNSEEN[name]:
                 continue
-            if value != value:
-                self._nan_rows.setdefault(name, []).append(self._length)
-            self._column(name, "d", np.nan).append(value)
-        for name, unseen in INTEGER_COLUMNS.items():
-            value = getattr(step, name)
-            if name in self._columns or (value is not None and value != unseen):
-                self._column(name, "q", unseen).append(unseen if value is None else value)
-        if step.interrupted_by or "interrupted_by" in self._columns:
-            self._column("interrupted_by", "b", 0).append(INTERRUPTIONS.index(step.interrupted_by))
-        if step.skipped or "skipped" in self._columns:
-            self._column("skipped", "b", 0).append(step.skipped)
+            column = self._columns.get(name)
+            if column is None or len(column) < place:
+                column = self._filled(name)
+            if name == "interrupted_by":
+                value = INTERRUPTIONS.index(value)
+            elif value != value:
+                self._nan_rows.setdefault(name, set()).add(place)
+            column.append(value)
         self._length += 1
 
-    def _column(self, name: str, typecode: str, unseen: float) -> array[float]:
-        if name not in self._columns:
-            self._columns[name] = array(typecode, [unseen]) * self._length  # type: ignore[assignment]
-        return self._columns[name]
+    def __getitem__(self, place: int) -> Step:
+        """Return a row that was added, with the fields that have a value."""
+        row: dict[str, object] = {"index": 0, "seconds": None}
+        for name, column in self._columns.items():
+            if place >= len(column):
+                continue
+            value: object = column[place]
+            if name == "interrupted_by":
+                value = INTERRUPTIONS[int(column[place])]
+            elif name == "skipped":
+                value = bool(value)
+            elif (value != value and place not in self._nan_rows.get(name, ())) or (
+                name == "line" and column[place] < 0
+            ):
+                value = None
+            row[name] = value
+        return Step(**row)  # type: ignore[arg-type]  # the columns are Step's own fields
+
+    def _is_logged_nan(self, name: str, place: int) -> bool:
+        return place in self._nan_rows.get(name, ())
+
+    def change(self, place: int, **columns: float) -> None:
+        """Set numbers of a row that was added."""
+        for name, value in columns.items():
+            column = self._filled(name, place + 1)
+            column[place] = value
+            if value != value:
+                self._nan_rows.setdefault(name, set()).add(place)
+
+    def _filled(self, name: str, length: int | None = None) -> array[float]:
+        """Return a column that is at least so long, by default as long as the rows."""
+        typecode, fill = _FILLS[name]
+        column: array[float] = self._columns.setdefault(name, array(typecode))  # type: ignore[arg-type]
+        missing = (self._length if length is None else length) - len(column)
+        if missing > 0:
+            column.extend(array(typecode, [fill]) * missing)
+        return column
 
     def build(self) -> Steps:
         """Return the rows so far."""
         if self._length and not self._columns:
-            self._column("index", "q", 0)
+            self._filled("index")
         masks = {}
         for name, rows in self._nan_rows.items():
             masks[name] = np.zeros(self._length, np.bool_)
-            masks[name][rows] = True
-        return Steps({name: np.array(values) for name, values in self._columns.items()}, logged_nan=masks)
+            masks[name][sorted(rows)] = True
+        return Steps({name: np.array(self._filled(name)) for name in self._columns}, logged_nan=masks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from math import inf
@@ -91,7 +91,7 @@ def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """
     for segment, stretch in enumerate(_between_pauses(list(marks))):
         for row in _of_stretch(stretch):
-            yield replace(row, segment=segment) if segment else row
+            yield row.changed(segment=segment) if segment else row
 
 
 def pauses(steps: Steps) -> list[tuple[int, str]]:

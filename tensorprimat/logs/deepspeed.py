@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -130,7 +130,7 @@ def _read(log: Log) -> Reading:
     if content.model:
         reading.model["name"] = content.model
     reading.timestamp = iso(content.began)
-    reading.steps = Steps.of(merged((None, step) for step in _steps(content, config.get("global_batch_size"))))
+    reading.steps = merged((None, step) for step in _steps(content, config.get("global_batch_size")))
     if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
         reading.timer = "reported_samples_per_second"
     if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):
@@ -246,11 +246,11 @@ def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
         indices = [step.index for step in content.pipeline]
         interval = content.interval or min((b - a for a, b in pairwise(indices) if b > a), default=1)
         for step in content.pipeline:
-            yield replace(step, covers=interval, samples=batch)
+            yield step.changed(covers=interval, samples=batch)
     else:
         for step in content.timer:
             rate = step.reported_samples_per_second
-            yield replace(step, seconds=batch / rate if batch and rate else None, samples=batch)
+            yield step.changed(seconds=batch / rate if batch and rate else None, samples=batch)
 
 
 def _configure(content: _Content, text: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from datetime import datetime, timezone
-from operator import attrgetter
 
 import numpy as np
 
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS, Step, Steps, StepsBuilder
 
 NUMBER = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d{1,3})?(?![.,]?\d)(?![eE][-+]?\d)|nan\b|NaN\b|inf\b)"
@@ -27,8 +27,6 @@ CLOCK_RESOLUTION = 0.005
 
 OTHER_TIME = 0.3  # relative; ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
-_CONTENT = tuple(f.name for f in fields(Step) if f.name not in ("line", "segment"))
-_content_of = attrgetter(*_CONTENT)
 _STAMP = re.compile(r"\b(\d{4})(-?)(\d\d)\2(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
 
@@ -104,7 +102,7 @@ def iso(stamp: float | None) -> str | None:
     return datetime.fromtimestamp(stamp, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
-def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
+def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
     """Return each optimizer step once, with the number of its stretch between restarts, in the order of first
     appearance.
 
@@ -118,27 +116,69 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> list[Step]:
     >>> [(step.index, step.seconds, step.loss, step.segment) for step in merged(rows)]
     [(1, 1.0, 9.5, 0), (2, 1.0, None, 0), (1, 1.25, None, 1)]
     """
-    kept: dict[tuple[int, int], Step] = {}
-    printed: dict[tuple[int | None, int, int], int] = {}
-    last: dict[int | None, tuple[int, int]] = {}
+    kept, places, ranks = StepsBuilder(), [_Printed()], dict[int | None, _Printed]()
     for rank, step in rows:
-        segment, index = last.get(rank, (0, -1))
-        values = _content_of(step)
-        if any(value != value for value in values):  # nan is equal to no nan
-            values = tuple("nan" if value != value else value for value in values)
-        content = hash(values)
-        if printed.get((rank, segment, step.index)) == content:
+        said = ranks.get(rank)
+        if said is None:
+            said = ranks[rank] = _Printed()
+        index, content = step.index, _hash(step)
+        if said.numbers and index <= said.numbers[-1]:
+            if said.value(index) == content:
+                continue
+            place = places[said.segment].value(index)
+            if index < said.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
+                said = ranks[rank] = _Printed(said.segment + 1)
+        said.add(index, content)
+        if said.segment == len(places):
+            places.append(_Printed())
+        place = places[said.segment].value(index)
+        if place is not None:
+            kept.change(place, **_new_of(kept[place], step))
             continue
-        if step.index < index or (step.index == index and _took_other_time(kept.get((segment, index)), step)):
-            segment += 1
-        last[rank] = segment, step.index
-        printed[rank, segment, step.index] = content
-        key = segment, step.index
-        if key in kept:
-            kept[key] = _joined(kept[key], step)
+        places[said.segment].add(index, len(kept))
+        kept.append(step.changed(segment=step.segment + said.segment) if said.segment else step)
+    return kept.build()
+
+
+class _Printed:
+    """Numbers of steps in ascending order, each with a whole number: a dictionary in a tenth of its memory."""
+
+    __slots__ = ("numbers", "segment", "values")
+
+    def __init__(self, segment: int = 0) -> None:
+        self.segment = segment
+        self.numbers, self.values = array("q"), array("q")
+
+    def value(self, number: int) -> int | None:
+        """Return what was added for a number, or None."""
+        if not self.numbers or number > self.numbers[-1]:
+            return None
+        place = bisect_left(self.numbers, number)
+        return self.values[place] if self.numbers[place] == number else None
+
+    def add(self, number: int, value: int) -> None:
+        """Add a number, or replace what was added for it."""
+        if not self.numbers or number > self.numbers[-1]:
+            self.numbers.append(number)
+            self.values.append(value)
+            return
+        place = bisect_left(self.numbers, number)
+        if self.numbers[place] == number:
+            self.values[place] = value
         else:
-            kept[key] = replace(step, segment=step.segment + segment) if segment else step
-    return list(kept.values())
+            self.numbers.insert(place, number)
+            self.values.insert(place, value)
+
+
+def _hash(step: Step) -> int:
+    """Return a number of the content of a row: equal for a row that is printed again, on another line."""
+    content = dict(vars(step))
+    content.pop("line", None)
+    content.pop("segment", None)
+    values = tuple(content.values())
+    if any([value != value for value in values]):  # nan is equal to no nan  # noqa: C419  # twice as fast
+        values = tuple(["nan" if value != value else value for value in values])
+    return hash(values)
 
 
 def _took_other_time(before: Step | None, again: Step) -> bool:
@@ -148,16 +188,16 @@ def _took_other_time(before: Step | None, again: Step) -> bool:
     return abs(math.log(again.seconds / before.seconds)) > OTHER_TIME
 
 
-def _joined(first: Step, other: Step) -> Step:
-    """Return one optimizer step that two processes printed."""
-    values = {}
-    for name in _CONTENT:
+def _new_of(first: Step, other: Step) -> dict[str, float]:
+    """Return the numbers that one process printed of a step and another one did not, and higher peaks."""
+    values: dict[str, float] = {}
+    for name in FLOAT_COLUMNS:
         mine, theirs = getattr(first, name), getattr(other, name)
-        if name in _PEAKS and mine is not None and theirs is not None:
-            values[name] = max(mine, theirs)
-        elif mine is None and theirs is not None:
+        if theirs is None:
+            continue
+        if mine is None or (name in _PEAKS and theirs > mine):
             values[name] = theirs
-    return replace(first, **values) if values else first
+    return values
 
 
 def with_intervals(

@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
@@ -127,7 +129,7 @@ def _read(log: Log) -> Reading:
     content = (_document(log) if _opens_as_document(log) else None) or _text(log)
     config, reported, total = _configuration(content.config), _reported(content), _total_steps(content)
     reading = Reading(
-        steps=Steps.of(_steps(content.rows, total, _final_epoch(content))),
+        steps=_steps(content.rows, total, _final_epoch(content)),
         evidence=_evidence(content, total),
         training_config={"framework": "transformers", **config},
         gpu_info=content.gpu_info,
@@ -140,7 +142,7 @@ def _read(log: Log) -> Reading:
         reading.warnings.append(
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
         )
-    if reported and not any(step.seconds for step in reading.steps):
+    if reported and not np.isfinite(reading.steps.column("seconds")).any():
         reading.warnings.append(
             "steps: the log has no step times, only means over the whole run, start, evaluations and checkpoints "
             "included; so no variance is known"
@@ -434,14 +436,14 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
     )
 
 
-def _steps(found: list[_Row], total: float | None, final_epoch: float | None) -> list[Step]:
+def _steps(found: list[_Row], total: float | None, final_epoch: float | None) -> Steps:
     """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
     restarted.
 
     total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells.
     """
     if not found:
-        return []
+        return Steps({})
     numbered = all(row.step is not None for row in found)
     interval = 1 if numbered else _steps_of_a_row(found, total, final_epoch)
     index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]

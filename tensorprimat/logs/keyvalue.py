@@ -90,7 +90,7 @@ def _detect(log: Log, dialect: Dialect) -> int:
 def _read(log: Log, dialect: Dialect) -> Reading:
     seen = _Seen()
     found = list(_rows(log, dialect, seen))
-    steps = Steps.of(fields.merged((None, _step(row)) for row in found))
+    steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps = with_times(with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
     config = _configuration(dialect, seen, steps)

@@ -46,7 +46,7 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Lightning")
     if _is_header(next(log.bare_lines(), (0, ""))[1]):
-        reading.steps = Steps.of(merged((None, step) for step in _steps(log, reading)))
+        reading.steps = merged((None, step) for step in _steps(log, reading))
     else:
         _report_bars(log, reading)
     return reading

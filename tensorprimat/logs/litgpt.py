@@ -75,7 +75,7 @@ def _read(log: Log) -> Reading:
                 totals[name] = total
         if "longest sequence length in the train data" in text:
             said["padded"] = "yes"
-    reading = Reading(steps=Steps.of(merged((None, step) for step in _steps(rows))), source="LitGPT log")
+    reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, said)
     _report(reading, totals, rows)
     return reading

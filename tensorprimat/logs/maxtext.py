@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tensorprimat.core.result import Platform
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
@@ -84,16 +86,16 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     seen = _Seen()
     printed = fields.merged(_rows(log, seen))
-    steps = list(_measurable(printed, seen.drained))
+    steps = _measurable(printed, seen.drained)
     reading = Reading(
-        steps=Steps.of(steps),
+        steps=steps,
         training_config=_configuration(seen),
         gpu_info=seen.gpu_info,
         model={"name": name} if (name := seen.settings.get("model_name")) else {},
         platform=seen.platform or ("amd" if seen.by_primus else None),
         source="Primus (MaxText backend)" if seen.by_primus else "MaxText",
     )
-    untimed = sum(1 for before, after in zip(printed, steps, strict=True) if before.seconds and not after.seconds)
+    untimed = int(np.isfinite(printed.column("seconds")).sum() - np.isfinite(steps.column("seconds")).sum())
     if untimed:
         reading.warnings.append(
             f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
@@ -141,21 +143,25 @@ def _step(line: int, row: re.Match[str]) -> Step:
     )
 
 
-def _measurable(steps: list[Step], drained: dict[int, str]) -> Iterator[Step]:
-    """Yield the rows, without times and rates where nothing was in flight; see the head of this file."""
-    in_segment, segment = 0, None
-    for step in steps:
-        in_segment = in_segment + 1 if step.segment == segment else 1
-        segment = step.segment
-        if in_segment == 2 or step.index - 2 in drained:
-            step = replace(
-                step,
-                seconds=None,
-                reported_tokens_per_second_per_gpu=None,
-                reported_samples_per_second_per_gpu=None,
-                reported_tflops_per_gpu=None,
-            )
-        yield replace(step, interrupted_by=drained[step.index - 1]) if step.index - 1 in drained else step
+def _measurable(steps: Steps, drained: dict[int, str]) -> Steps:
+    """Return the rows, without times and rates where nothing was in flight; see the head of this file."""
+    if not len(steps):
+        return steps
+    index, segment = steps.column("index"), steps.column("segment")
+    begins = np.diff(segment, prepend=segment[0] - 1) != 0
+    second = np.concatenate([[False], begins[:-1]]) & ~begins
+    nothing = second | np.isin(index - 2, list(drained))
+    columns = {name: np.where(nothing, np.nan, steps.column(name)) for name in _TIMED if steps.has(name)}
+    if drained:
+        waited = (INTERRUPTIONS.index(drained.get(number - 1, "")) for number in index.tolist())
+        columns["interrupted_by"] = np.fromiter(waited, np.int8, len(steps))
+    return steps.replace(**columns)
+
+
+_TIMED = (
+    *("seconds", "reported_tokens_per_second_per_gpu", "reported_samples_per_second_per_gpu"),
+    "reported_tflops_per_gpu",
+)
 
 
 def _notice(text: str, seen: _Seen) -> None:

@@ -75,7 +75,7 @@ def read_table(table: Sequence[tuple[int | None, MetricRow]], reading: Reading) 
     """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
     _totals(table, reading)
     found = list(_merged(table))
-    steps = Steps.of(fields.merged((None, _step(row)) for row in found))
+    steps = fields.merged((None, _step(row)) for row in found)
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
         reading.steps = keyvalue.with_times(_with_tokens(steps, found))
         reading.evidence = Evidence(elapsed=_elapsed(found))
@@ -296,7 +296,7 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
         for row in found
         if row.moment is not None and "loss" in row.values
     ]
-    steps = Steps.of(fields.merged((None, step) for step in steps_between(marks)))
+    steps = fields.merged((None, step) for step in steps_between(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             "steps: the table has neither step times nor rates, and its clock is too coarse for any"

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tensorprimat.core.clocks import Evidence, LogClock
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Format, Reading
@@ -191,16 +193,16 @@ def _clock_row(text: str) -> re.Match[str] | None:
 
 def _read(log: Log) -> Reading:
     seen = _Seen()
-    found = list(_rows(log, seen))
-    projects = [project for project, _ in found]
-    steps = fields.merged((None, step) for _, step in found)
-    if seen.peaks and steps:
-        peaks: dict[str, Any] = dict(seen.peaks)
-        steps[-1] = replace(steps[-1], **peaks)  # said once, at the end, about the whole run
+    projects = _Projects()
+    steps = fields.merged((None, step) for step in projects.noted(_rows(log, seen)))
+    for name, peak in seen.peaks.items() if len(steps) else ():  # said once, at the end, about the whole run
+        column = np.full(len(steps), np.nan)
+        column[-1] = peak
+        steps = steps.replace(**{name: column})
     if seen.batch_grows:
         seen.tokens_per_step = None
     if seen.tokens_per_step:
-        steps = [replace(step, tokens=float(seen.tokens_per_step)) for step in steps]
+        steps = steps.replace(tokens=float(seen.tokens_per_step))
     config, length = seen.config, seen.config.get("sequence_length")
     if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
         config["global_batch_size"] = seen.tokens_per_step // length
@@ -211,11 +213,9 @@ def _read(log: Log) -> Reading:
     of_rank, of_ranks = config.pop("tokens_of_rank", None), config.pop("tokens_of_ranks", None)
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
-    project = max(set(projects), key=projects.count) if projects else None
-    in_order = sorted((step.line or 0, project) for project, step in found)
-    begins = [(line, f"rows of {name}") for (_, before), (line, name) in pairwise(in_order) if name != before]
+    project = projects.most
     return Reading(
-        steps=Steps.of(steps),
+        steps=steps,
         training_config={**config, "framework": project} if project else config,
         gpu_info=seen.gpu_info,
         model=seen.model,
@@ -223,7 +223,7 @@ def _read(log: Log) -> Reading:
         source=project,
         timestamp=fields.iso(seen.timestamp),
         evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
-        begins=begins,
+        begins=projects.begins(),
     )
 
 
@@ -265,6 +265,36 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
     yield from (("modded-nanogpt", step) for step in clock.steps())
 
 
+class _Projects:
+    """The project of every row, by its line."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._lines, self._projects = array("q"), array("b")
+
+    def noted(self, rows: Iterable[tuple[str, Step]]) -> Iterator[Step]:
+        """Yield the rows, each noted."""
+        for project, step in rows:
+            if project not in self._names:
+                self._names.append(project)
+            self._lines.append(step.line or 0)
+            self._projects.append(self._names.index(project))
+            yield step
+
+    @property
+    def most(self) -> str | None:
+        """Return the project with most rows, or None without a row."""
+        return self._names[int(np.bincount(self._projects).argmax())] if self._names else None
+
+    def begins(self) -> list[tuple[int, str]]:
+        """Return (line, reason) of each row of another project than the row before it."""
+        order = np.argsort(self._lines, kind="stable")
+        lines, projects = np.array(self._lines)[order], np.array(self._projects)[order]
+        return [
+            (int(lines[row]), f"rows of {self._names[projects[row]]}") for row in np.flatnonzero(np.diff(projects)) + 1
+        ]
+
+
 def _plan(row: re.Match[str], seen: _Seen) -> None:
     """Note the planned number of steps if a row states it: `step 12/6200`."""
     if planned := fields.whole(row.groupdict().get("last")):
@@ -286,8 +316,10 @@ def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: s
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mark:
+_HAS_LOSS, _IS_VALIDATION = 1, 2
+
+
+class _Mark(NamedTuple):
     """One line of modded-nanogpt with a reading of the run's clock."""
 
     line: int
@@ -298,33 +330,35 @@ class _Mark:
 
 
 class _Clock:
-    """The running clock of modded-nanogpt, converted to step times."""
+    """The running clock of modded-nanogpt, converted to step times. Lines are kept as numbers: they may be millions."""
 
     def __init__(self) -> None:
-        self._marks: list[_Mark] = []
+        self._lines, self._steps, self._clocks = array("q"), array("q"), array("d")
+        self._losses, self._flags = array("d"), array("b")
 
     def note(self, line: int, match: re.Match[str]) -> None:
         """One line with train_time."""
         clock = fields.number(match["time"])
         if clock is not None:
-            self._marks.append(
-                _Mark(
-                    line=line,
-                    step=int(match["step"]),
-                    clock=clock * (MILLISECOND if match["unit"] == "ms" else 1.0),
-                    loss=fields.number(match["loss"]),
-                    validation=match["validation"] is not None,
-                )
-            )
+            loss = fields.number(match["loss"])
+            self._lines.append(line)
+            self._steps.append(int(match["step"]))
+            self._clocks.append(clock * (MILLISECOND if match["unit"] == "ms" else 1.0))
+            self._losses.append(math.nan if loss is None else loss)
+            self._flags.append(_HAS_LOSS * (loss is not None) + _IS_VALIDATION * (match["validation"] is not None))
+
+    def _marks(self) -> Iterator[_Mark]:
+        for line, step, clock, loss, flags in zip(
+            self._lines, self._steps, self._clocks, self._losses, self._flags, strict=True
+        ):
+            yield _Mark(line, step, clock, loss if flags & _HAS_LOSS else None, bool(flags & _IS_VALIDATION))
 
     @property
     def total(self) -> LogClock | None:
         """Return the clock of the whole run, if it was never set back."""
-        times = [mark.clock for mark in self._marks]
-        last = self._marks[-1] if self._marks else None
-        if last is None or times != sorted(times) or any(b.step < a.step for a, b in pairwise(self._marks)):
+        if not self._lines or (np.diff(self._clocks) < 0).any() or (np.diff(self._steps) < 0).any():
             return None
-        return LogClock(name="train_time", seconds=last.clock, steps=float(last.step), resolution=1.0)
+        return LogClock(name="train_time", seconds=self._clocks[-1], steps=float(self._steps[-1]), resolution=1.0)
 
     def steps(self) -> Iterator[Step]:
         """Yield a row for every line of training; for every validation where only those were printed.
@@ -333,9 +367,9 @@ class _Clock:
 
         The clock may be set back (early versions leave out the first ten steps): such a row has no time.
         """
-        trains = any(not mark.validation for mark in self._marks)
+        trains = any(not flags & _IS_VALIDATION for flags in self._flags)
         before: _Mark | None = None
-        for mark in self._marks:
+        for mark in self._marks():
             if before is not None and mark.step < before.step:
                 before = None  # a restart
             if mark.validation and trains:

@@ -83,12 +83,13 @@ def _is_row(text: str) -> bool:
 def _read(log: Log) -> Reading:
     config: dict[str, Any] = {"framework": "nemo"}
     gpu_info: dict[str, Any] = {}
-    printed: list[tuple[int | None, Step]] = []
     consumed: dict[int, float] = {}
-    for line, rank, text in _lines(log, config, gpu_info):
-        if (row := _ROW.search(text)) and (step := _step(line, row, consumed)):
-            printed.append((rank, step))
-    steps = fields.with_intervals(Steps.of(fields.merged(printed)))
+    printed = (
+        (rank, step)
+        for line, rank, text in _lines(log, config, gpu_info)
+        if (row := _ROW.search(text)) and (step := _step(line, row, consumed))
+    )
+    steps = fields.with_intervals(fields.merged(printed))
     return Reading(
         steps=_with_samples(_with_first_interval(steps), consumed),
         training_config={**config, **_batch(steps)},

@@ -97,7 +97,7 @@ def _detect(log: Log) -> int:
 def _read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
-    steps = Steps.of(fields.merged((None, step) for step in _rows(log, reading, totals)))
+    steps = fields.merged((None, step) for step in _rows(log, reading, totals))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
     reading.steps = _with_tokens(steps if single else fields.with_intervals(steps), totals)
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))

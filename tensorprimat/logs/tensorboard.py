@@ -22,7 +22,7 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.names import known
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import files
@@ -190,7 +190,7 @@ def _read(log: Log) -> Reading:
         _collect(path, content)
     dialect = next((dialect for dialect in DIALECTS if dialect.seconds in content.tags), None)
     rows = _timed(content, dialect) if dialect else _untimed(content)
-    steps = Steps.of(merged((None, step) for step in rows))
+    steps = merged((None, step) for step in rows)
     if dialect is None or dialect.averaged:
         steps = with_intervals(steps)
     reading = Reading(steps=steps, source=f"{dialect.name} TensorBoard events" if dialect else "TensorBoard events")

@@ -71,7 +71,7 @@ def _read(log: Log) -> Reading:
             f"spans {1 / CLOCK_SHARE:.0f} times that without an interruption; no step time follows"
         )
         return reading
-    reading.steps = Steps.of(fields.merged((None, step) for step in steps))
+    reading.steps = fields.merged((None, step) for step in steps)
     reading.begins = pauses(reading.steps)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(

@@ -17,8 +17,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import Step, Steps
@@ -139,10 +141,10 @@ def _read(log: Log) -> Reading:
     batch, length, gpus = (config.get(name) for name in ("global_batch_size", "sequence_length", "num_gpus"))
     tokens = seen.tokens_per_step or (batch * length if batch and length else None)
     if tokens and gpus:
-        steps = [replace(step, seconds=_seconds(step, tokens / gpus)) for step in steps]
+        steps = _timed(steps, tokens / gpus)
     starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
     return Reading(
-        steps=fields.with_intervals(Steps.of(steps), starts=starts, extra_boundaries=seen.validations),
+        steps=fields.with_intervals(steps, starts=starts, extra_boundaries=seen.validations),
         training_config=config,
         gpu_info=seen.gpu_info,
         model=seen.model,
@@ -170,7 +172,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
                 if origin.primus:
-                    step = replace(step, ended_at=step.ended_at or fields.moment(origin.time or ""))
+                    step = step.changed(ended_at=step.ended_at or fields.moment(origin.time or ""))
                     _notice_primus(origin, step, seen)
                 yield origin.rank, step
             elif match := _VALIDATION.search(text):
@@ -206,10 +208,11 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     )
 
 
-def _seconds(step: Step, tokens_per_gpu: float) -> float | None:
-    """Return the mean time of one optimizer step, where the rounded rate still tells it."""
-    rate = step.reported_tokens_per_second_per_gpu
-    return tokens_per_gpu / rate if rate is not None and rate >= LEAST_TPS else None
+def _timed(steps: Steps, tokens_per_gpu: float) -> Steps:
+    """Return the rows with the mean time of one optimizer step, where the rounded rate still tells it."""
+    rate = steps.column("reported_tokens_per_second_per_gpu")
+    seconds = np.where(rate >= LEAST_TPS, tokens_per_gpu / np.maximum(rate, LEAST_TPS), np.nan)
+    return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
 
 def _notice(text: str, origin: Origin, seen: _Seen) -> None:
