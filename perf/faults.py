@@ -4,6 +4,7 @@
     make test-faults             # a sample, under three minutes
     make test-faults FULL=1      # 100,000 damaged inputs, 1,000 spliced, folded and cut logs, 300 kills
     perf/faults.py --inputs 2000 --kind cells --seed 7
+    perf/faults.py --large       # 100 MB of every kind: seconds and memory of every command that reads it
 
 A damaged input passes if the command ends within 20 s and 1 GB without an unexpected error. A killed command passes if
 10 s later none of its processes runs, no temporary file is left, and every JSON file is whole. Exit code 0, or 1 where
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import fault_cuts
 import fault_kills
+import fault_large
 from fault_inputs import KINDS, unpacked_series
 
 HANG_SECONDS = 20
@@ -127,10 +129,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, help="kills, over all commands")
     parser.add_argument("--cuts", type=int, help="spliced, folded and cut logs, over all formats")
     parser.add_argument("--kind", action="append", choices=[*KINDS], help="only this kind of input (repeatable)")
+    parser.add_argument(
+        "--large", nargs="*", metavar="KIND", help="instead of these: inputs of 100 MB, of every kind or of those named"
+    )
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--keep", type=Path, default=Path("fault_failures"), help="where inputs that failed are kept")
     given = parser.parse_args(argv)
     planned = {name: getattr(given, name) for name in SAMPLE}
+    if given.large is not None:
+        failures = fault_large.run(fault_large.SIZE_BYTES, given.large)
+        print("\n".join(f"FAILED {failure}" for failure in failures))
+        return 1 if failures else 0
     if all(value is None for value in planned.values()):
         planned = dict(FULL if given.full else SAMPLE)
     keep, failures = given.keep.resolve(), []
