@@ -13,10 +13,12 @@ import pytest
 from matplotlib import image
 
 from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
+from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
+from tensorprimat.reports import mlperf as mlperf_report
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
@@ -177,6 +179,28 @@ def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys)
         99.7085, abs=1e-3
     )
     assert "not verified by MLCommons" in printed
+
+
+def test_a_precision_of_a_configuration_file_is_marked_where_it_is_shown(capsys):
+    only = ["--benchmark", "llama31_8b", "--gpus", "8"]
+    star = "* by a configuration file of the submission; its logs do not state the precision."
+    for arguments in (["list"], ["list", "--published"], ["compare", "MI355X", "GB200"]):
+        assert main(["mlperf", *arguments, *only]) == 0
+        printed = capsys.readouterr().out
+        marked = [line for line in printed.splitlines() if "/MI355X_EPYC_9575F_pytorch" in line and "FP8*" in line]
+        assert marked, arguments
+        assert star in printed
+    assert main(["mlperf", "show", "MI355X_EPYC_9575F_pytorch/llama31_8b"]) == 0
+    assert "fp8, by a configuration file of the submission; its logs do not state" in capsys.readouterr().out
+    assert main(["mlperf", "list", *only, "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert "train.py" in rows["v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"]["precision_source"]
+    assert rows["v5.1/Dell/XE9785L_8xMI355X/llama31_8b"]["precision_source"] is None
+
+
+def test_a_precision_of_the_logs_has_no_mark():
+    logged = entry("MI355X", "AMD", 99.0, precision="bf16")
+    assert mlperf_report.precision_cell(Scored(logged)) == "BF16"
 
 
 def test_the_page_shows_what_the_commands_print(capsys):

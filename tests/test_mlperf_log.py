@@ -403,6 +403,26 @@ def test_rows_without_a_step_advance_by_samples_and_the_partial_first_row_of_a_b
     assert result.performance_metrics.samples_per_second == pytest.approx(32.0)
 
 
+def test_blocks_of_one_step_whose_loss_row_another_rank_writes_after_the_block_count_once(tmp_path):
+    """An evaluation after every step, as in deepseekv3_671b of v6.0; the last pipeline stage logs the loss late."""
+    journal = Journal(global_batch_size=15360, max_sequence_length=4096, submission_platform="256xGB200")
+    journal.say("run_start")
+    for step in range(6):
+        done = 15360 * (step + 1)
+        journal.say("block_start", samples_count=15360, step=step)
+        journal.track({"train_step_time": 60.0}, 60.0, samples_count=15360)
+        journal.say("block_stop", samples_count=15360, step=step + 1)
+        journal.say("eval_start", samples_count=done, step=step + 1)
+        journal.track({"train_step_time": 59.9, "reduced_train_loss": 5.0 - step / 10}, 0.4, samples_count=done)
+        journal.track({"validation_time": 2.0}, 1.6, step=step + 1)
+        journal.say("eval_accuracy", 5.0 - step / 10, samples_count=done)
+        journal.say("eval_stop", samples_count=done, step=step + 1)
+    journal.say("run_stop", None, 0.0, samples_count=done, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 6
+    assert result.performance_metrics.samples_per_second == pytest.approx(15360 / 60, rel=3e-3)
+
+
 def test_rows_that_go_on_over_a_block_are_not_counted_twice_by_its_mean(tmp_path):
     journal = Journal(global_batch_size=8)
     journal.say("run_start")

@@ -200,8 +200,11 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
         return "the submissions do not state their precision; sides may differ in it"
     parts = []
     for each in (first, second):
-        counts = Counter(one.precision for one in each.scored if one.precision)
-        stated = [f"{name.upper()} in {number} of {len(each.scored)} entries" for name, number in counts.items()]
+        counts = Counter((one.precision, one.precision_configured) for one in each.scored if one.precision)
+        stated = [
+            f"{name.upper()} in {number} of {len(each.scored)} entries{' by their configuration' if configured else ''}"
+            for (name, configured), number in counts.items()
+        ]
         silent = ["not stated"] if not stated else ["else not stated"] * (counts.total() < len(each.scored))
         parts.append(f"{each.gpu} {', '.join([*stated, *silent])}")
     return f"precision: {'; '.join(parts)}; the ratio holds the difference"

@@ -130,6 +130,11 @@ class Scored:
         return self._configured.source if self._configured else None
 
     @property
+    def precision_configured(self) -> bool:
+        """Return True if only the submission's configuration files state the precision, not its logs."""
+        return not self.entry.precision and self._configured is not None
+
+    @property
     def _configured(self) -> catalogue.MlperfPrecision | None:
         entry = self.entry
         return catalogue.mlperf_precision(entry.round, entry.submitter, entry.system, entry.benchmark)

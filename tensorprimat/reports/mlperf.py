@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
@@ -11,7 +11,8 @@ from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.core.safe_text import one_line
 
-_LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "tokens/s/GPU", "runs", "entry")
+_LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
+CONFIGURED = "by a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
     "minutes",
     "GPUs",
@@ -51,6 +52,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "global_batch_size": entry.global_batch_size,
         "sequence_length": scored.sequence_length,
         "precision": scored.precision,
+        "precision_source": scored.precision_source,
         "mfu": _rounded(scored.mfu.value),
         "no_mfu_because": scored.mfu.because,
         "derived": DERIVED.format(round=entry.round),
@@ -80,14 +82,16 @@ def baselines(found: Sequence[Baseline]) -> str:
     lines = [
         (
             _number(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
-            (row.precision or "–").upper(), _number(row.global_batch_size), row.date or "–", one_line(one.name),
+            precision_cell(Scored(one.entry)) if one.entry else (row.precision or "–").upper(),
+            _number(row.global_batch_size), row.date or "–", one_line(one.name),
         )
         for one in rows
         if (row := one.row) is not None
     ]  # fmt: skip
     titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
     entries = [one.entry for one in found if one.entry is not None]
-    return table(titles, lines) + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
+    star = configured_note(Scored(entry) for entry in entries)
+    return table(titles, lines) + star + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
 
 
 def _baseline_row(one: Baseline) -> dict[str, Any]:
@@ -110,6 +114,7 @@ def _baseline_row(one: Baseline) -> dict[str, Any]:
         "global_batch_size": stated.global_batch_size,
         "sequence_length": stated.sequence_length,
         "precision": stated.precision,
+        "precision_source": stated.source if stated.precision else None,
         "mfu": _rounded(one.mfu),
         "framework": stated.framework,
         "date": stated.date,
@@ -124,7 +129,8 @@ def listing(entries: Sequence[Entry]) -> str:
     ordered = sorted((Scored(entry) for entry in entries), key=_order)
     lines = [_list_row(scored) for scored in ordered]
     notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
-    return table(_LIST_COLUMNS, lines) + "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
+    told = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
+    return table(_LIST_COLUMNS, lines) + configured_note(ordered) + told
 
 
 def details(entries: Sequence[Entry]) -> str:
@@ -155,7 +161,7 @@ def _detail(scored: Scored) -> str:
         "framework": entry.framework or "not stated",
         "software": ", ".join(f"{name} {value}" for name, value in entry.software.items()) or "not stated",
         "batch × sequence": f"{_number(entry.global_batch_size)} × {_number(scored.sequence_length)}",
-        "precision": f"{scored.precision}, by {scored.precision_source}" if scored.precision else "not stated",
+        "precision": _stated_precision(scored),
         "parallelism": ", ".join(f"{name} {size}" for name, size in entry.parallelism.items()) or "not stated",
         "rate": _rate(scored),
         "MFU": f"{scored.mfu.value:.1%}, derived" if scored.mfu.value else f"none: {scored.mfu.because}",
@@ -174,6 +180,14 @@ def _detail(scored: Scored) -> str:
     ]  # fmt: skip
     titles = ("file", "status", "seconds", "training", "evaluation", "samples", "SHA-256")
     return "\n".join(lines) + "\n" + table(titles, runs) + f"{_marks([entry])[0]}\n"
+
+
+def _stated_precision(scored: Scored) -> str:
+    if scored.precision is None:
+        return "not stated"
+    if not scored.precision_configured:
+        return f"{scored.precision}, stated by {scored.precision_source}"
+    return f"{scored.precision}, {CONFIGURED}: {scored.precision_source}"
 
 
 def _rate(scored: Scored) -> str:
@@ -209,6 +223,7 @@ def _list_row(scored: Scored) -> tuple[str, ...]:
         entry.gpu or "unknown",
         entry.benchmark,
         _number(entry.global_batch_size),
+        precision_cell(scored),
         _number(scored.tokens_per_second_per_gpu),
         f"{len(scored.succeeded)}/{max(scored.expected, len(entry.runs))}",
         one_line("/".join((entry.round, entry.submitter, entry.system))),
@@ -218,6 +233,16 @@ def _list_row(scored: Scored) -> tuple[str, ...]:
 def _order(scored: Scored) -> tuple[Any, ...]:
     entry = scored.entry
     return entry.benchmark, entry.num_gpus or 0, scored.minutes is None, scored.minutes or 0.0, entry.name
+
+
+def precision_cell(scored: Scored) -> str:
+    """Return the precision in capitals, with a star where the submission's configuration states it, not its logs."""
+    return "–" if scored.precision is None else scored.precision.upper() + ("*" if scored.precision_configured else "")
+
+
+def configured_note(several: Iterable[Scored]) -> str:
+    """Return the line that explains the star of a precision, or nothing where no entry has one."""
+    return f"* {CONFIGURED}.\n" if any(one.precision_configured for one in several) else ""
 
 
 def _marks(entries: Sequence[Entry]) -> list[str]:

@@ -13,7 +13,7 @@ from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports.mlperf import table
+from tensorprimat.reports.mlperf import configured_note, precision_cell, table
 
 
 def text(found: Sequence[TaskComparison], confidence: float) -> str:
@@ -109,13 +109,14 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
 def _block(comparison: TaskComparison, confidence: float) -> str:
     task, level = comparison.task, comparison.level
     rows = [row for side in comparison.sides for row in _rows(side)]
-    titles = ("minutes", "GPU", "batch", "tokens/s/GPU", "samples", "entry")
+    titles = ("minutes", "GPU", "batch", "precision", "tokens/s/GPU", "samples", "entry")
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
     lines.append(sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
     lines += [f"warning: {one_line(warning)}" for warning in comparison.warnings]
-    return "\n".join(lines) + "\n" + table(titles, rows)
+    star = configured_note(one for side in comparison.sides for one in side.scored)
+    return "\n".join(lines) + "\n" + table(titles, rows) + star
 
 
 def _rows(side: TaskSide) -> list[tuple[str, ...]]:
@@ -124,6 +125,7 @@ def _rows(side: TaskSide) -> list[tuple[str, ...]]:
             _minutes(one.minutes or math.nan),
             side.gpu,
             str(one.entry.global_batch_size or "–"),
+            precision_cell(one),
             "–" if one.tokens_per_second_per_gpu is None else f"{one.tokens_per_second_per_gpu:,.0f}",
             "–" if one.samples is None else f"{one.samples:,.0f}",
             one_line(f"{one.entry.round}/{one.entry.submitter}/{one.entry.system}"),
@@ -232,6 +234,9 @@ def _side(side: TaskSide, confidence: float) -> dict[str, Any]:
         "spread_over_submitters": _figure(side.over_submitters),
         "global_batch_sizes": list(side.batches),
         "entries": {one.entry.name: _figure(one.minutes) for one in side.scored},
+        "precisions": {
+            one.entry.name: {"precision": one.precision, "source": one.precision_source} for one in side.scored
+        },
     }
 
 
