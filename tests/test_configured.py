@@ -10,8 +10,8 @@ from tensorprimat.cli import main
 from tensorprimat.core import configured, decoders, models, store, training_memory
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.spec import RunSettings
 from tensorprimat.engines import ENGINES, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.engines.torch import config as torch_config
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model

@@ -5,9 +5,8 @@ import pytest
 from tensorprimat import engines
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.core.spec import MODELS
+from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import ENGINES, choose, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(device_count=1, total_memory_gb=16.0), host="here")

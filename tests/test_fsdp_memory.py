@@ -7,9 +7,9 @@ import torch.distributed as dist
 from tensorprimat.analysis.memory import SHARDED_BY_REPLICAS
 from tensorprimat.core import models, training_memory
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.engines.torch import engine
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine

@@ -8,9 +8,9 @@ from plausible import result as plausible_result
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.store import Loaded
 from tensorprimat.engines import ENGINES, methodology, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 

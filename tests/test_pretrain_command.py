@@ -10,12 +10,11 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.core.spec import MODELS
+from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.nemo import conversion
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.engines.nemo import recipe as nemo_recipe
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 
 ROOT = Path(__file__).parents[1]

@@ -7,9 +7,8 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.core.spec import MODELS
+from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import ENGINES, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_time
 from tensorprimat.session.budget import Budget, decide

@@ -11,10 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorprimat.core import models, training_memory
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
@@ -175,7 +174,7 @@ def test_float32_master_weights_double_the_state():
         ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full"),
         ({"recompute": "selective"}, "nemo", "--activation-checkpointing selective: only the torch engine has it"),
         ({"compile": True}, "nemo", "--compile: only the torch engine has it"),
-        ({"attention": "flash"}, "bridge", "--attention: only the torch engine has it"),
+        ({"attention_backend": "flash"}, "bridge", "--attention: only the torch engine has it"),
         ({"master_weights": "fp32"}, "nemo", "--master-weights: only the torch engine has it"),
     ],
 )

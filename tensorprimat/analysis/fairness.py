@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.records import Difference, Fairness
-from tensorprimat.core import methodology, shapes
+from tensorprimat.core import methodology, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
 from tensorprimat.core.result import Model, ModelShape, Result
@@ -35,10 +35,9 @@ NORMALISED_BY: dict[str, tuple[str, ...]] = {
 }
 """Rates that a ratio may be of, best first, and the fields that both sides must state equally for each."""
 TIME_TO_TRAIN = "time_to_train"
-FLAGS = {
-    "shape": "--shape", "sequence_length": "--sequence-length", "num_gpus": "--num-gpus",
-    "global_batch_size": "--global-batch-size",
-}  # fmt: skip
+FLAGS = {"shape": "--shape"} | {
+    name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
+}
 MOST_NAMED = 4  # settings that a sentence lists; the table has them all
 
 _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re.IGNORECASE)
@@ -135,13 +134,10 @@ def _read(field: Field, result: Result) -> str | None:
         return value
     config = result.training_config
     if field.key == "data_parallel_size":
-        sizes = (
-            config.num_gpus, config.tensor_model_parallel_size, config.pipeline_model_parallel_size,
-            config.context_parallel_size,
-        )  # fmt: skip
-        gpus, tensor, pipeline, context = sizes
-        if gpus and tensor and pipeline and context and gpus % (tensor * pipeline * context) == 0:
-            return str(gpus // (tensor * pipeline * context))
+        stated = all(getattr(config, name) for name in ("num_gpus", *settings.MODEL_PARALLEL))
+        replicas, rest = divmod(config.num_gpus or 0, settings.replica_devices(config))
+        if stated and rest == 0:
+            return str(replicas)
     if field.key == "gradient_accumulation_steps":
         replicas = int(_read(BY_KEY["data_parallel_size"], result) or 0)
         micro, batch = config.micro_batch_size, config.global_batch_size

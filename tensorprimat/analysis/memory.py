@@ -6,7 +6,7 @@ import math
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
-from tensorprimat.core import models
+from tensorprimat.core import models, settings
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB
@@ -123,7 +123,7 @@ def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
     if None in sizes or not config.num_gpus:
         return "the number of GPUs and the parallel sizes are not all stated"
     model_parallel = (sizes[0] or 1) * (sizes[1] or 1)
-    replicas = config.num_gpus // (model_parallel * (config.context_parallel_size or 1))
+    replicas = config.num_gpus // settings.replica_devices(config)
     if replicas == 1:
         return model_parallel, 1, 1, 1
     shared = SHARDED_BY_REPLICAS.get((config.strategy or "").lower())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.core import catalogue, models, names
+from tensorprimat.core import catalogue, models, names, settings
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.result import Run as RunRecord
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 
@@ -33,9 +36,7 @@ def published_row(entry: Entry) -> Published | None:
         precision=scored.precision,
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
-        tensor_model_parallel_size=entry.parallelism.get("tp"),
-        pipeline_model_parallel_size=entry.parallelism.get("pp"),
-        context_parallel_size=entry.parallelism.get("cp"),
+        **_parallel_sizes(entry),
         peft=rules.peft if (rules := catalogue.mlperf_benchmark(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,
@@ -48,6 +49,11 @@ def published_row(entry: Entry) -> Published | None:
         note=f"{minutes:.3f} min; {DERIVED.format(round=entry.round)}",
         url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )
+
+
+def _parallel_sizes(entry: Entry) -> dict[str, Any]:
+    """Return the sizes that an entry states by symbol ("tp"), by the names of TrainingConfig."""
+    return {name: entry.parallelism.get((settings.BY_NAME[name].symbol or "").lower()) for name in MODEL_PARALLEL}
 
 
 def result_of(entry: Entry) -> Result:
@@ -86,9 +92,7 @@ def result_of(entry: Entry) -> Result:
                 num_nodes=entry.num_nodes,
                 precision=Scored(entry).precision,
                 peft=rules.peft if rules else None,
-                tensor_model_parallel_size=entry.parallelism.get("tp"),
-                pipeline_model_parallel_size=entry.parallelism.get("pp"),
-                context_parallel_size=entry.parallelism.get("cp"),
+                **_parallel_sizes(entry),
             ),
             performance_metrics=PerformanceMetrics(),
             runs=tuple(facts),

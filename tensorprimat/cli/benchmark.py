@@ -19,6 +19,7 @@ from tensorprimat.cli.training import ModelOutcome
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.result import Result
+from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import PRIMUS_TRAINING, default_engine, methodology
@@ -217,11 +218,7 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
     facts = replace(
         request.facts,
         preset=settings.preset,
-        num_gpus=settings.num_gpus,
-        global_batch_size=settings.global_batch_size,
-        micro_batch_size=settings.micro_batch_size,
-        sequence_length=settings.sequence_length,
-        precision=settings.precision,
+        **{name: getattr(settings, name) for name in OF_A_LOG},
     )
     result = found_log.read(job.search.path, job.model, facts, machine)
     result = methodology.label(training.with_command(result), settings.methodology)

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.core import settings
+
 if TYPE_CHECKING:
     from tensorprimat.core.statements import Statement
 
 GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100', where a log or result names none."
-NUM_GPUS = "GPUs of the run."
 PRESET = "Preset of the model that the log or result names: full confirms that it is the published one."
 SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
-SEQUENCE_LENGTH = "Tokens of a sequence."
-GLOBAL_BATCH_SIZE = "Sequences of one optimizer step."
+NUM_GPUS, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE = (
+    settings.option(name).help for name in ("num_gpus", "sequence_length", "global_batch_size")
+)
 MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
 
 GpuOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=GPU)]

@@ -4,95 +4,38 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensorprimat.cli.run import CONFIGURED, METHODOLOGY, PARALLEL
+from tensorprimat.cli.setting_options import values, with_settings
+from tensorprimat.core.settings import MODEL_PARALLEL
 
 if TYPE_CHECKING:
     from tensorprimat.core.spec import RunSpec
     from tensorprimat.machine.platform import Machine
 
 
+OWN = (
+    "steps",
+    "warmup_steps",
+    "methodology",
+    *MODEL_PARALLEL,
+    "micro_batch_size",
+    "global_batch_size",
+    "sequence_length",
+    "precision",
+    "num_gpus",
+)
+"""Settings of NeMo's recipes that a flag or an environment variable sets."""
+HELPS = {"precision": "bf16 or fp8 (hybrid, delayed scaling).", "num_gpus": "GPUs of one node."}
+
+
+@with_settings(*OWN, after="model", helps=HELPS, environment="TPRIMAT_", engines=False)
 def command(
     model: Annotated[
         str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Model: llama, qwen or mistral.")
     ] = "llama",
-    steps: Annotated[int, typer.Option(metavar="N", envvar="TPRIMAT_STEPS", help="Measured optimizer steps.")] = 20,
-    warmup_steps: Annotated[
-        int, typer.Option(metavar="N", envvar="TPRIMAT_WARMUP_STEPS", help="Warm-up steps before the measured ones.")
-    ] = 5,
-    methodology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", envvar="TPRIMAT_METHODOLOGY", help=METHODOLOGY, show_default="agreed where it knows the GPU"
-        ),
-    ] = None,
-    tensor_parallel_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            envvar="TPRIMAT_TENSOR_PARALLEL_SIZE",
-            help="GPUs that share each layer.",
-            show_default=PARALLEL,
-        ),
-    ] = None,
-    pipeline_parallel_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            envvar="TPRIMAT_PIPELINE_PARALLEL_SIZE",
-            help="GPUs that share the layers.",
-            show_default=PARALLEL,
-        ),
-    ] = None,
-    context_parallel_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            envvar="TPRIMAT_CONTEXT_PARALLEL_SIZE",
-            help="GPUs that share a sequence.",
-            show_default=PARALLEL,
-        ),
-    ] = None,
-    micro_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            envvar="TPRIMAT_MICRO_BATCH_SIZE",
-            help="Sequences of one forward pass.",
-            show_default=CONFIGURED,
-        ),
-    ] = None,
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", envvar="TPRIMAT_GLOBAL_BATCH_SIZE", help="Sequences of one step.", show_default=CONFIGURED
-        ),
-    ] = None,
-    sequence_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            envvar="TPRIMAT_SEQUENCE_LENGTH",
-            help="Tokens of a sequence, in data and model.",
-            show_default=CONFIGURED,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT",
-            envvar="TPRIMAT_PRECISION",
-            help="bf16 or fp8 (hybrid, delayed scaling).",
-            show_default="the methodology's, or bf16",
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        int | None,
-        typer.Option(metavar="N", envvar="TPRIMAT_NUM_GPUS", help="GPUs of one node.", show_default="all"),
-    ] = None,
     num_nodes: Annotated[
         int, typer.Option(metavar="N", envvar="TPRIMAT_NUM_NODES", help="Nodes, under srun or torchrun.")
     ] = 1,
@@ -108,6 +51,7 @@ def command(
         "output"
     ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; train nothing.")] = False,
+    **chosen: Any,
 ) -> int:
     """Train one model with NVIDIA's NeMo recipe and measure it.
 
@@ -129,11 +73,10 @@ def command(
     """  # fmt: skip
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.core.spec import MODELS
+    from tensorprimat.core.spec import MODELS, RunSettings
     from tensorprimat.engines import ENGINES, prepare
     from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
-    from tensorprimat.engines.run_settings import RunSettings
     from tensorprimat.machine.platform import detect
 
     if model not in MODELS:
@@ -144,18 +87,8 @@ def command(
     prepare.check_engine(engine)
     machine = detect()
     settings = RunSettings(
-        steps=steps,
-        warmup_steps=warmup_steps,
         seed=nemo.NEMO_SEED,
-        methodology=methodology,
-        tensor_model_parallel_size=tensor_parallel_size,
-        pipeline_model_parallel_size=pipeline_parallel_size,
-        context_parallel_size=context_parallel_size,
-        micro_batch_size=micro_batch_size,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        num_gpus=num_gpus,
+        **values(chosen),
         num_nodes=num_nodes,
         preset="full",
         recompute="full" if recompute else None,

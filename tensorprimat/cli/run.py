@@ -11,6 +11,8 @@ import typer
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE, fraction
+from tensorprimat.cli.setting_options import IN_AB, values, with_settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,140 +22,35 @@ DEFAULT_FOLDER = Path("output")
 MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
 ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
-PRECISION = "fp32, tf32, bf16, fp16 or fp8."
-METHODOLOGY = "Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic."
-CONFIGURED = "the methodology's or the preset's"
-PARALLEL = "the methodology's, or 1"
 EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
 MOUNTS = "A folder for the container (repeatable)."
 LIKE_THIS = "as this machine"
 AB = "Run two configurations in turn and compare them: use the option twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
-IN_AB = (
-    "engine",
-    "steps",
-    "warmup_steps",
-    "seed",
-    "preset",
-    "micro_batch_size",
-    "global_batch_size",
-    "sequence_length",
-)
-IN_AB_TOO = ("precision", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "methodology")
-IN_AB_LAST = (
-    "num_gpus",
-    "strategy",
-    "recompute",
-    "activation_checkpointing",
-    "compile",
-    "attention",
-    "master_weights",
-    "fp8_recipe",
-)
-"""Options that may differ between the configurations of --ab."""
+PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
+IN_AB_TOO = ("engine", "recompute")
+"""Options besides the settings that may differ between the configurations of --ab."""
 
 
+@with_settings(after="runs", helps={"preset": PRESET})
 def command(
     context: typer.Context,
     model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL)] = "all",
     runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
-    steps: Annotated[int, typer.Option(metavar="N", help="Measured optimizer steps of a run.")] = 20,
-    warmup_steps: Annotated[int, typer.Option(metavar="N", help="Warm-up steps before the measured ones.")] = 5,
     engine: Annotated[str, typer.Option(metavar="ENGINE", help=ENGINE)] = "auto",
     output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
         float | None,
         typer.Option(metavar="S", help="Seconds between runs.", show_default="30 on a GPU, 0 on a CPU"),
     ] = None,
-    micro_batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences of one forward pass.", show_default=CONFIGURED)
-    ] = None,
-    global_batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences of one step.", show_default=CONFIGURED)
-    ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default=CONFIGURED)
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(metavar="FORMAT", help=PRECISION, show_default="the methodology's; bf16 on a GPU, fp32 on a CPU"),
-    ] = None,
-    tensor_parallel_size: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs that share each layer (NeMo).", show_default=PARALLEL)
-    ] = None,
-    pipeline_parallel_size: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs that share the layers (NeMo).", show_default=PARALLEL)
-    ] = None,
-    context_parallel_size: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs that share a sequence (NeMo).", show_default=PARALLEL)
-    ] = None,
-    methodology: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=METHODOLOGY, show_default="agreed with NeMo, else none"),
-    ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs, or processes on a CPU.", show_default="all, or 1 on a CPU")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Size of the model to train: full or tiny. For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}",
-            show_default="full on a GPU, tiny on a CPU",
-        ),
-    ] = None,
     shape: Annotated[str | None, typer.Option(metavar="SHAPE", help=f"For a log. {facts.SHAPE}")] = None,
     model_name: Annotated[
         str | None, typer.Option(metavar="MODEL", help=f"For a log. {facts.MODEL_NAME}", show_default="--model")
     ] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW", help="Strategy that shares the model among GPUs: auto, ddp or fsdp (torch engine)."
-        ),
-    ] = "auto",
     recompute: Annotated[
         bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
     ] = False,
-    activation_checkpointing: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help="Keep fewer activations and compute them again: none, selective (every second layer) or full.",
-            show_default="what fits (torch engine); none",
-        ),
-    ] = None,
-    compile: Annotated[
-        bool | None,
-        typer.Option(
-            "--compile/--no-compile",
-            help="Compile each layer with torch.compile (torch engine).",
-            show_default="on a GPU",
-        ),
-    ] = None,
-    attention: Annotated[
-        str | None,
-        typer.Option(metavar="HOW", help="sdpa, eager or flash (torch engine).", show_default="sdpa"),
-    ] = None,
-    master_weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT",
-            help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does (torch engine).",
-            show_default="none: bf16 throughout",
-        ),
-    ] = None,
-    fp8_recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help="Scales of --precision fp8: tensorwise or rowwise (torch engine with torchao).",
-            show_default="tensorwise",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights and data.")] = 1234,
     executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Machines that train together, with --executor.")] = 1,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -192,6 +89,7 @@ def command(
     json: Annotated[
         bool, typer.Option("--json", help="Results as a JSON array on stdout, everything else on stderr.")
     ] = False,
+    **chosen: Any,
 ) -> int:
     """Benchmark this machine: train Llama, Qwen and Mistral on it, or read the logs of earlier training.
 
@@ -217,7 +115,7 @@ def command(
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """
-    given = {**locals(), "typed": typed(context)}
+    given = {**locals(), **chosen, "typed": typed(context)}
     if ab:
         from tensorprimat.cli.alternating import alternate
 
@@ -247,7 +145,7 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
         for name, value in parsed.params.items()
         if getattr(parsed.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
-    shared = [name for name in chosen if name not in IN_AB + IN_AB_TOO + IN_AB_LAST]
+    shared = [name for name in chosen if name not in IN_AB.union(IN_AB_TOO)]
     if shared:
         raise UsageError(f"--ab: --{shared[0].replace('_', '-')} holds for both configurations; give it outside --ab")
     return chosen
@@ -270,9 +168,8 @@ def _request(given: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
-    from tensorprimat.core.spec import MODELS
+    from tensorprimat.core.spec import MODELS, RunSettings
     from tensorprimat.engines.cluster.executors import Cluster
-    from tensorprimat.engines.run_settings import RunSettings
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import Request, stated_facts
 
@@ -318,27 +215,5 @@ def _request(given: Mapping[str, Any]) -> Request:
             model_name=given["model_name"],
             model=given["model"],
         ),
-        settings=RunSettings(
-            steps=given["steps"],
-            warmup_steps=given["warmup_steps"],
-            seed=given["seed"],
-            preset=given["preset"],
-            micro_batch_size=given["micro_batch_size"],
-            global_batch_size=given["global_batch_size"],
-            sequence_length=given["sequence_length"],
-            precision=given["precision"],
-            tensor_model_parallel_size=given["tensor_parallel_size"],
-            pipeline_model_parallel_size=given["pipeline_parallel_size"],
-            context_parallel_size=given["context_parallel_size"],
-            methodology=given["methodology"],
-            num_gpus=given["num_gpus"],
-            num_nodes=given["nodes"],
-            strategy=given["strategy"],
-            recompute="full" if given["recompute"] else given["activation_checkpointing"],
-            compile=given["compile"],
-            attention=given["attention"],
-            master_weights=given["master_weights"],
-            fp8_recipe=given["fp8_recipe"],
-            config=config,
-        ),
+        settings=RunSettings(config=config, **values(given) | ({"recompute": "full"} if given["recompute"] else {})),
     )

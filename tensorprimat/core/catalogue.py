@@ -21,6 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
 
+from tensorprimat.core import settings
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
@@ -309,9 +310,7 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
 
     The micro batch becomes the largest that divides the batch of a replica and holds no more tokens than the vendor's.
     """
-    replicas = METHODOLOGY_GPUS // (
-        row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
-    )
+    replicas = METHODOLOGY_GPUS // settings.replica_devices(row)
     most = max(1, row.micro_batch_size * row.sequence_length // length)
     micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
     source = f"{row.source}; batch {batch} x {length} on both platforms"

@@ -1,7 +1,8 @@
 """Identity of a benchmark: the fields that two runs must share, and the tests that distinguish runs.
 
-`FIELDS` is the one list of facts that decide it. Extract, append, compare, history and analyze ask this module whether
-two results are runs of one benchmark; `analysis/fairness` reads the same list to say how two benchmarks differ.
+`FIELDS` is the one list of facts that decide it: those of the model, the settings of `core/settings`, the software.
+Extract, append, compare, history and analyze ask this module whether two results are runs of one benchmark;
+`analysis/fairness` reads the same list to say how two benchmarks differ.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import names
+from tensorprimat.core import names, settings
 from tensorprimat.core.result import ModelShape, Result
+from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
 
-Weight = Literal["work", "configuration", "context"]
-"""work: another value is another problem. configuration: the same problem, solved another way. context: decides
-nothing."""
 Reader = Callable[[Result], str | None]
 
 OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a machine by some percent; not by more
@@ -62,23 +61,21 @@ def _text(value: Any) -> str | None:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _config(key: str) -> Reader:
-    return lambda result: _text(getattr(result.training_config, key))
-
-
-def _lower(key: str, same: dict[str, str] | None = None) -> Reader:
-    """Return a reader of a word of the configuration in lower case; `same` maps other names of one thing."""
+def _reader(setting: Setting) -> Reader:
+    """Return a reader of a setting; words are read in lower case, and other spellings of one value as that value."""
 
     def read(result: Result) -> str | None:
-        value = getattr(result.training_config, key)
-        return (same or {}).get(value.lower(), value.lower()) if value else None
+        value = getattr(result.training_config, setting.name)
+        if value is None or value == "":
+            return None
+        if setting.kind == "word":
+            word = str(value).lower()
+            return setting.same.get(word, word)
+        if setting.kind == "upper":
+            return str(value).upper()
+        return f"{value:g}" if setting.kind == "number" else _text(value)
 
     return read
-
-
-def _precision(result: Result) -> str | None:
-    precision = result.training_config.precision
-    return precision.upper() if precision else None
 
 
 def _model(result: Result) -> str | None:
@@ -139,14 +136,6 @@ def _watts(result: Result) -> str | None:
     return None if limit is None else f"{limit:g} W"
 
 
-def _number(key: str) -> Reader:
-    def read(result: Result) -> str | None:
-        value = getattr(result.training_config, key)
-        return None if value is None else f"{value:g}"
-
-    return read
-
-
 def _several_gpus(result: Result) -> bool:
     return (result.training_config.num_gpus or 2) > 1
 
@@ -164,94 +153,52 @@ def _megatron(result: Result) -> bool:
     return any(word in (result.training_config.framework or "").lower() for word in ("megatron", "nemo", "primus"))
 
 
+APPLIES: dict[settings.Applies, Callable[[Result], bool]] = {
+    "always": _always,
+    "several GPUs": _several_gpus,
+    "FP8": _in_fp8,
+    "Megatron": _megatron,
+    "where stated": _never,
+}
+
+
+def _of_setting(setting: Setting) -> Field:
+    if setting.weight is None:
+        raise ValueError(f"{setting.name}: no comparison looks at it")
+    return Field(
+        key=setting.name,
+        label=setting.label,
+        weight=setting.weight,
+        read=_reader(setting),
+        applies=APPLIES[setting.applies],
+        identifies=setting.identifies,
+    )
+
+
+def _settings(*weights: Weight) -> list[Field]:
+    return [_of_setting(setting) for setting in settings.SETTINGS if setting.weight in weights]
+
+
+def _fact(key: str, label: str, weight: Weight, read: Callable[[Result], Any]) -> Field:
+    return Field(key=key, label=label, weight=weight, read=lambda result: _text(read(result)))
+
+
 FIELDS: tuple[Field, ...] = (
-    Field(key="model", label="model", weight="work", read=_model),
-    Field(key="methodology", label="methodology", weight="work", read=lambda result: _text(result.methodology)),
-    Field(key="preset", label="preset", weight="work", read=lambda result: _text(result.model.preset)),
-    Field(key="shape", label="model shape", weight="work", read=_shape),
-    Field(key="trainable_parameters", label="trainable parameters", weight="work", read=_trainable),
-    Field(key="peft", label="adapter", weight="work", read=_lower("peft")),
-    Field(key="packing", label="packing", weight="work", read=_config("packing")),
-    Field(key="sequence_length", label="sequence length", weight="work", read=_config("sequence_length")),
-    Field(key="global_batch_size", label="global batch size", weight="work", read=_config("global_batch_size")),
-    Field(key="precision", label="precision", weight="configuration", read=_precision),
-    *(
-        Field(key=key, label=label, weight="configuration", read=_config(key))
-        for key, label in (
-            ("num_gpus", "GPUs"),
-            ("micro_batch_size", "micro batch size"),
-            ("gradient_accumulation_steps", "gradient accumulation"),
-            ("tensor_model_parallel_size", "tensor parallel"),
-            ("pipeline_model_parallel_size", "pipeline parallel"),
-            ("context_parallel_size", "context parallel"),
-            ("data_parallel_size", "data parallel"),
-        )
-    ),
-    Field(
-        key="expert_model_parallel_size",
-        label="expert parallel",
-        weight="configuration",
-        read=_config("expert_model_parallel_size"),
-        applies=_never,  # no shape here has experts: only a stated difference counts
-    ),
-    Field(key="num_nodes", label="nodes", weight="configuration", read=_config("num_nodes")),
-    Field(
-        key="strategy", label="strategy", weight="configuration", read=_lower("strategy"), applies=_several_gpus
-    ),
-    Field(
-        key="fp8_recipe", label="FP8 recipe", weight="configuration", read=_lower("fp8_recipe"), applies=_in_fp8
-    ),
-    Field(key="compute_dtype", label="compute dtype", weight="configuration", read=_lower("compute_dtype")),
-    Field(key="parameter_dtype", label="parameter dtype", weight="configuration", read=_lower("parameter_dtype")),
-    Field(key="optimizer_dtype", label="optimizer dtype", weight="configuration", read=_lower("optimizer_dtype")),
-    Field(key="recompute", label="recompute", weight="configuration", read=_lower("recompute")),
-    Field(
-        key="fused_kernels", label="fused kernels", weight="configuration", read=_lower("fused_kernels"),
-        applies=_megatron,
-    ),
-    Field(key="attention_backend", label="attention", weight="configuration", read=_lower("attention_backend")),
-    Field(
-        key="attention_kernel", label="attention kernel", weight="configuration", read=_lower("attention_kernel"),
-        applies=_never,  # few frameworks say it: only a stated difference counts
-    ),
-    Field(key="compile", label="compiled", weight="configuration", read=_config("compile")),
-    Field(
-        key="padded_vocabulary_size",
-        label="padded vocabulary",
-        weight="configuration",
-        read=_config("padded_vocabulary_size"),
-        applies=_megatron,
-    ),
-    Field(
-        key="optimizer",
-        label="optimizer",
-        weight="configuration",
-        read=_lower("optimizer", {"adam": "adamw"}),  # Megatron's "adam" decays weights apart from gradients: AdamW
-    ),
-    Field(key="learning_rate", label="learning rate", weight="configuration", read=_number("learning_rate")),
-    Field(key="data", label="data", weight="configuration", read=_lower("data", {"synthetic": "mock"})),
-    Field(key="seed", label="seed", weight="configuration", read=_config("seed"), identifies=False),
-    Field(key="engine", label="engine", weight="context", read=lambda result: _text(result.provenance.engine)),
-    Field(key="framework", label="framework", weight="context", read=_config("framework")),
-    Field(key="framework_version", label="framework version", weight="context", read=_config("framework_version")),
-    Field(
-        key="software_version",
-        label="CUDA / ROCm version",
-        weight="context",
-        read=lambda result: _text(result.gpu_info.software_version),
-    ),
-    Field(
-        key="pytorch_version",
-        label="PyTorch version",
-        weight="context",
-        read=lambda result: _text(result.gpu_info.pytorch_version),
-    ),
-    Field(key="versions", label="package versions", weight="context", read=_versions),
-    Field(key="environment", label="environment variables", weight="context", read=_environment),
-    Field(key="timing", label="step times", weight="context", read=lambda result: _text(result.provenance.timing)),
-    Field(key="power_limit_watts", label="power limit", weight="context", read=_watts),
-    Field(key="warmup_steps", label="declared warm-up steps", weight="context", read=_config("warmup_steps")),
-)  # fmt: skip
+    _fact("model", "model", "work", _model),
+    _fact("methodology", "methodology", "work", lambda result: result.methodology),
+    _fact("preset", "preset", "work", lambda result: result.model.preset),
+    _fact("shape", "model shape", "work", _shape),
+    _fact("trainable_parameters", "trainable parameters", "work", _trainable),
+    *_settings("work", "configuration"),
+    _fact("engine", "engine", "context", lambda result: result.provenance.engine),
+    *_settings("context"),
+    _fact("software_version", "CUDA / ROCm version", "context", lambda result: result.gpu_info.software_version),
+    _fact("pytorch_version", "PyTorch version", "context", lambda result: result.gpu_info.pytorch_version),
+    _fact("versions", "package versions", "context", _versions),
+    _fact("environment", "environment variables", "context", _environment),
+    _fact("timing", "step times", "context", lambda result: result.provenance.timing),
+    _fact("power_limit_watts", "power limit", "context", _watts),
+)
 BY_KEY = {field.key: field for field in FIELDS}
 DEVICE = Field(
     key="device", label="device", weight="configuration", read=lambda result: _text(result.gpu_info.device_name)

@@ -1,11 +1,14 @@
-"""`RunSpec`: what to run. Declared by the command line, checked here, handed to an engine's fresh process as JSON."""
+"""`RunSettings`: the choices of the command line. `RunSpec`: one run, every value explicit, for an engine's process."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
 
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Record
 
@@ -69,7 +72,7 @@ class RunSpec(Record):
     @property
     def model_parallel_size(self) -> int:
         """Devices that share one replica."""
-        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+        return settings.replica_devices(self)
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -83,20 +86,7 @@ class RunSpec(Record):
 
     def check(self) -> RunSpec:
         """Return the spec itself if it can work; raises UsageError naming the flag if not."""
-        for flag, value, least in (
-            ("--steps", self.steps, 1),
-            ("--warmup-steps", self.warmup_steps, 0),
-            ("--micro-batch-size", self.micro_batch_size, 1),
-            ("--global-batch-size", self.global_batch_size, 1),
-            ("--sequence-length", self.sequence_length, 2),
-            ("--num-gpus", self.num_gpus, 1),
-            ("--num-nodes", self.num_nodes, 1),
-            ("--tensor-parallel-size", self.tensor_model_parallel_size, 1),
-            ("--pipeline-parallel-size", self.pipeline_model_parallel_size, 1),
-            ("--context-parallel-size", self.context_parallel_size, 1),
-        ):
-            if value < least:
-                raise UsageError(f"{flag} {value}: must be at least {least}")
+        check_least(self)
         devices = self.num_gpus * self.num_nodes
         if devices % self.model_parallel_size:
             raise UsageError(
@@ -111,3 +101,40 @@ class RunSpec(Record):
                 f"try --global-batch-size {max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step}"
             )
         return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The settings that the user chose by flag; None means that the flag was not used."""
+
+    steps: int
+    warmup_steps: int
+    seed: int
+    preset: str | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    precision: str | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    methodology: str | None = None
+    num_gpus: int | None = None
+    num_nodes: int = 1
+    strategy: str = "auto"
+    recompute: str | None = None
+    """none, selective or full; None leaves it to the memory there is (torch engine), or to none."""
+    compile: bool | None = None
+    attention_backend: str | None = None
+    master_weights: str | None = None
+    fp8_recipe: str | None = None
+    config: Mapping[str, Any] | None = None
+    """Complete Hugging Face configuration where --model is a file."""
+
+
+def check_least(chosen: RunSpec | RunSettings) -> None:
+    """Raise UsageError naming the flag of a setting that is below its least value."""
+    for setting in settings.WITH_OPTION:
+        option, value = setting.option, getattr(chosen, setting.name, None)
+        if option and option.least is not None and value is not None and value < option.least:
+            raise UsageError(f"{option.flag} {value}: must be at least {option.least}")

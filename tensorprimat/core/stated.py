@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models, names, shapes
+from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import (
@@ -35,14 +35,7 @@ _Record = TypeVar("_Record", bound=Record)
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
-FLAGS = {
-    "num_gpus": "--num-gpus",
-    "global_batch_size": "--global-batch-size",
-    "micro_batch_size": "--micro-batch-size",
-    "sequence_length": "--sequence-length",
-    "precision": "--precision",
-    "warmup_steps": "--warmup",
-}
+FLAGS = {name: settings.flag(name) for name in settings.OF_A_LOG} | {"warmup_steps": "--warmup"}
 """Fields of Given that are fields of TrainingConfig, with their flags."""
 
 ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
@@ -168,7 +161,7 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     if not (config.num_gpus and tensor and pipeline):
         return config
-    replica = tensor * pipeline * (config.context_parallel_size or 1)
+    replica = settings.replica_devices(config)
     replicas = config.data_parallel_size or (config.num_gpus // replica if config.num_gpus % replica == 0 else None)
     micro, batch, accumulation = config.micro_batch_size, config.global_batch_size, config.gradient_accumulation_steps
     if accumulation is None and replicas and micro and batch and batch % (micro * replicas) == 0:

@@ -14,10 +14,10 @@ from typing import Any
 from tensorprimat.core import catalogue, shapes, stated
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import LARGEST_COUNT, Result
+from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.stated import ALL_FLAGS, Given
 from tensorprimat.core.store import Loaded
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 PLATFORM_WORDS = {
     "nvd": ("nvd", "nvidia", "cuda"),
     "amd": ("amd", "rocm"),

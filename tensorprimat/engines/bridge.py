@@ -19,6 +19,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tensorprimat import logs
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
 from tensorprimat.engines.launcher_output import follow
@@ -52,9 +54,7 @@ PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed"
 
 SettingValue = Callable[[RunSpec], Any]
 SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
-    (("model.tensor_model_parallel_size",), lambda spec: spec.tensor_model_parallel_size),
-    (("model.pipeline_model_parallel_size",), lambda spec: spec.pipeline_model_parallel_size),
-    (("model.context_parallel_size",), lambda spec: spec.context_parallel_size),
+    *(((f"model.{name}",), attrgetter(name)) for name in MODEL_PARALLEL),
     (("model.virtual_pipeline_model_parallel_size",), lambda _: None),
     (("model.sequence_parallel",), lambda spec: spec.tensor_model_parallel_size > 1),
     (("model.seq_length",), lambda spec: spec.sequence_length),
@@ -94,8 +94,7 @@ TUNED = {
 NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py."""
 
 STATED = (
-    "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
+    "num_nodes", *MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
 )  # fmt: skip
 """Settings taken from the spec if the training's log does not state them."""
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import models
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
+from tensorprimat.core.settings import PARALLEL_SIZES
 from tensorprimat.machine import environment
 
 PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
@@ -30,11 +31,6 @@ SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatro
     "head_dim": ("head_dim", "kv_channels"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
-
-PARALLEL_SIZES = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "expert_model_parallel_size",
-)  # fmt: skip
 
 TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""

@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core import catalogue
+from tensorprimat.core import catalogue, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.methodology import differing as _differing
 from tensorprimat.core.result import GpuInfo, Result
+from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.store import DEFAULT_METHODOLOGY
 
 if TYPE_CHECKING:
     from tensorprimat.core.catalogue import Configuration
-
-VALUES = {
-    "precision": "--precision",
-    "tensor_model_parallel_size": "--tensor-parallel-size",
-    "pipeline_model_parallel_size": "--pipeline-parallel-size",
-    "context_parallel_size": "--context-parallel-size",
-    "micro_batch_size": "--micro-batch-size",
-    "global_batch_size": "--global-batch-size",
-    "sequence_length": "--sequence-length",
-}
-"""Value that a methodology sets (core/methodology.VALUES) → the flag that sets it by hand."""
 
 APPLIED_UNASKED = ("nemo", "bridge")
 """Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
@@ -36,13 +26,13 @@ APPLIED_UNASKED = ("nemo", "bridge")
 def values(
     name: str | None, said: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
 ) -> dict[str, Any]:
-    """Return the values of VALUES that hold, and `methodology`: the name that applies to all of them, or None.
+    """Return the values that hold, and `methodology`: the name that applies to all of them, or None.
 
     name: the value of --methodology; said: what flags set, None where they are silent. Values that neither a flag nor a
     methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this GPU, or
     contradicts a flag.
     """
-    mine = {key: value for key in VALUES if (value := said.get(key)) is not None}
+    mine = {key: value for key in OF_A_METHODOLOGY if (value := said.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
         return {**mine, "methodology": None}
     rows = _rows(
@@ -60,11 +50,11 @@ def values(
         return {**mine, "methodology": None}
     if preset != "full":
         raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
-    theirs = {key: getattr(row, key) for key in VALUES}
+    theirs = {key: getattr(row, key) for key in OF_A_METHODOLOGY}
     clash = next((key for key in mine if mine[key] != theirs[key]), None)
     if name is not None and clash is not None:
         raise UsageError(
-            f"{VALUES[clash]} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
+            f"{settings.flag(clash)} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
             "leave one of the two out"
         )
     return {**theirs, **mine, "methodology": None if clash else row.methodology}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tensorprimat.core import catalogue, models, training_memory
+from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.spec import MODELS, RunSpec
+from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, Engine, methodology
 from tensorprimat.engines.primus import spec as primus_spec
-from tensorprimat.engines.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
@@ -67,7 +67,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "strategy": settings.strategy,
         "recompute": _recompute(settings.recompute, engine),
         "compile": (engine.own_training and platform != "cpu") if settings.compile is None else settings.compile,
-        "attention_backend": settings.attention,
+        "attention_backend": settings.attention_backend,
         "master_weights": settings.master_weights,
         "fp8_recipe": settings.fp8_recipe,
         "seed": settings.seed,
@@ -129,14 +129,11 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
     """Raise UsageError for a flag that only the torch engine understands."""
     if engine.own_training:
         return
-    given = {
-        "--compile": settings.compile is True,
-        "--attention": settings.attention is not None,
-        "--master-weights": settings.master_weights is not None,
-        "--fp8-recipe": settings.fp8_recipe is not None,
-    }
-    if flag := next((flag for flag, is_given in given.items() if is_given), None):
-        raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
+    for setting in settings_of_runs.WITH_OPTION:
+        option, value = setting.option, getattr(settings, setting.name)
+        if option and "torch engine" in (option.engine or "") and value not in (None, False, option.default):
+            flag = option.flag.partition("/")[0]
+            raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
 
 
 def _said(value: int | None, default: int) -> int:

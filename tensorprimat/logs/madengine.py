@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 
+from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Format, Reading
@@ -32,7 +33,6 @@ METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
     (re.compile(r"(?:s|sec|seconds)/(?:step|iteration|iter)"), "step_time_seconds", 1.0),
 )
 """Name of a metric, in lower case with `/` for per → field of Reported and factor."""
-PRECISIONS = ("fp4", "fp8", "bf16", "fp16", "fp32", "tf32")
 
 
 def _detect(log: Log) -> int:

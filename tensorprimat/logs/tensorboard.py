@@ -22,6 +22,7 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.names import known
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
@@ -134,9 +135,7 @@ ARGUMENTS = {
     "global_batch_size": "global_batch_size",
     "micro_batch_size": "micro_batch_size",
     "world_size": "num_gpus",
-    "tensor_model_parallel_size": "tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
+    **{name: name for name in MODEL_PARALLEL},
     "train_iters": "max_steps",
     "max_steps": "max_steps",
     "num_nodes": "num_nodes",

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensorprimat.analysis.records import Side
+from tensorprimat.core import settings
+from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import SideRow, Table, side_by_side
 
@@ -82,55 +84,40 @@ HARDWARE = (
 )
 
 
-def _config(field: str, label: str, form: Callable[[Any], str] | None = None) -> SideRow:
-    """Return a field of the training configuration; where it was given by hand its source says so."""
+FORMS: dict[Kind, Callable[[Any], str]] = {
+    "count": formatting.count,
+    "number": formatting.rate,
+    "upper": str.upper,
+    "word": formatting.plain,
+    "text": formatting.plain,
+}
+ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
+"""Settings that stand in the tables of hardware and performance."""
+
+
+def _row_of(setting: Setting) -> SideRow:
+    """Return a setting of the configuration; where it was given by hand its source says so."""
 
     def source(side: Side) -> str:
-        origin = side.result.provenance.assumed.get(field)
+        origin = side.result.provenance.assumed.get(setting.name)
         return f"given by {origin}; {source_of(side)}" if origin else source_of(side)
 
     return SideRow(
-        label=label,
-        read=lambda side: getattr(side.result.training_config, field),
-        form=form or _plain,
+        label=setting.heading,
+        read=lambda side: getattr(side.result.training_config, setting.name),
+        form=FORMS[setting.kind],
         source=source,
     )
-
-
-def _plain(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 CONFIGURATION = (
     SideRow(label="Model", read=lambda side: formatting.model_title(side.result.model)),
     SideRow(label="Parameters", read=lambda side: side.result.model.parameters, form=formatting.count),
-    _config("sequence_length", "Sequence length", formatting.count),
-    _config("global_batch_size", "Global batch size", formatting.count),
-    _config("micro_batch_size", "Micro batch size", formatting.count),
-    _config("gradient_accumulation_steps", "Gradient accumulation", formatting.count),
-    _config("precision", "Precision", str.upper),
-    _config("fp8_recipe", "FP8 recipe"),
-    _config("compute_dtype", "Compute dtype"),
-    _config("parameter_dtype", "Parameter dtype"),
-    _config("optimizer_dtype", "Optimizer dtype"),
-    _config("tensor_model_parallel_size", "Tensor parallel", formatting.count),
-    _config("pipeline_model_parallel_size", "Pipeline parallel", formatting.count),
-    _config("context_parallel_size", "Context parallel", formatting.count),
-    _config("expert_model_parallel_size", "Expert parallel", formatting.count),
-    _config("data_parallel_size", "Data parallel", formatting.count),
-    _config("strategy", "Strategy"),
-    _config("recompute", "Recompute"),
-    _config("attention_backend", "Attention"),
-    _config("attention_kernel", "Attention kernel"),
-    _config("fused_kernels", "Fused kernels"),
-    _config("compile", "Compiled"),
-    _config("optimizer", "Optimizer"),
-    _config("learning_rate", "Learning rate", formatting.rate),
-    _config("padded_vocabulary_size", "Padded vocabulary", formatting.count),
-    _config("data", "Data"),
-    _config("seed", "Seed"),
-    _config("framework", "Framework"),
-    _config("framework_version", "Framework version"),
+    *(
+        _row_of(setting)
+        for setting in settings.SETTINGS
+        if setting.weight is not None and setting.name not in ELSEWHERE
+    ),
     SideRow(label="Methodology", read=lambda side: side.result.methodology),
 )
 

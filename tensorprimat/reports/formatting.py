@@ -399,3 +399,8 @@ def advice(pair: Pair) -> str | None:
 def fairness_title(pair: Pair) -> str:
     """Return the verdict level in a few words, with its condition."""
     return pair.fairness.title
+
+
+def plain(value: object) -> str:
+    """Return a value as it is, a truth value as yes or no."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

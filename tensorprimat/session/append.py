@@ -8,6 +8,7 @@ from tensorprimat.core import identity, store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.result import Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
 
@@ -53,16 +54,10 @@ def planned_result(spec: RunSpec, machine: Machine) -> Result:
         training_config=TrainingConfig(
             max_steps=spec.max_steps,
             warmup_steps=spec.warmup_steps,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.micro_batch_size,
-            sequence_length=spec.sequence_length,
             num_gpus=spec.num_gpus * spec.num_nodes,
             num_nodes=spec.num_nodes,
-            precision=spec.precision,
-            tensor_model_parallel_size=spec.tensor_model_parallel_size,
-            pipeline_model_parallel_size=spec.pipeline_model_parallel_size,
-            context_parallel_size=spec.context_parallel_size,
             recompute=spec.recompute,
+            **{name: getattr(spec, name) for name in OF_A_METHODOLOGY},
         ),
         performance_metrics=PerformanceMetrics(),
         provenance=Provenance(engine=spec.engine),

@@ -10,19 +10,17 @@ from pathlib import Path
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
-from tensorprimat.core.spec import MODELS, RunSpec
+from tensorprimat.core.settings import TRAINED_PRECISIONS
+from tensorprimat.core.spec import MODELS, RunSettings, RunSpec, check_least
 from tensorprimat.core.stated import Given
 from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.primus import checkout as primus_checkout
-from tensorprimat.engines.run_settings import RunSettings
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending
 from tensorprimat.session.budget import Budget
-
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +101,9 @@ def check(request: Request) -> None:
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
     settings = request.settings
-    for name in (
-        *("micro_batch_size", "global_batch_size", "sequence_length", "num_gpus", "num_nodes"),
-        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-    ):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            flag = {"num_nodes": "nodes"}.get(name) or name.replace("_model", "").replace("_", "-")
-            raise UsageError(f"--{flag} {value}: must be at least 1")
-    if settings.precision is not None and settings.precision not in PRECISIONS:
-        raise UsageError(f"--precision {settings.precision}: no such precision; choose {', '.join(PRECISIONS)}")
+    check_least(settings)
+    if settings.precision is not None and settings.precision not in TRAINED_PRECISIONS:
+        raise UsageError(f"--precision {settings.precision}: no such precision; choose {', '.join(TRAINED_PRECISIONS)}")
     prepare.check_folder(request.output)
     executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
 

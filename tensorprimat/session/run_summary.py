@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import training_memory
+from tensorprimat.core import settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -55,13 +55,8 @@ def _steps(spec: RunSpec) -> str:
 
 def parallel(spec: RunSpec) -> str:
     """Return how the GPUs share the model, such as "TP 4, DP 2"; "" for one GPU."""
-    sizes = (
-        ("TP", spec.tensor_model_parallel_size),
-        ("PP", spec.pipeline_model_parallel_size),
-        ("CP", spec.context_parallel_size),
-        ("DP", spec.data_parallel_size),
-    )
-    return ", ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    sizes = {name: getattr(spec, name) for name in (*settings.MODEL_PARALLEL, "data_parallel_size")}
+    return ", ".join(f"{settings.BY_NAME[name].symbol} {size}" for name, size in sizes.items() if size > 1)
 
 
 def device(machine: Machine) -> str:

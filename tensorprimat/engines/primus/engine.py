@@ -26,6 +26,7 @@ from tensorprimat import logs
 from tensorprimat.core import models, processes, store
 from tensorprimat.core.errors import RunError, TensorPrimatError, of_file_system
 from tensorprimat.core.result import Result
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.launcher_output import complaint, follow, plain
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -34,7 +35,6 @@ from tensorprimat.engines.primus.spec import (
     CONFIG,
     GPU,
     GPU_SOURCE,
-    PARALLEL,
     ROOT,
     changes,
     check,
@@ -51,7 +51,7 @@ no help: pip obeys it where it builds a package, too, and fails for want of what
 """
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """Settings taken from the configuration if the log does not state them."""
-ALSO_KNOWN = (*PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
+ALSO_KNOWN = (*MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tensorprimat.core import catalogue, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, ModelShape
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
 
 if TYPE_CHECKING:
-    from tensorprimat.engines.run_settings import RunSettings
+    from tensorprimat.core.spec import RunSettings
     from tensorprimat.machine.platform import Machine
 
 ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
@@ -28,15 +29,12 @@ SETTINGS = {
     "micro_batch_size": "micro_batch_size",
     "global_batch_size": "global_batch_size",
     "sequence_length": "seq_length",
-    "tensor_model_parallel_size": "tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
+    **{name: name for name in MODEL_PARALLEL},
 }
 """Fields of a RunSpec, and what Megatron calls them."""
 WORK = ("micro_batch_size", "global_batch_size", "sequence_length")
-PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 SEED = "seed"
-MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in PARALLEL}
+MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in MODEL_PARALLEL}
 PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "hybrid", "bf16": True, "fp16": False},
     "bf16": {"fp8": None, "bf16": True, "fp16": False},
@@ -79,7 +77,7 @@ def spec_of(
     sets = effective(config, root=root, environment=environment)
     values: dict[str, Any] = {field: sets.whole(name) for field, name in SETTINGS.items()}
     values |= configured
-    values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in PARALLEL if values[field] is None}
+    values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in MODEL_PARALLEL if values[field] is None}
     if unknown := [SETTINGS[field] for field in WORK if values[field] is None]:
         raise UsageError(f"{config}: sets no {', '.join(unknown)}; give it by flag (--micro-batch-size …)")
     return RunSpec(

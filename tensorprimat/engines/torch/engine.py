@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tensorprimat.core import settings
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.processes import usable_cores
@@ -50,15 +51,12 @@ def check(spec: RunSpec, machine: Machine) -> None:
     """Raises UsageError where this engine or this machine cannot run the spec."""
     spec.check()
     model_of(spec)
-    for flag, size in (
-        ("--tensor-parallel-size", spec.tensor_model_parallel_size),
-        ("--pipeline-parallel-size", spec.pipeline_model_parallel_size),
-        ("--context-parallel-size", spec.context_parallel_size),
-    ):
-        if size > 1:
+    for name in settings.MODEL_PARALLEL:
+        if (size := getattr(spec, name)) > 1:
             other = "primus" if spec.platform == "amd" else "nemo"
             raise UsageError(
-                f"{flag} {size}: the torch engine supports data parallelism only; use 1, or --engine {other}"
+                f"{settings.flag(name)} {size}: the torch engine supports data parallelism only; use 1, or "
+                f"--engine {other}"
             )
     fp8.check(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
@@ -208,10 +206,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         "sequence_length": spec.sequence_length,
         "num_gpus": spec.num_gpus * spec.num_nodes,
         "num_nodes": spec.num_nodes,
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-        "context_parallel_size": 1,
-        "expert_model_parallel_size": 1,
+        **dict.fromkeys(settings.PARALLEL_SIZES, 1),
         "data_parallel_size": spec.data_parallel_size,
         "precision": spec.precision,
         "attention_backend": spec.attention_backend or "sdpa",

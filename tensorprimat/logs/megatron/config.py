@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorprimat.core import models
 from tensorprimat.core.result import ModelShape
+from tensorprimat.core.settings import PARALLEL_SIZES
 from tensorprimat.core.units import GB
 from tensorprimat.logs import devices, model_names
 from tensorprimat.logs.megatron.layout import NEEDLE
@@ -25,10 +26,7 @@ CONFIGURATION = {
     "train_iters": "max_steps",
     "world_size": "num_gpus",
     "nnodes": "num_nodes",
-    "tensor_model_parallel_size": "tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_model_parallel_size": "expert_model_parallel_size",
+    **{name: name for name in PARALLEL_SIZES},
     "data_parallel_size": "data_parallel_size",
     "seed": "seed",
     "padded_vocab_size": "padded_vocabulary_size",
@@ -119,10 +117,7 @@ MEGABYTE = 2**20  # what Megatron divides by under the label MB
 
 DEFAULTS = {
     **dict.fromkeys(
-        (
-            *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
-            *("context_parallel_size", "expert_model_parallel_size"),
-        ),
+        PARALLEL_SIZES,
         "1",
     ),
     **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, regular
+from tensorprimat.core import catalogue, regular, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.logs import fields
@@ -24,12 +24,7 @@ from tensorprimat.logs.mlperf.system import LARGEST_BYTES
 
 MOST_FACTS = 24  # of the software of a system
 LONGEST_FACT = 80  # characters
-PARALLELISM = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-}
+PARALLELISM = {name: (settings.BY_NAME[name].symbol or "").lower() for name in settings.PARALLEL_SIZES}
 _NUMBER = re.compile(r"(\d+)\D*$")
 _ROUND = re.compile(r"v?\d{1,2}\.\d{1,2}")
 

@@ -19,13 +19,12 @@ from typing import Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 
 LARGEST_BYTES = 2**20  # a description has a few kilobytes
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
-
-PARALLEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
 _CONFIG_FILE = re.compile(r"_(?P<nodes>\d{1,5})x(?P<gpus>\d{1,3})x\d{1,5}(?:_|\.sh)")
@@ -152,7 +151,7 @@ def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> N
 
 def _contradiction(config: Mapping[str, Any], stated: int | None, ranks: int) -> str | None:
     """Return evidence in the log against one GPU for each rank, or None."""
-    replica = math.prod(config.get(name, 1) for name in PARALLEL_SIZES)
+    replica = math.prod(config.get(name, 1) for name in MODEL_PARALLEL)
     if stated is not None and stated != ranks:
         return f"config_filename states {stated} GPUs"
     if config.get("num_nodes") and ranks % config["num_nodes"]:

@@ -1,0 +1,86 @@
+"""Options of a training's settings, made from their rows in `core/settings` for the commands that train."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from tensorprimat.core.settings import BY_NAME, WITH_OPTION, Option
+
+Command = TypeVar("Command", bound=Callable[..., int])
+
+IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and one.option.in_ab)
+"""Parameters that may differ between the two configurations of --ab."""
+
+
+def with_settings(
+    *names: str,
+    after: str,
+    helps: Mapping[str, str] | None = None,
+    environment: str | None = None,
+    engines: bool = True,
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command one option for each setting; the command takes them as keywords.
+
+    names: settings of `core/settings`; none for all that have an option. after: the parameter that they follow. helps:
+    name → help, where the command has another. environment: prefix of the environment variables that set them too.
+    engines: name the engines that have an option.
+    """
+    options = {name: option for name in names or BY_NAME if (option := BY_NAME[name].option) is not None}
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        place = next(number for number, one in enumerate(parameters, 1) if one.name == after)
+        made = [
+            _parameter(option, (helps or {}).get(name) or _help(option, engines), environment)
+            for name, option in options.items()
+        ]
+        every = [*parameters[:place], *made, *parameters[place:]]
+        command.__signature__ = own.replace(parameters=_in_order(every))  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among a command's parameters by their names in RunSettings."""
+    found = ((one.name, one.option.parameter) for one in WITH_OPTION if one.option)
+    return {name: given[parameter] for name, parameter in found if parameter in given}
+
+
+def _parameter(option: Option, text: str, environment: str | None) -> inspect.Parameter:
+    shown: Any = option.shown_default or True
+    made = typer.Option(
+        option.flag,
+        metavar=None if option.type is bool else option.metavar,
+        help=text,
+        show_default=shown,
+        envvar=None if environment is None else environment + option.parameter.upper(),
+        autocompletion=_completion(option.choices),
+    )
+    kind = option.type if option.default is not None else option.type | None
+    return inspect.Parameter(
+        option.parameter, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, made]
+    )
+
+
+def _help(option: Option, engines: bool) -> str:
+    return f"{option.help.removesuffix('.')} ({option.engine})." if option.engine and engines else option.help
+
+
+def _completion(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
+    """Return a function that completes a value, as the shell asks for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return complete if choices else None
+
+
+def _in_order(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return the parameters as keywords, so that those of the command may follow those of the settings."""
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]

@@ -1,0 +1,257 @@
+"""Settings of a training: one row for each, which every part of the tool reads.
+
+A row has the name of the setting in `TrainingConfig`, `RunSpec` and `RunSettings`, its label, its weight in a
+comparison, the form of its value, and the option that sets it for a run. A new setting is a row here and a field of the
+records that hold it; the command line, completion, identity, fairness, reports and methodologies follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Weight = Literal["work", "configuration", "context"]
+"""work: another value is another problem. configuration: the same problem, solved another way. context: decides
+nothing."""
+Kind = Literal["count", "number", "word", "upper", "text"]
+"""Form of a value. word: compared in lower case. upper: shown in upper case. text: shown as it is, yes or no."""
+Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
+"""Results to which a setting applies: elsewhere a value that one side leaves out is no difference."""
+
+TRAINED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+PRECISIONS = (*TRAINED_PRECISIONS, "fp4")
+"""Precisions that a log can state; a run here trains in one of TRAINED_PRECISIONS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of the commands that train."""
+
+    flag: str
+    help: str
+    metavar: str = "N"
+    type: type = int
+    default: Any = None
+    shown_default: str | None = None
+    """The default in words, where the value depends on the machine or the model."""
+    engine: str | None = None
+    """The engines that have it, where not all do."""
+    least: int | None = None
+    choices: tuple[str, ...] = ()
+    in_ab: bool = True
+    """May differ between the two configurations of --ab."""
+
+    @property
+    def parameter(self) -> str:
+        """Return the parameter of the command: the flag as an identifier."""
+        return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting of a training."""
+
+    name: str
+    """Field of TrainingConfig, RunSpec and RunSettings."""
+    label: str
+    """As it stands inside a sentence."""
+    weight: Weight | None = "configuration"
+    """None for what no comparison looks at."""
+    kind: Kind = "text"
+    applies: Applies = "always"
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Other spellings of a value, in lower case → the value."""
+    identifies: bool = True
+    """False for what differs between runs of one benchmark: the seed."""
+    symbol: str | None = None
+    """Short name of a parallel size: TP, PP …"""
+    option: Option | None = None
+
+    @property
+    def heading(self) -> str:
+        """Return the label as it begins a row of a table."""
+        return self.label[:1].upper() + self.label[1:]
+
+
+_METHODOLOGY_OR_PRESET = "the methodology's or the preset's"
+_METHODOLOGY_OR_ONE = "the methodology's, or 1"
+
+
+def _parallel(name: str, label: str, symbol: str, flag: str | None = None, shared: str = "") -> Setting:
+    option = None if flag is None else Option(
+        flag=flag, help=f"GPUs that share {shared}.", shown_default=_METHODOLOGY_OR_ONE, engine="NeMo", least=1
+    )  # fmt: skip
+    applies: Applies = "where stated" if symbol == "EP" else "always"  # no shape here has experts
+    return Setting(name=name, label=label, kind="count", symbol=symbol, option=option, applies=applies)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="steps", label="measured steps", weight=None,
+        option=Option(flag="--steps", help="Measured optimizer steps of a run.", default=20, least=1),
+    ),
+    Setting(
+        name="warmup_steps", label="declared warm-up steps", weight="context", kind="count",
+        option=Option(flag="--warmup-steps", help="Warm-up steps before the measured ones.", default=5, least=0),
+    ),
+    Setting(
+        name="preset", label="preset", weight=None,
+        option=Option(
+            flag="--preset", help="Size of the model to train: full or tiny.", metavar="NAME", type=str,
+            choices=("full", "tiny"), shown_default="full on a GPU, tiny on a CPU",
+        ),
+    ),
+    Setting(
+        name="methodology", label="methodology", weight=None,
+        option=Option(
+            flag="--methodology", metavar="NAME", type=str, shown_default="agreed with NeMo, else none",
+            choices=("agreed", "max", "identical", "classic"),
+            help="Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic.",
+        ),
+    ),
+    Setting(name="max_steps", label="planned steps", weight=None, kind="count"),
+    Setting(name="peft", label="adapter", weight="work", kind="word"),
+    Setting(name="packing", label="packing", weight="work"),
+    Setting(
+        name="sequence_length", label="sequence length", weight="work", kind="count",
+        option=Option(
+            flag="--sequence-length", help="Tokens of a sequence.", shown_default=_METHODOLOGY_OR_PRESET, least=2
+        ),
+    ),
+    Setting(
+        name="global_batch_size", label="global batch size", weight="work", kind="count",
+        option=Option(
+            flag="--global-batch-size", help="Sequences of one optimizer step.",
+            shown_default=_METHODOLOGY_OR_PRESET, least=1,
+        ),
+    ),
+    Setting(
+        name="precision", label="precision", kind="upper",
+        option=Option(
+            flag="--precision", metavar="FORMAT", type=str, choices=TRAINED_PRECISIONS,
+            help=f"{', '.join(TRAINED_PRECISIONS[:-1])} or {TRAINED_PRECISIONS[-1]}.",
+            shown_default="the methodology's; bf16 on a GPU, fp32 on a CPU",
+        ),
+    ),
+    Setting(
+        name="num_gpus", label="GPUs", kind="count",
+        option=Option(
+            flag="--num-gpus", help="GPUs, or processes on a CPU.", shown_default="all, or 1 on a CPU", least=1
+        ),
+    ),
+    Setting(
+        name="micro_batch_size", label="micro batch size", kind="count",
+        option=Option(
+            flag="--micro-batch-size", help="Sequences of one forward pass.",
+            shown_default=_METHODOLOGY_OR_PRESET, least=1,
+        ),
+    ),
+    Setting(name="gradient_accumulation_steps", label="gradient accumulation", kind="count"),
+    _parallel("tensor_model_parallel_size", "tensor parallel", "TP", "--tensor-parallel-size", "each layer"),
+    _parallel("pipeline_model_parallel_size", "pipeline parallel", "PP", "--pipeline-parallel-size", "the layers"),
+    _parallel("context_parallel_size", "context parallel", "CP", "--context-parallel-size", "a sequence"),
+    _parallel("data_parallel_size", "data parallel", "DP"),
+    _parallel("expert_model_parallel_size", "expert parallel", "EP"),
+    Setting(
+        name="num_nodes", label="nodes", kind="count",
+        option=Option(
+            flag="--nodes", help="Machines that train together, with --executor.", default=1, least=1, in_ab=False
+        ),
+    ),
+    Setting(
+        name="strategy", label="strategy", kind="word", applies="several GPUs",
+        option=Option(
+            flag="--strategy", help="Strategy that shares the model among GPUs: auto, ddp or fsdp.", metavar="HOW",
+            type=str, default="auto", engine="torch engine", choices=("auto", "ddp", "fsdp"),
+        ),
+    ),
+    Setting(
+        name="fp8_recipe", label="FP8 recipe", kind="word", applies="FP8",
+        option=Option(
+            flag="--fp8-recipe", help="Scales of --precision fp8: tensorwise or rowwise.", metavar="HOW", type=str,
+            shown_default="tensorwise", engine="torch engine with torchao", choices=("tensorwise", "rowwise"),
+        ),
+    ),
+    Setting(name="compute_dtype", label="compute dtype", kind="word"),
+    Setting(name="parameter_dtype", label="parameter dtype", kind="word"),
+    Setting(name="optimizer_dtype", label="optimizer dtype", kind="word"),
+    Setting(
+        name="master_weights", label="master weights", weight=None,
+        option=Option(
+            flag="--master-weights", metavar="FORMAT", type=str, engine="torch engine", choices=("fp32",),
+            help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does.",
+            shown_default="none: bf16 throughout",
+        ),
+    ),
+    Setting(
+        name="recompute", label="recompute", kind="word",
+        option=Option(
+            flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
+            help="Keep fewer activations and compute them again: none, selective (every second layer) or full.",
+            shown_default="what fits (torch engine); none",
+        ),
+    ),
+    Setting(name="fused_kernels", label="fused kernels", kind="word", applies="Megatron"),
+    Setting(
+        name="attention_backend", label="attention", kind="word",
+        option=Option(
+            flag="--attention", help="Attention: sdpa, eager or flash.", metavar="HOW", type=str, shown_default="sdpa",
+            engine="torch engine", choices=("sdpa", "eager", "flash"),
+        ),
+    ),
+    Setting(name="attention_kernel", label="attention kernel", kind="word", applies="where stated"),  # few say it
+    Setting(
+        name="compile", label="compiled",
+        option=Option(
+            flag="--compile/--no-compile", help="Compile each layer with torch.compile.", type=bool,
+            shown_default="on a GPU", engine="torch engine",
+        ),
+    ),
+    Setting(name="padded_vocabulary_size", label="padded vocabulary", kind="count", applies="Megatron"),
+    Setting(
+        name="optimizer", label="optimizer", kind="word",
+        same={"adam": "adamw"},  # Megatron's "adam" decays weights apart from gradients: AdamW
+    ),
+    Setting(name="learning_rate", label="learning rate", kind="number"),
+    Setting(name="data", label="data", kind="word", same={"synthetic": "mock"}),
+    Setting(
+        name="seed", label="seed", identifies=False,
+        option=Option(flag="--seed", help="Seed of weights and data.", default=1234),
+    ),
+    Setting(name="framework", label="framework", weight="context"),
+    Setting(name="framework_version", label="framework version", weight="context"),
+)  # fmt: skip
+"""Every setting with a plain value, in the order of the tables; versions and environment variables are collections."""
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+WITH_OPTION = tuple(setting for setting in SETTINGS if setting.option is not None)
+"""Settings that a user chooses by flag: the fields of RunSettings."""
+
+MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+"""Sizes whose product is the number of devices that share one replica of the model."""
+PARALLEL_SIZES = (*MODEL_PARALLEL, "expert_model_parallel_size")
+"""Sizes that a log or a framework's configuration states."""
+OF_A_METHODOLOGY = ("precision", *MODEL_PARALLEL, "micro_batch_size", "global_batch_size", "sequence_length")
+"""Settings that a methodology sets."""
+OF_A_LOG = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
+"""Settings that a user may state about a log, by the flag that sets them for a run."""
+
+
+def option(name: str) -> Option:
+    """Return the option of a setting. Raises KeyError for a setting without one."""
+    found = BY_NAME[name].option
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def flag(name: str) -> str:
+    """Return the flag of a setting. Raises KeyError for a setting without one."""
+    return option(name).flag
+
+
+def replica_devices(record: Any) -> int:
+    """Return how many devices share one replica of the model; a parallel size that is not stated counts as 1."""
+    return math.prod(getattr(record, name) or 1 for name in MODEL_PARALLEL)

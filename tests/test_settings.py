@@ -1,0 +1,73 @@
+"""Each setting is declared once: records, options, identity and reports agree with its row."""
+
+from dataclasses import fields
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import catalogue, settings
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.identity import FIELDS
+from tensorprimat.core.result import TrainingConfig
+from tensorprimat.core.spec import RunSettings, RunSpec
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.machine.platform import detect
+from tensorprimat.reports import facts
+
+COLLECTIONS = {"versions", "environment"}
+ONLY_BEFORE_A_RUN = {"preset", "methodology", "steps", "master_weights"}
+
+
+def test_every_plain_field_of_a_configuration_is_a_setting():
+    assert set(TrainingConfig.model_fields) - COLLECTIONS == set(settings.BY_NAME) - ONLY_BEFORE_A_RUN
+
+
+def test_every_setting_with_an_option_is_a_field_of_what_the_user_chose_and_of_the_run():
+    chosen = {field.name for field in fields(RunSettings)} - {"config"}
+    assert {setting.name for setting in settings.WITH_OPTION} == chosen
+    assert chosen <= set(RunSpec.model_fields)
+
+
+def test_the_choices_of_methodology_are_those_of_the_catalogue():
+    known = {row.methodology for row in catalogue.methodologies()}
+    assert set(settings.option("methodology").choices) == known
+
+
+def test_every_setting_that_a_comparison_weighs_has_a_row_in_the_report():
+    shown = {row.label for row in (*facts.CONFIGURATION, *facts.HARDWARE)}
+    weighed = [setting for setting in settings.SETTINGS if setting.weight in ("work", "configuration")]
+    missing = {setting.name for setting in weighed if setting.heading not in shown}
+    assert missing == {"num_gpus"}  # "Devices used" there
+    assert {setting.name for setting in weighed} <= {field.key for field in FIELDS}
+
+
+def test_every_option_of_a_setting_is_in_the_help_once(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["run", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for setting in settings.WITH_OPTION:
+        flag = setting.option.flag.partition("/")[0]
+        assert sum(line.strip().startswith((f"{flag} ", setting.option.flag)) for line in lines) == 1, flag
+
+
+def test_the_shell_completes_the_values_of_an_option(capsys, monkeypatch):
+    monkeypatch.setenv("_TPRIMAT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "tprimat run --precision b")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    main([])
+    assert capsys.readouterr().out.split() == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [("--steps", "0", 1), ("--sequence-length", "1", 2), ("--context-parallel-size", "0", 1), ("--nodes", "0", 1)],
+)
+def test_a_setting_below_its_least_value_is_refused_by_its_flag(flag, value, least, capsys):
+    assert main(["run", "--model", "llama", "--engine", "torch", flag, value, "--dry-run"]) == 2
+    assert f"{flag} {value}: must be at least {least}" in capsys.readouterr().err
+
+
+def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ignore_it():
+    chosen = RunSettings(steps=2, warmup_steps=1, seed=1, strategy="fsdp")
+    with pytest.raises(UsageError, match="--strategy: only the torch engine has it"):
+        prepare.spec_of("llama", chosen, engine=ENGINES["nemo"], machine=detect())
