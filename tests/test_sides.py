@@ -2,11 +2,13 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from plausible import result
 from test_extract import log
 
+from tensorprimat.analysis import sides
 from tensorprimat.cli import main
 from tensorprimat.core import store
 
@@ -191,3 +193,25 @@ def test_a_path_that_holds_nothing_is_named(tmp_path, compare):
     assert code == 2
     assert "noise.txt" in said
     assert "invalid JSON" not in said
+
+
+def on_side(name, *results):
+    return [
+        store.Loaded(path=Path(f"{name}{number}.json"), result=one, side=name) for number, one in enumerate(results)
+    ]
+
+
+def test_a_thousand_files_of_one_side_are_each_held_against_one_of_their_kind(monkeypatch):
+    asked = []
+    real = sides.differing
+    monkeypatch.setattr(sides, "differing", lambda *pair, **how: asked.append(pair) or real(*pair, **how))
+    of_one = result("h100", steps=3)
+    [group] = sides.gather(on_side("old", *[of_one] * 1000), "platform")
+    assert len(group.runs) == 1000
+    assert len(asked) < 10
+
+
+def test_a_file_that_contradicts_any_file_of_a_side_is_a_benchmark_of_its_own():
+    one, silent, other = (result("h100", attention_kernel=kernel) for kernel in ("flash", None, "eager"))
+    groups = sides.gather(on_side("old", one, silent, other, one), "platform")
+    assert sorted(len(group.files) for group in groups) == [1, 3]

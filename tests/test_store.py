@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tensorprimat.core import store
+from tensorprimat.core import regular, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -171,3 +171,18 @@ def test_a_full_disk_is_named_by_the_file_that_found_no_room(tmp_path):
         store.write_atomically(tmp_path / "result.json", full)
     assert stopped.value.filename == str(tmp_path / "result.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeypatch):
+    path = tmp_path / "growing.json"
+    path.write_text("0123456789")
+    real = os.fstat
+
+    def before_the_last_writes(handle):
+        found = real(handle)
+        return os.stat_result((*found[:6], 4, *found[7:]))
+
+    monkeypatch.setattr(regular.os, "fstat", before_the_last_writes)
+    assert regular.content(path, most_bytes=100) == b"0123456789"
+    with pytest.raises(InputError, match="MiB"):
+        regular.content(path, most_bytes=8)

@@ -168,23 +168,27 @@ def _key(item: Loaded, by: str) -> str:
 
 
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
-    """Return the files of every benchmark on every side, sides in the order in which they were named."""
-    benchmarks: list[list[Loaded]] = []
+    """Return the files of every benchmark on every side, sides in the order in which they were named.
+
+    A file joins a benchmark if it can pool with all of its files; of files that state the same it is held against one.
+    """
+    benchmarks: list[tuple[list[Loaded], dict[tuple[str | None, ...], Result]]] = []
     for item in items:
-        for files in benchmarks:
-            known = (other.result for other in files)
-            if files[0].side == item.side and all(_poolable(other, item.result) for other in known):
+        stated = signature(item.result) if len(item.result.steps) else None
+        for files, kinds in benchmarks:
+            if files[0].side != item.side or stated is None or not kinds:
+                continue
+            if stated in kinds or all(_poolable(other, item.result) for other in kinds.values()):
                 files.append(item)
+                kinds.setdefault(stated, item.result)
                 break
         else:
-            benchmarks.append([item])
+            benchmarks.append(([item], {} if stated is None else {stated: item.result}))
     order = list(dict.fromkeys(item.side for item in items))
-    return sorted(benchmarks, key=lambda files: order.index(files[0].side))
+    return sorted((files for files, _ in benchmarks), key=lambda files: order.index(files[0].side))
 
 
 def _poolable(one: Result, other: Result) -> bool:
-    if not (len(one.steps) and len(other.steps)):  # means without steps cannot be pooled
-        return False
     return one.platform == other.platform and not differing(one, other, unknown_equal=True)
 
 

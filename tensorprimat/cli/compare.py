@@ -186,17 +186,19 @@ def _loaded(
     from tensorprimat.core.store import read_each
     from tensorprimat.core.summary import summarise
     from tensorprimat.session import sides
+    from tensorprimat.session.second_process import uncollected
 
-    def read_in_halves(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
+    def read_in_two(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
         if len(files) < MANY_FILES:
             return read_each(files, model_name)
         half = len(files) // 2
-        second = aside(read_each, files[half:], model_name)
-        return [*read_each(files[:half], model_name), *second()]
+        with uncollected():
+            second = aside(read_each, files[half:], model_name)
+            return [*read_each(files[:half], model_name), *second()]
 
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
-    loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_halves)
+    loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_two)
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     loaded = laid_over(loaded, stated)

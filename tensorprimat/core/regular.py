@@ -95,7 +95,9 @@ def content(path: Path, *, most_bytes: int) -> bytes:
         try:
             size = os.fstat(file.fileno()).st_size
             if size <= most_bytes:
-                found = file.read(most_bytes + 1)
+                found = file.read(size + 1)  # a buffer of most_bytes would cost more than reading a small file
+                if len(found) > size:  # it grew meanwhile
+                    found += file.read(most_bytes + 1 - len(found))
                 if len(found) <= most_bytes:
                     return found
         except OSError as error:

@@ -181,6 +181,11 @@ class Steps(Sequence[Step]):
         self._unseen: dict[tuple[float, type], np.ndarray] = {}
         self._derived: dict[Hashable, object] = {}
 
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Return what a copy in another process needs: the columns, not what reading unseen ones made of them."""
+        kept = {name: getattr(self, name) for name in self.__slots__}
+        return None, {**kept, "_unseen": {}}
+
     @classmethod
     def of(cls, steps: Iterable[Step]) -> Steps:
         """Collect single steps, in their order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -111,7 +112,7 @@ class _Trained:
     """Segments that resume one another."""
     covers: np.ndarray
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Return the segment of the chain with most optimizer steps, the later one of equals."""
         return max(self.chain, key=lambda number: (self.covers[self.by_segment[number]].sum(), number))
@@ -162,6 +163,8 @@ def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers:
     """Return the segments, one resumed where the one before ended, that have most optimizer steps; the
     last of equals.
     """
+    if len(by_segment) == 1:
+        return list(by_segment)
     chains: list[list[int]] = []
     last = 0
     for number, rows in by_segment.items():
@@ -244,6 +247,7 @@ def summarise(result: Result) -> Result:
                     selection,
                     measured if len(selections) == 1 else steps.take(selection.rows),
                     known.get(selection.run),
+                    found["performance_metrics"] if len(selections) == 1 else None,
                 )
                 for selection in selections
             ),
@@ -397,11 +401,20 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
     return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
 
 
-def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None) -> Run:
-    """Return figures of one run. rows: its measured rows."""
-    rates = {name: term.value for name, term in terms.rates(result.training_config, rows).items()}
+def _run(
+    result: Result,
+    steps: Steps,
+    selection: Selection,
+    rows: Steps,
+    known: Run | None,
+    found: dict[str, Term] | None,
+) -> Run:
+    """Return figures of one run. rows: its measured rows; found: their terms, where they are all of the result."""
+    if found is None:
+        mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
+        found = terms.rates(result.training_config, rows) | ({"avg_step_time_seconds": mean} if mean else {})
+    rates = _values(found)
     tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
-    step = terms.step_seconds(result.training_config, rows, result.provenance.timer)
     losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]
     facts = known or Run(index=selection.run)
@@ -413,7 +426,7 @@ def _run(result: Result, steps: Steps, selection: Selection, rows: Steps, known:
             "warmup_steps_dropped": selection.dropped_steps,
             "segment": selection.segment,
             "segments": selection.segments,
-            "avg_step_time_seconds": step.value if step else None,
+            "avg_step_time_seconds": rates.get("avg_step_time_seconds"),
             "tokens_per_second": tokens,
             "tokens_per_second_per_gpu": per_gpu,
             "samples_per_second": samples,

@@ -306,7 +306,7 @@ def combined(steps: Steps, name: str) -> Term | None:
 
 def time_of(steps: Steps) -> float | None:
     """Return the seconds of all rows that have a time: sum of mean step time × steps covered."""
-    return total(steps.column("seconds") * steps.column("covers"))
+    return steps.once("time", lambda: total(steps.column("seconds") * steps.column("covers")))
 
 
 def total(values: FloatArray) -> float | None:
