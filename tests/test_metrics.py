@@ -154,10 +154,12 @@ def test_selective_recompute_runs_only_the_attention_core_again():
 
 
 def test_selective_recompute_of_torchtitan_runs_every_second_matrix_product_again():
+    """Of a layer of Llama 3.1 8B: K, output and up; Q, V, gate and down are kept, and so is the attention."""
     measured = result(config={"recompute": "selective", "framework": "torchtitan"})
     factor = metric("hfu", measured).value / metric("mfu", measured).value
-    assert factor == pytest.approx(1 + (models.matrix_parameters(models.find("llama").shape) - HEAD) / 51_470_401_536)
-    assert round(factor, 2) == 1.14
+    again = 2 * 32 * (4096 * 1024 + 4096 * 4096 + 4096 * 14336)
+    assert factor == pytest.approx(1 + again / 51_470_401_536)
+    assert round(factor, 3) == 1.099
     assert metric("hfu", measured).remark == "recompute every second matrix product"
 
 

@@ -46,6 +46,20 @@ def test_every_number_of_a_coloured_row_is_read(read_text: Any) -> None:
     assert step.reported_mfu == pytest.approx(0.425)
 
 
+@pytest.mark.parametrize(
+    ("line", "recompute"),
+    [
+        ("Applied selective activation checkpointing to the model", "selective"),
+        ("Applied SelectiveAC activation checkpointing to the model", "selective"),
+        ("Applied FullAC activation checkpointing to the model", "full"),
+        ("Selected 0.5 budget option", "memory_budget"),
+    ],
+)
+def test_recompute_has_one_name_in_old_and_new_releases(read_text: Any, line: str, recompute: str) -> None:
+    said = f"[titan] 2026-07-05 08:00:00,300 - root - INFO - {line}"
+    assert read_text(log(said, row(1), row(2))).training_config.recompute == recompute
+
+
 def test_configuration_comes_from_what_the_trainer_says(read_text: Any) -> None:
     result = read_text(log(row(1), row(2)))
     config = result.training_config

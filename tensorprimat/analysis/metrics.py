@@ -148,7 +148,8 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """MFU × FLOPs executed / FLOPs of the model. Source: Korthikanti et al., Reducing Activation Recomputation, 2022.
 
     Layers run again, never the output head. `full`: their whole forward pass. `selective`: the attention core with
-    Megatron and NeMo; with torchtitan every second matrix product (torchtitan/distributed/activation_checkpoint.py).
+    Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
+    (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
     """
     said = (result.training_config.recompute or "").lower()
     kind = RECOMPUTE_NAMES.get(said)
@@ -169,7 +170,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     again = {
         "none": 0.0,
         "selective": core,
-        "every second matrix product": products / 2,
+        "every second matrix product": products * models.every_second_product(shape),
         "full": products + core,
         "every second layer": (products + core) / 2,
     }[kind]

@@ -88,6 +88,16 @@ def mlp_matrix_parameters(shape: ModelShape) -> int:
     return shape.num_layers * shape.hidden_size * shape.ffn_hidden_size
 
 
+def every_second_product(shape: ModelShape) -> float:
+    """Return the share of a layer's matrix products that its second, fourth and sixth have, in the order in which they
+    run: Q, K, V, output, gate, up, down.
+    """
+    q, kv = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
+    mlp = [shape.ffn_hidden_size] * (3 if shape.gated_mlp else 2)
+    widths = [q, kv, kv, q, *mlp]
+    return sum(widths[1::2]) / sum(widths)
+
+
 def _qkv_width(shape: ModelShape) -> int:
     return (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
 

@@ -95,6 +95,9 @@ MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
     (re.compile(r"Float8 training active"), "precision", "fp8"),
     (re.compile(r"Float8 training active with recipe (\S+)"), "fp8_recipe", None),
     (re.compile(r"Applied (\w+) activation checkpointing to the model"), "recompute", None),
+    (re.compile(r"Applied SelectiveAC activation checkpointing"), "recompute", "selective"),  # since June 2026
+    (re.compile(r"Applied FullAC activation checkpointing"), "recompute", "full"),
+    (re.compile(r"Selected \S+ budget option"), "recompute", "memory_budget"),
     (re.compile(r"Preparing (\S+) dataset"), "data", None),
     (re.compile(r"torchtitan version: (?!0\.0\.0)(\S+)"), "framework_version", None),  # 0.0.0: never installed
 )
@@ -104,7 +107,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 
 _NOTABLE = re.compile(
-    r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|--[a-z]+\.[a-z]"
+    r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|budget option|"
+    r"--[a-z]+\.[a-z]"
 )
 """Texts of which every line that states something contains one; most lines of a long log need no other check."""
 
