@@ -51,7 +51,7 @@ def command(
       0  training data was found
       2  a folder is missing, a flag is wrong, or nothing in the folders is training data
     """
-    from tensorprimat.cli import surveying
+    from tensorprimat.cli.surveying import show_survey
 
     stated = facts.statements(
         gpu=gpu,
@@ -63,4 +63,4 @@ def command(
         global_batch_size=global_batch_size,
         model_name=model_name,
     )
-    return surveying.survey_folders(folders or [], stated, as_json=json, as_csv=csv, save=save, output=output)
+    return show_survey(folders or [], stated, as_json=json, as_csv=csv, save=save, output=output)

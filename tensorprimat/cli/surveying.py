@@ -1,4 +1,4 @@
-"""The command `analyze`: read the files that a survey finds, show them, save them."""
+"""Output of `analyze`: the findings of a survey as tables, JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import csv
 import dataclasses
 import io
 import json
-import multiprocessing
-import os
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +18,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tensorprimat.cli import options
-from tensorprimat.core import identity, processes, store
-from tensorprimat.core.errors import InputError, RunError, UsageError
-from tensorprimat.core.processes import usable_cores
+from tensorprimat.core import store
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import csv_cell, one_line
-from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
+from tensorprimat.core.statements import Statement
 from tensorprimat.core.units import GB
-from tensorprimat.logs import survey
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.reports import console, formatting, harmless, markdown
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
-from tensorprimat.session.extract import Extracted, joined
+from tensorprimat.session.survey import Survey, survey_folders
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_WARNINGS = 20
-WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
-MOST_WORKERS = 16  # beyond, the disk is what all wait for
-ITEMS_AT_ONCE = 16
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
 
 SurveyValue = str | float | int | None
@@ -73,100 +63,40 @@ COLUMNS: Mapping[str, Callable[[SurveyedFile], SurveyValue]] = {
 """Columns of --csv, in their order."""
 
 
-def survey_folders(
+def show_survey(
     folders: Sequence[Path], stated: Sequence[Statement], *, as_json: bool, as_csv: bool, save: bool, output: Path
 ) -> int:
-    """Read everything, lay stated facts over it, print it in one of three forms, save results. Returns the exit code.
+    """Survey folders and print the findings in one of three forms. Returns the exit code.
 
     Raises UsageError and InputError for wrong arguments; whatever is wrong with a file is in the output.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")
-    places = _places(folders)
     file = options.named_file("--output", output)
     if file is not None and save:
         raise UsageError(f"--output {output}: --save writes several files; name a folder")
     save_to = options.writable_folder("--output", output) if save else None
-    items = list(survey.items(places))
-    found, foreign = _read(items, stated)
-    if stated and found:
-        check_sides(stated, [_words(finding) for finding in found])
-    saved = (
-        _save(found, save_to, partial(survey.look, stated=stated, alone=len(items) == 1)) if save_to is not None else []
-    )
+    survey = survey_folders(folders, stated, save_to=save_to, watch=_with_progress)
+    for note in survey.notes:
+        print(one_line(note), file=sys.stderr)
     if file is not None:
-        store.write_atomically(file, _file_of(found, foreign, file.suffix.lower()))
+        store.write_atomically(file, _file_of(survey, file.suffix.lower()))
         print(f"wrote {file}", file=sys.stderr)
     if as_json:
-        print(_json(found, foreign, saved))
+        print(_json(survey))
     elif as_csv:
-        sys.stdout.write(_csv(found))
+        sys.stdout.write(_csv(survey.found))
     else:
-        _show(found, foreign)
-    for path in saved:
+        _show(survey.found, survey.foreign)
+    for path in survey.saved:
         print(f"wrote {path}", file=sys.stderr)
-    if not any(finding.result or finding.profile for finding in found):
-        where = ", ".join(map(str, places))
-        print(f"no training data in {one_line(where)}: {foreign} other files, {len(found)} unusable", file=sys.stderr)
+    if not survey.is_usable:
+        where, unusable = ", ".join(map(str, survey.places)), len(survey.found)
+        print(
+            f"no training data in {one_line(where)}: {survey.foreign} other files, {unusable} unusable", file=sys.stderr
+        )
         return 2
     return 0
-
-
-def _places(folders: Sequence[Path]) -> list[Path]:
-    for folder in folders:
-        if not folder.exists():
-            raise InputError("no such folder", path=folder)
-    if folders:
-        return list(folders)
-    known = [Path(name) for name in survey.DEFAULT_FOLDERS if Path(name).is_dir()]
-    if not known:
-        raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to look through")
-    return known
-
-
-def _words(finding: SurveyedFile) -> set[str]:
-    """Return names by which --gpu SIDE=… can mean a finding."""
-    return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
-
-
-def _read(items: Sequence[survey.Item], stated: Sequence[Statement]) -> tuple[list[SurveyedFile], int]:
-    """Return the findings, and the number of items without training data; show a progress bar on a terminal."""
-    found, foreign = [], 0
-    for finding in _with_progress(_looked_at(items, stated), len(items)):
-        if finding.is_foreign:
-            foreign += 1
-        else:
-            found.append(finding)
-    return found, foreign
-
-
-def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[SurveyedFile]:
-    """Yield the findings in the order of the items, by several processes where there are many.
-
-    Raises RunError where the system ends one of them.
-    """
-    look = partial(_look, stated=stated, alone=len(items) == 1)
-    workers = min(usable_cores(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
-    if workers < 2:
-        yield from map(look, items)
-        return
-    # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=(os.getpid(),)) as pool:
-        try:
-            yield from pool.map(look, items, chunksize=ITEMS_AT_ONCE)
-        except BrokenProcessPool as error:
-            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
-
-
-def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
-    return survey.look(item, stated, alone=alone).without_steps()
-
-
-def _begin(parent: int) -> None:
-    """Die of Ctrl-C, which reaches every process and which only the first has something to say about; end with it."""
-    processes.die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _with_progress(findings: Iterable[SurveyedFile], total: int) -> Iterator[SurveyedFile]:
@@ -188,66 +118,41 @@ def _with_progress(findings: Iterable[SurveyedFile], total: int) -> Iterator[Sur
             yield finding
 
 
-def _save(found: Sequence[SurveyedFile], folder: Path, look: Callable[[survey.Item], SurveyedFile]) -> list[Path]:
-    """Save results of logs and event files, those of one benchmark as its runs; return the files.
-
-    Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
-    """
-    benchmarks: dict[object, list[SurveyedFile]] = {}
-    for finding in found:
-        if finding.result and finding.format != "result":
-            benchmarks.setdefault(identity.signature(finding.result), []).append(finding)
-    saved: set[Path] = set()
-    for findings in benchmarks.values():
-        ordered = sorted(findings, key=lambda finding: (finding.result and finding.result.timestamp) or "")
-        read = [
-            Extracted(logs=(str(finding.path),), result=result)
-            for finding in ordered
-            if (result := look(finding.item).result) is not None
-        ]
-        whole, notes = joined([one for one in read if one.result.complete])
-        for note in notes:
-            print(one_line(note), file=sys.stderr)
-        for extracted in [*whole, *(one for one in read if not one.result.complete)]:
-            saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), beside=saved))
-    return sorted(saved)
-
-
 def _warnings(finding: SurveyedFile) -> tuple[str, ...]:
     if finding.result is not None:
         return finding.result.warnings
     return finding.profile.warnings if finding.profile is not None else ()
 
 
-def _document(found: Sequence[SurveyedFile], foreign: int, saved: Sequence[Path]) -> dict[str, Any]:
+def _document(survey: Survey) -> dict[str, Any]:
     rows = []
-    for finding in found:
+    for finding in survey.found:
         row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
         row |= {"complete": finding.result.complete if finding.result else None, "warnings": _warnings(finding)}
         row["from_path"] = named_by_path(finding.result) if finding.result else []
         if finding.profile is not None:
             row["profile"] = dataclasses.asdict(finding.profile)
         rows.append(row)
-    pair = _pair(found)
+    pair = _pair(survey.found)
     return {
         "files": rows,
-        "other_files": foreign,
+        "other_files": survey.foreign,
         "profile_comparison": [dataclasses.asdict(row) for row in compare(*pair)] if pair else None,
-        "saved": [str(path) for path in saved],
+        "saved": [str(path) for path in survey.saved],
     }
 
 
-def _json(found: Sequence[SurveyedFile], foreign: int, saved: Sequence[Path]) -> str:
-    return json.dumps(_document(found, foreign, saved), indent=2, ensure_ascii=False, allow_nan=False)
+def _json(survey: Survey) -> str:
+    return json.dumps(_document(survey), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _file_of(found: Sequence[SurveyedFile], foreign: int, ending: str) -> str:
+def _file_of(survey: Survey, ending: str) -> str:
     """Return the findings as text in the format that a file name's suffix selects."""
     if ending == ".json":
-        return _json(found, foreign, ()) + "\n"
+        return _json(replace(survey, saved=())) + "\n"
     if ending == ".csv":
-        return _csv(found)
-    results = [finding for finding in found if finding.result is not None]
+        return _csv(survey.found)
+    results = [finding for finding in survey.found if finding.result is not None]
     return f"# Training data\n\n{markdown.table(_table(results))}\n"
 
 

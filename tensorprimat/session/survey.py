@@ -1,0 +1,146 @@
+"""The work of `analyze`: read what folders of old training data hold, and save it as results."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tensorprimat.core import identity, processes, store
+from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.processes import usable_cores
+from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
+from tensorprimat.logs import survey
+from tensorprimat.logs.survey import SurveyedFile
+from tensorprimat.session.extract import Extracted, joined
+
+WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
+MOST_WORKERS = 16  # beyond, the disk is what all wait for
+ITEMS_AT_ONCE = 16
+
+ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
+"""Passes the findings on as they are read, of so many files: where a command shows a progress bar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """The findings in folders."""
+
+    places: tuple[Path, ...]
+    found: tuple[SurveyedFile, ...]
+    foreign: int
+    """Files without training data."""
+    saved: tuple[Path, ...] = ()
+    """Result files that were written."""
+    notes: tuple[str, ...] = ()
+    """Sentences about logs that were saved together or apart."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Return True if any file holds training data."""
+        return any(finding.result or finding.profile for finding in self.found)
+
+
+def survey_folders(
+    folders: Sequence[Path], stated: Sequence[Statement], *, save_to: Path | None, watch: ShowProgress
+) -> Survey:
+    """Read everything in the folders, lay stated facts over it, and save results in a folder where one is given.
+
+    Raises UsageError and InputError for wrong arguments; whatever is wrong with a file is in its finding.
+    """
+    places = _places(folders)
+    items = list(survey.items(places))
+    every = list(watch(_looked_at(items, stated), len(items)))
+    found = [finding for finding in every if not finding.is_foreign]
+    if stated and found:
+        check_sides(stated, [_words(finding) for finding in found])
+    saved: list[Path] = []
+    notes: list[str] = []
+    if save_to is not None:
+        saved, notes = _save(found, save_to, partial(survey.look, stated=stated, alone=len(items) == 1))
+    return Survey(
+        places=tuple(places),
+        found=tuple(found),
+        foreign=len(every) - len(found),
+        saved=tuple(saved),
+        notes=tuple(notes),
+    )
+
+
+def _places(folders: Sequence[Path]) -> list[Path]:
+    for folder in folders:
+        if not folder.exists():
+            raise InputError("no such folder", path=folder)
+    if folders:
+        return list(folders)
+    known = [Path(name) for name in survey.DEFAULT_FOLDERS if Path(name).is_dir()]
+    if not known:
+        raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to look through")
+    return known
+
+
+def _words(finding: SurveyedFile) -> set[str]:
+    """Return names by which --gpu SIDE=… can mean a finding."""
+    return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
+
+
+def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[SurveyedFile]:
+    """Yield the findings in the order of the items, by several processes where there are many.
+
+    Raises RunError where the system ends one of them.
+    """
+    look = partial(_look, stated=stated, alone=len(items) == 1)
+    workers = min(usable_cores(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
+    if workers < 2:
+        yield from map(look, items)
+        return
+    # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=(os.getpid(),)) as pool:
+        try:
+            yield from pool.map(look, items, chunksize=ITEMS_AT_ONCE)
+        except BrokenProcessPool as error:
+            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
+
+
+def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
+    return survey.look(item, stated, alone=alone).without_steps()
+
+
+def _begin(parent: int) -> None:
+    """Die of Ctrl-C, which reaches every process and which only the first has something to say about; end with it."""
+    processes.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _save(
+    found: Sequence[SurveyedFile], folder: Path, look: Callable[[survey.Item], SurveyedFile]
+) -> tuple[list[Path], list[str]]:
+    """Save results of logs and event files, those of one benchmark as its runs; return the files, and notes on them.
+
+    Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
+    """
+    benchmarks: dict[object, list[SurveyedFile]] = {}
+    for finding in found:
+        if finding.result and finding.format != "result":
+            benchmarks.setdefault(identity.signature(finding.result), []).append(finding)
+    saved: set[Path] = set()
+    notes: list[str] = []
+    for findings in benchmarks.values():
+        ordered = sorted(findings, key=lambda finding: (finding.result and finding.result.timestamp) or "")
+        read = [
+            Extracted(logs=(str(finding.path),), result=result)
+            for finding in ordered
+            if (result := look(finding.item).result) is not None
+        ]
+        whole, said = joined([one for one in read if one.result.complete])
+        notes += said
+        for extracted in [*whole, *(one for one in read if not one.result.complete)]:
+            saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), beside=saved))
+    return sorted(saved), notes
