@@ -8,29 +8,28 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tensorprimat.cli import training
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.result_file import write_results
-from tensorprimat.cli.training import ModelOutcome
 from tensorprimat.core import store
-from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
-from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import PRIMUS_TRAINING, default_engine, methodology
+from tensorprimat.engines import PRIMUS_TRAINING, default_engine
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
-from tensorprimat.session import as_rank, found_log, run_summary, run_time
+from tensorprimat.session import as_rank, run_summary, runs
+from tensorprimat.session.models import outcomes_of, within_budget
 from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_here
+from tensorprimat.session.runs import ModelOutcome
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script in the folder of benchmark.py."""
@@ -63,39 +62,14 @@ def benchmark(request: Request) -> int:
             for advice in primus_spec.advice(job.spec):
                 screen.warn(advice)
     check_facts(request, jobs)
-    request, jobs = _within_budget(request, jobs, machine, screen)
+    request, jobs = within_budget(request, jobs, machine, screen)
     if request.runs > 1 and any(job.engine and job.engine.reads_logs for job in jobs):
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
         return _dry_run(jobs, request, machine, screen)
     with _terminated_like_interrupted():
-        outcomes = list(_outcomes(jobs, request, machine, screen))
+        outcomes = list(outcomes_of(jobs, request, machine, screen, partial(_show_end, screen)))
     return _finish(outcomes, request, screen)
-
-
-def _within_budget(request: Request, jobs: list[Job], machine: Machine, screen: Screen) -> tuple[Request, list[Job]]:
-    """Print the estimated time of the trainings, fitted to --budget-minutes, and return what then runs."""
-    specs = {job.model: job.spec for job in jobs if job.spec is not None}
-    budget, pause = request.budget, training.cooldown_of(request, machine)
-    if not specs or budget.target is not None:
-        return request, jobs
-    if budget.minutes is not None:
-        typed = {*request.typed, *(("steps", "global_batch_size") if request.append else ())}
-        free = frozenset({"global_batch_size", "steps"} - typed)
-        fitted = run_time.fitted(specs, machine, runs=request.runs, pause=pause, minutes=budget.minutes, free=free)
-        for model, spec in fitted.items():
-            if spec != (was := specs[model]):
-                screen.say(
-                    f"{model}: batch {spec.global_batch_size} (default {was.global_batch_size}), {spec.steps} measured "
-                    f"steps (default {was.steps}) by --budget-minutes {budget.minutes:g}; results are compared at one "
-                    "batch only, which --global-batch-size sets"
-                )
-        specs = fitted
-        jobs = [replace(job, spec=specs[job.model]) if job.spec is not None else job for job in jobs]
-        request = replace(request, budget=replace(budget, minutes=budget.minutes / len(specs)))
-    if machine.platform != "cpu":
-        screen.say(run_time.sentence(list(specs.values()), machine, runs=request.runs, pause=pause))
-    return request, jobs
 
 
 def _as_rank(place: as_rank.Rank, request: Request) -> int:
@@ -104,9 +78,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
     spec = as_rank.spec_of(request, place, machine)
     as_rank.tell_lightning(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
-    screen.block(
-        f"BENCHMARK START - {training.title_of(spec)} on {machine.label}", training.start_rows(spec, request, machine)
-    )
+    screen.block(f"BENCHMARK START - {runs.title_of(spec)} on {machine.label}", runs.start_rows(spec, request, machine))
     result, error = as_rank.train(spec)
     if place.rank > 0:
         if error is not None:
@@ -114,14 +86,14 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
         return 0
     path = None
     if result is not None:
-        result = training.with_command(pool([result]))
+        result = runs.with_command(pool([result]))
         path = store.save(
             result, request.output, stamp=store.new_stamp(), default_engine=default_engine(machine.platform)
         )
-        _show_end(result, path, screen)
+        _show_end(screen, result, path)
     if error is not None:
         begun = f"is in {path}" if path else None
-        screen.complain(f"{spec.model}: {training.explained(error, 1, 1, kept=None, partial=begun)}")
+        screen.complain(f"{spec.model}: {runs.explained(error, 1, 1, kept=None, partial=begun)}")
     outcome = ModelOutcome(model=spec.model, result=result if error is None else None, path=path, error=error)
     return _finish([outcome], request, screen)
 
@@ -151,7 +123,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     worst = 0
     for job in jobs:
         if job.spec is not None:
-            rows = training.start_rows(job.spec, request, machine)
+            rows = runs.start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
             if job.engine == PRIMUS_TRAINING:
                 try:
@@ -188,44 +160,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _outcomes(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> Iterator[ModelOutcome]:
-    """Yield one model after the other; one that fails does not keep the next from running, Ctrl-C does."""
-    stamp = store.new_stamp()
-    for job in jobs:
-        if job.engine is None:
-            continue
-        try:
-            if job.spec is not None:
-                outcome = training.train(job, job.spec, request, machine, screen, stamp)
-            else:
-                outcome = _read(job, request, machine, stamp)
-        except TensorPrimatError as error:
-            outcome = ModelOutcome(model=job.model, error=error)
-        if outcome.result is not None and outcome.path is not None:
-            _show_end(outcome.result, outcome.path, screen)
-        if outcome.error is not None:
-            screen.complain(f"{job.model}: {outcome.error}")
-        yield outcome
-        if outcome.interrupted:
-            return
-
-
-def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutcome:
-    """Return the log of one model as its result."""
-    if job.search is None or job.search.path is None:
-        raise RunError("no log to read")
-    settings = request.settings
-    facts = replace(
-        request.facts,
-        preset=settings.preset,
-        **{name: getattr(settings, name) for name in OF_A_LOG},
-    )
-    result = found_log.read(job.search.path, job.model, facts, machine)
-    result = methodology.label(training.with_command(result), settings.methodology)
-    return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
-
-
-def _show_end(result: Result, path: Path, screen: Screen) -> None:
+def _show_end(screen: Screen, result: Result, path: Path) -> None:
     title = f"BENCHMARK {'COMPLETE' if result.complete else 'INCOMPLETE'} - {run_summary.what_ran(result)}"
     screen.block(title, [*run_summary.end_rows(result), ("Saved", str(path))])
     for warning in result.warnings:

@@ -1,27 +1,24 @@
-"""The flow of `tprimat extract`: which logs, read each, join those of one run or one benchmark, write, tell."""
+"""Output of `tprimat extract`: the result files, and what was read of each log."""
 
 from __future__ import annotations
 
-import glob
 import json
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
-from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.core.statements import Statement, check_sides, given_for, words_of_file
+from tensorprimat.core.statements import Statement, check_sides, words_of_file
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.session import explain as explaining
-from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
-
-FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
+from tensorprimat.session.extract import EACH, Extracted, expand, joined, read_each, segment_named
+from tensorprimat.session.follow import follow as follow_log
 
 
 def show_formats() -> int:
@@ -47,11 +44,11 @@ def extract(
     """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
     if format is not None:
         logs.named(format)
-    wanted = _segment(segment)
+    wanted = segment_named(segment)
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
-        _follow(paths, stated, format)
+        _show_growth(follow_log(paths, stated, format))
     refused: list[TensorPrimatError] = []
 
     def refuse(error: TensorPrimatError) -> None:
@@ -75,36 +72,6 @@ def extract(
         array = json.dumps([json.loads(document) for document in documents], indent=2)
         print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
     return 2 if failed or not results else 0
-
-
-def expand(named: Sequence[str]) -> list[str]:
-    """Return files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError
-    for no name.
-    """
-    if not named:
-        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
-    paths: list[str] = []
-    for name in named:
-        path = Path(name)
-        if path.is_dir():
-            found = files_of(path)
-        elif any(sign in name for sign in "*?[") and not path.exists():
-            found = sorted(glob.glob(name, recursive=True))
-        else:
-            found = [name]
-        if not found:
-            raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
-        paths += found
-    return list(dict.fromkeys(paths))
-
-
-def _segment(text: str | None) -> int | None:
-    """Return the training that --segment names: its number, EACH for all, None for the longest."""
-    if text is None or text.strip().lower() == "all":
-        return None if text is None else EACH
-    if not text.strip().isdecimal() or int(text[:9]) < 1:
-        raise UsageError(f"--segment {text}: must be the number of a training in the log, from 1, or all")
-    return int(text[:9])
 
 
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
@@ -151,45 +118,13 @@ def _say_summary(extracted: Extracted) -> None:
             print(f"  warning: {one_line(warning)}", file=sys.stderr)
 
 
-def _follow(paths: Sequence[str], stated: Sequence[Statement], format: str | None) -> None:
-    """One line per growth of the log, until Ctrl-C."""
-    if len(paths) != 1 or paths[0] == logs.STDIN:
-        raise UsageError("--follow watches one file")
-    path, seen = Path(paths[0]), None
-    logs.Log(path).opening(1)  # what cannot be read is refused at once
-    _say(f"following {path}; Ctrl-C ends it and writes the result")
+def _show_growth(lines: Iterator[str]) -> None:
+    """Print the lines of a growing log until Ctrl-C."""
     try:
-        while True:
-            started = time.monotonic()
-            if (state := _state(path)) != seen:
-                seen = state
-                _say(_progress(path, stated, format))
-            time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
+        for line in lines:
+            _say(line)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """Return values that change when a log grows, is truncated or replaced; () if there is no log at the moment."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
-    """Return the present figures of a growing log. Launchers create it empty, and rotation removes it for a moment."""
-    try:
-        if path.stat().st_size == 0:
-            return "no measured step yet: the log is empty"
-        return explaining.one_liner(logs.read(path, given=given_for(stated, path), format=format))
-    except FileNotFoundError:
-        return f"{path} is gone; waiting for it"
-    except NotALogError:
-        return "no measured step yet"
-    except InputError as error:
-        return f"{error}; waiting"
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The runs of one model, each in a fresh process and saved as it ends; and their progress messages."""
+"""The runs of one model, each in a fresh process and saved as it ends. An observer is told of the progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
@@ -21,6 +20,7 @@ from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import decide
+from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request
 
 GPU_COOLDOWN_SECONDS = 30.0
@@ -37,24 +37,24 @@ class ModelOutcome:
     interrupted: bool = False
 
 
-def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
+def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
     """Return every run of one model, saved as it ends."""
     planned = append.planned_result(spec, machine)
     place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
-    screen.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
+    observer.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
     if request.profile is not None:
-        return _profile(job, spec, request.profile, place, planned, screen)
+        return _profile(job, spec, request.profile, place, planned, observer)
     outcome = ModelOutcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     began, budget = time.monotonic(), request.budget
     for run in range(1, budget.most + 1):
         try:
             if run > 1:
-                cool_down_after_run(request, machine, screen)
+                cool_down_after_run(request, machine, observer)
             if budget.most > 1:
-                screen.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
-            before = look_before_run(request, machine, screen, f"run {run}")
-            with screen.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
+                observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
+            before = look_before_run(request, machine, observer, f"run {run}")
+            with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 ending = launch.run(
                     spec,
                     module=job.module,
@@ -69,26 +69,26 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, screen: S
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
-        screen.say(run_summary.run_line(ending.result, run))
+        observer.say(run_summary.run_line(ending.result, run))
         parts.append(with_noise(ending.result, before, machine, f"run {run}"))
         result = with_command(pool(parts))
         decision = decide(budget, [result], runs=run, began=began)
         result = with_looks(result, decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks))
         outcome = replace(outcome, result=result, path=place.save(result))
         if decision.sentence:
-            screen.say(decision.sentence)
+            observer.say(decision.sentence)
         if decision.done:
             break
     return outcome
 
 
-def look_before_run(request: Request, machine: Machine, screen: Screen, run: str) -> noise.NoiseReading | None:
+def look_before_run(request: Request, machine: Machine, observer: Observer, run: str) -> noise.NoiseReading | None:
     """Look at the machine and warn of what disturbs the run; None where the run takes place elsewhere."""
     if request.cluster.executor:
         return None
     before = noise.look(machine.gpu_ids)
     for said in noise.about(before, f"before {run}"):
-        screen.warn(said)
+        observer.warn(said)
     return before
 
 
@@ -107,9 +107,9 @@ def with_looks(result: Result, looks: int) -> Result:
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"looks": looks})})
 
 
-def cool_down_after_run(request: Request, machine: Machine, screen: Screen) -> None:
+def cool_down_after_run(request: Request, machine: Machine, observer: Observer) -> None:
     """Wait as long as --cooldown says before the next run."""
-    _cool_down(cooldown_of(request, machine), screen)
+    _cool_down(cooldown_of(request, machine), observer)
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
@@ -122,12 +122,12 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
         return f"could not be kept in {error.filename}: {error.strerror}"
 
 
-def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, screen: Screen) -> ModelOutcome:
+def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
     """Return one run with a profiler around it; its result goes to history alone, marked."""
     stem = place.kept(planned, profiler).resolve()
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
-    with screen.training(f"{job.model} profiled", spec.max_steps) as show:
+    with observer.training(f"{job.model} profiled", spec.max_steps) as show:
         ending = launch.run(
             spec,
             module=job.module,
@@ -142,7 +142,7 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     result = with_command(pool([ending.result.model_copy(update={"provenance": provenance})]))
     path = store.write(result, place.kept(result, "profiled.json"))
     for written in sorted(stem.parent.glob(f"{stem.name}*")):
-        screen.say(f"Profile: {written}")
+        observer.say(f"Profile: {written}")
     return ModelOutcome(model=job.model, result=result, path=path)
 
 
@@ -194,8 +194,8 @@ def cooldown_of(request: Request, machine: Machine) -> float:
     return default if request.cooldown_seconds is None else request.cooldown_seconds
 
 
-def _cool_down(seconds: float, screen: Screen) -> None:
-    with screen.cooling(seconds) as tick:
+def _cool_down(seconds: float, observer: Observer) -> None:
+    with observer.cooling(seconds) as tick:
         launch.cool_down(seconds, tick)
 
 

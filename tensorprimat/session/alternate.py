@@ -1,0 +1,136 @@
+"""The work of `benchmark.py --ab`: runs of two configurations in turn, so that a drift of the machine cancels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tensorprimat.analysis.ratios import StatedScatter, meet, ratios
+from tensorprimat.analysis.records import Ratio
+from tensorprimat.analysis.sides import alone
+from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.result import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import pool
+from tensorprimat.engines import default_engine, launch
+from tensorprimat.machine.platform import Machine
+from tensorprimat.session import append, run_summary
+from tensorprimat.session.budget import CONFIDENCE, decide
+from tensorprimat.session.observer import Observer
+from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
+from tensorprimat.session.runs import (
+    Place,
+    cool_down_after_run,
+    look_before_run,
+    with_command,
+    with_looks,
+    with_noise,
+)
+
+NAMES = ("a", "b")
+
+
+@dataclass
+class AbSide:
+    """One configuration of one model, as far as it was measured."""
+
+    name: str
+    job: Job
+    spec: RunSpec
+    request: Request
+    place: Place
+    planned: Result
+    parts: list[Result] = field(default_factory=list)
+    loaded: Loaded | None = None
+
+
+def check_pair(requests: Sequence[Request]) -> None:
+    """Raise UsageError unless these are two configurations that can run in turn."""
+    if len(requests) != 2:
+        raise UsageError(f"--ab is given {len(requests)} times; give it twice, once for each configuration")
+    for request in requests:
+        check(request)
+        if request.append or request.profile or request.cluster.executor:
+            raise UsageError("--ab: not with --append, --profile or --executor")
+        if request.file is not None:
+            raise UsageError(f"--output {request.file}: --ab writes two results; name a folder")
+
+
+def sides_of(model: str, requests: Sequence[Request], machine: Machine, stamp: str) -> list[AbSide]:
+    """Return the two configurations of a model. Raises UsageError where one of them does not train here."""
+    return [_side_of(name, model, request, machine, stamp) for name, request in zip(NAMES, requests, strict=True)]
+
+
+def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: str) -> AbSide:
+    seen, searches, plan = plan_here(request, (model,), machine)
+    job = job_of(model, plan.engines[model], searches.get(model), request, seen)
+    if job.spec is None:
+        raise UsageError("--ab trains both configurations here; give --engine torch, or another that trains")
+    folder = request.output / name
+    return AbSide(
+        name=name,
+        job=job,
+        spec=job.spec.model_copy(update={"output_dir": str(folder)}),
+        request=request,
+        place=Place(folder=folder, stamp=stamp, default_engine=default_engine(machine.platform)),
+        planned=append.planned_result(job.spec, machine),
+    )
+
+
+def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> TensorPrimatError | None:
+    """Run a, b, b, a, a, b … until the budget says stop; what a run measured is saved as it ends.
+
+    Alternating which one is first cancels a steady drift of the machine within the pairs too.
+    """
+    began, budget = time.monotonic(), sides[0].request.budget
+    for number in range(1, budget.most + 1):
+        for place, side in enumerate(sides if number % 2 else tuple(reversed(sides))):
+            try:
+                if number > 1 or place:
+                    cool_down_after_run(side.request, machine, observer)
+                observer.say(f"Run {number}{side.name}")
+                before = look_before_run(side.request, machine, observer, f"run {number}{side.name}")
+                with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
+                    ending = launch.run(
+                        side.spec,
+                        module=side.job.module,
+                        log=side.place.kept(side.planned, f"run{number}.txt"),
+                        on_line=show,
+                    )
+            except KeyboardInterrupt:
+                return RunError("interrupted; the runs before it are kept")
+            if ending.error is not None or ending.result is None:
+                return ending.error or RunError(f"run {number}{side.name} ended without a result")
+            observer.say(run_summary.run_line(ending.result, number))
+            measured = with_noise(ending.result, before, machine, f"run {number}{side.name}")
+            _keep(side, measured, f"{stamp}/{number}")
+        results = [side.loaded.result for side in sides if side.loaded is not None]
+        decision = decide(budget, results, runs=number, began=began)
+        if decision.sentence:
+            observer.say(decision.sentence)
+        if decision.done:
+            for side in sides:
+                _save(side, looks=decision.looks)
+            return None
+    return None
+
+
+def _keep(side: AbSide, result: Result, pair: str) -> None:
+    runs = tuple(run.model_copy(update={"pair": pair}) for run in result.runs)
+    side.parts.append(result.model_copy(update={"runs": runs}))
+    _save(side)
+
+
+def _save(side: AbSide, looks: int = 1) -> None:
+    result = with_looks(with_command(pool(side.parts)), looks)
+    side.loaded = Loaded(path=side.place.save(result), result=result)
+
+
+def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:
+    """Return the ratio of b to a where both configurations are one benchmark, which no comparison pairs."""
+    assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
+    base, candidate = (alone(item.result) for item in loaded)
+    (ratio,), _ = ratios([meet(base, candidate, assumed)], assumed)
+    return ratio
