@@ -114,6 +114,19 @@ def test_no_files_import_one_another_in_a_circle():
     assert list(TopologicalSorter(imports).static_order())
 
 
+COMPUTES = (
+    *("tensorprimat.core.summary", "tensorprimat.core.identity", "tensorprimat.core.steady"),
+    *("tensorprimat.analysis.stats", "tensorprimat.analysis.estimates", "tensorprimat.logs.segments"),
+    *("concurrent.futures", "multiprocessing", "numpy", "scipy", "statistics"),
+)
+"""Modules from which figures, joins and processes come: the rooms below the commands call them."""
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_parses_calls_and_prints_and_computes_nothing(path):
+    assert not {module for module in imported_by(path) if module.startswith(COMPUTES)}
+
+
 def public_names(path):
     """Yield the classes and type aliases that a module defines for others."""
     for node in ast.parse(path.read_text()).body:

@@ -122,31 +122,11 @@ def command(
 
 def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
     """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
-    from tensorprimat.analysis import roofline as roofs
-    from tensorprimat.core import micro_result as cell_files
-    from tensorprimat.core import preflight
-    from tensorprimat.core.errors import InputError, UsageError
-    from tensorprimat.core.store import load_all, write_atomically
+    from tensorprimat.core.store import write_atomically
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots
+    from tensorprimat.session.roofline import roofline_of
 
-    cells = []
-    for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
-        try:
-            cells.append(cell_files.load(file))
-        except InputError:  # a cell of another tool: no machine is known of it
-            continue
-    trained = load_all(results)[0] if results else []
-    points = [*roofs.of_cells(cells), *(found for one in trained if (found := roofs.of_result(one.result)))]
-    if not points:
-        raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}")
-    kept = preflight.kept([folder, folder.parent, Path("output")])
-    machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
-    machines += [(one.result.platform, one.result.gpu_info.device_name, one.result.provenance.host) for one in trained]
-    own = next((one for one in kept if any(one.fits(platform=p, device_name=d, host=h) for p, d, h in machines)), None)
-    if own is None:
-        raise UsageError(
-            "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
-        )
-    draw = cell_plots.roofline(roofs.ceilings(own), points, machine=own.device_name or own.host)
+    roof = roofline_of(folder, results)
+    draw = cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine)
     write_atomically(path, canvas.picture(draw, height=6.0))

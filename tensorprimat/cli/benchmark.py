@@ -18,7 +18,6 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import MODELS
-from tensorprimat.core.summary import pool
 from tensorprimat.engines import PRIMUS_TRAINING, default_engine
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -86,7 +85,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
         return 0
     path = None
     if result is not None:
-        result = runs.with_command(pool([result]))
+        result = runs.with_command(result)
         path = store.save(
             result, request.output, stamp=store.new_stamp(), default_engine=default_engine(machine.platform)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,7 +183,6 @@ def _loaded(
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import read_each
-    from tensorprimat.core.summary import summarise
     from tensorprimat.session import sides
     from tensorprimat.session.second_process import uncollected
 
@@ -202,14 +200,7 @@ def _loaded(
     for problem in problems:
         print(one_line(problem), file=sys.stderr)
     loaded = laid_over(loaded, stated)
-    if warmup_steps is None:
-        return loaded
-    redeclared = []
-    for item in loaded:
-        config = item.result.training_config.model_copy(update={"warmup_steps": warmup_steps})
-        result = summarise(item.result.model_copy(update={"training_config": config}))
-        redeclared.append(replace(item, result=result))
-    return redeclared
+    return loaded if warmup_steps is None else [sides.redeclared(item, warmup_steps) for item in loaded]
 
 
 def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,13 +12,13 @@ from tensorprimat import logs
 from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
-from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of_file
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.session import explain as explaining
-from tensorprimat.session.extract import EACH, Extracted, expand, joined, read_each, segment_named
+from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
 from tensorprimat.session.follow import follow as follow_log
 
 
@@ -44,7 +45,7 @@ def extract(
     """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
     if format is not None:
         logs.named(format)
-    wanted = segment_named(segment)
+    wanted = _segment(segment)
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
@@ -72,6 +73,36 @@ def extract(
         array = json.dumps([json.loads(document) for document in documents], indent=2)
         print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
     return 2 if failed or not results else 0
+
+
+def expand(named: Sequence[str]) -> list[str]:
+    """Return files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError
+    for no name.
+    """
+    if not named:
+        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
+    paths: list[str] = []
+    for name in named:
+        path = Path(name)
+        if path.is_dir():
+            found = files_of(path)
+        elif any(sign in name for sign in "*?[") and not path.exists():
+            found = sorted(glob.glob(name, recursive=True))
+        else:
+            found = [name]
+        if not found:
+            raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def _segment(text: str | None) -> int | None:
+    """Return the training that --segment names: its number, EACH for all, None for the longest."""
+    if text is None or text.strip().lower() == "all":
+        return None if text is None else EACH
+    if not text.strip().isdecimal() or int(text[:9]) < 1:
+        raise UsageError(f"--segment {text}: must be the number of a training in the log, from 1, or all")
+    return int(text[:9])
 
 
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:

@@ -74,6 +74,7 @@ def command(
     """
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import grid, isolated, passes, sweep
+    from tensorprimat.micro.advice import with_spilling
     from tensorprimat.reports.micro_tables import table
 
     chosen = options.resolved_device(device)
@@ -120,7 +121,7 @@ def command(
         complete = True
     finally:  # after Ctrl-C too: what was measured is shown and written
         if done:
-            done = _with_spilling(done)
+            done = with_spilling(done)
             options.show(table(done, title="Sweep"))
             options.say_warnings(done)
             try:
@@ -133,30 +134,11 @@ def command(
     return 1 if any(cell.status == "failed" for cell in done) else 0
 
 
-def _with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
-    """Return the rows with the figures that need other cells."""
-    from tensorprimat.micro.advice import spilling
-
-    found = spilling(cells)
-    return [
-        cell.model_copy(update={"warnings": (*cell.warnings, found[place])}) if place in found else cell
-        for place, cell in enumerate(cells)
-    ]
-
-
 def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[MicroEstimate]:
-    from tensorprimat.core import preflight
     from tensorprimat.core.units import TERA
-    from tensorprimat.machine.platform import detect
-    from tensorprimat.micro.estimate import best_rate, estimate
+    from tensorprimat.micro.estimate import estimate_all
 
-    machine = detect(cpu=specs[0].device == "cpu")
-    same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
-    kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
-    rates = {
-        precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
-        for precision in dict.fromkeys(spec.precision for spec in specs)
-    }
+    estimates, rates = estimate_all(specs, output, may_run=may_run)
     for precision, (rate, origin) in rates.items():
         known = (
             f"time estimates of {precision} assume {rate / TERA:.3g} TFLOP/s"
@@ -164,7 +146,7 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
             else f"no estimates of {precision}"
         )
         options.say(f"{known} ({origin})")
-    return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs]
+    return estimates
 
 
 def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], memory_gb: float | None) -> None:
@@ -181,7 +163,7 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate
             text(spec.pass_name),
             text(spec.precision),
             figure(estimated.memory_gb, formatting.gigabytes),
-            text(None if memory_gb is None else "yes" if estimated.memory_gb < 0.95 * memory_gb else "no"),
+            text(None if memory_gb is None else "yes" if estimated.fits(memory_gb) else "no"),
             figure(estimated.seconds, lambda value: formatting.UNMEASURED if value is None else duration(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)

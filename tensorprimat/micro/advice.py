@@ -121,3 +121,12 @@ def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
                 f"of the memory in use: memory is spilling; --batch-size {max(1, cell.batch_size // 2)}, or --fit"
             )
     return found
+
+
+def with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
+    """Return the cells with a warning where memory of the host seems to have taken part, which other cells show."""
+    found = spilling(cells)
+    return [
+        cell.model_copy(update={"warnings": (*cell.warnings, found[place])}) if place in found else cell
+        for place, cell in enumerate(cells)
+    ]

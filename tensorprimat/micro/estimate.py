@@ -5,17 +5,20 @@ They are labelled as estimates and answer "does it fit, and does it take minutes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tensorprimat.core import catalogue
+from tensorprimat.core import catalogue, preflight
 from tensorprimat.core.footprint import activation_bytes, state_bytes
 from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.machine.platform import Machine
+from tensorprimat.machine.platform import Machine, detect
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
+USABLE_MEMORY = 0.95  # of a device: driver and kernels hold the rest
 UTILISATION = 0.4  # of the best matrix rate: what training reaches where nothing is wrong
 QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of a product that is timed where no rate is known: tenths of a second
 START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
@@ -28,6 +31,10 @@ class MicroEstimate:
     memory_gb: float
     seconds: float | None
     """The whole process, warm-up included; None where no rate is known."""
+
+    def fits(self, memory_gb: float) -> bool:
+        """Return True if a device with so much memory has room for it, and for what the estimate leaves out."""
+        return self.memory_gb < USABLE_MEMORY * memory_gb
 
 
 def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:
@@ -68,3 +75,20 @@ def best_rate(
 
     size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
     return matmul.rate(size, precision, torch.device(device), repeats=2)[0], f"one product of {size} × {size} just now"
+
+
+def estimate_all(
+    specs: Sequence[CellSpec], output: Path, *, may_run: bool
+) -> tuple[list[MicroEstimate], dict[str, tuple[float | None, str]]]:
+    """Return the estimate of each cell, and by precision the rate that it assumes (FLOP/s) with its origin.
+
+    output: the folder in which a preflight of this machine may be kept. may_run: as in `best_rate`.
+    """
+    machine = detect(cpu=specs[0].device == "cpu")
+    same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
+    kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
+    rates = {
+        precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
+        for precision in dict.fromkeys(spec.precision for spec in specs)
+    }
+    return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs], rates

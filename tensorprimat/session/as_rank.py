@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tensorprimat.core import processes, stated, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.summary import pool
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import engine as torch_engine
 
@@ -109,4 +110,4 @@ def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
             result = store.load(file)
         except InputError:  # another rank's, or nothing was measured
             return None, error
-    return (result if error is None else result.model_copy(update={"complete": False})), error
+    return pool([result if error is None else result.model_copy(update={"complete": False})]), error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import identity
-from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, given_for
 from tensorprimat.core.summary import pool
@@ -33,36 +32,6 @@ class Extracted:
     def paces(self) -> tuple[identity.Pace, ...]:
         """Return the speeds of the result, which only other logs are held against."""
         return identity.paces(self.result)
-
-
-def expand(named: Sequence[str]) -> list[str]:
-    """Return files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError
-    for no name.
-    """
-    if not named:
-        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
-    paths: list[str] = []
-    for name in named:
-        path = Path(name)
-        if path.is_dir():
-            found = files_of(path)
-        elif any(sign in name for sign in "*?[") and not path.exists():
-            found = sorted(glob.glob(name, recursive=True))
-        else:
-            found = [name]
-        if not found:
-            raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
-        paths += found
-    return list(dict.fromkeys(paths))
-
-
-def segment_named(text: str | None) -> int | None:
-    """Return the training that --segment names: its number, EACH for all, None for the longest."""
-    if text is None or text.strip().lower() == "all":
-        return None if text is None else EACH
-    if not text.strip().isdecimal() or int(text[:9]) < 1:
-        raise UsageError(f"--segment {text}: must be the number of a training in the log, from 1, or all")
-    return int(text[:9])
 
 
 def read_each(

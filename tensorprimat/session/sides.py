@@ -11,6 +11,7 @@ from tensorprimat.core import store
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.store import Loaded, Read
+from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
 
@@ -152,3 +153,9 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
     if not extracted and paths:
         raise InputError("neither a result nor a training log", path=Path(paths[0]).parent)
     return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]
+
+
+def redeclared(item: Loaded, warmup_steps: int) -> Loaded:
+    """Return a result with every figure computed anew, with so many steps left out at the start of each run."""
+    config = item.result.training_config.model_copy(update={"warmup_steps": warmup_steps})
+    return replace(item, result=summarise(item.result.model_copy(update={"training_config": config})))

@@ -1,0 +1,49 @@
+"""The work of `aggregate --roofline`: cells and trainings under the ceilings of the machine that ran them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprimat.analysis.roofline import Ceiling, RooflinePoint, ceilings, of_cells, of_result
+from tensorprimat.core import micro_result, preflight
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.store import load_all
+
+DEFAULT_FOLDER = Path("output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Points and the ceilings above them."""
+
+    machine: str
+    ceilings: Sequence[Ceiling]
+    points: Sequence[RooflinePoint]
+
+
+def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
+    """Return the cells of a folder and training results under their machine's ceilings.
+
+    Raises UsageError where nothing is measured, or where no preflight of that machine is found.
+    """
+    cells = []
+    for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
+        try:
+            cells.append(micro_result.load(file))
+        except InputError:  # a cell of another tool: no machine is known of it
+            continue
+    trained = [one.result for one in load_all(results)[0]] if results else []
+    points = [*of_cells(cells), *(found for one in trained if (found := of_result(one)))]
+    if not points:
+        raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}")
+    machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
+    machines += [(one.platform, one.gpu_info.device_name, one.provenance.host) for one in trained]
+    kept = preflight.kept([folder, folder.parent, DEFAULT_FOLDER])
+    own = next((one for one in kept if any(one.fits(platform=p, device_name=d, host=h) for p, d, h in machines)), None)
+    if own is None:
+        raise UsageError(
+            "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
+        )
+    return Roofline(machine=own.device_name or own.host, ceilings=ceilings(own), points=points)
