@@ -178,6 +178,10 @@ def test_every_cell_has_a_source_a_date_and_a_value_or_a_range():
         assert fact.checked != ("not checked" in fact.source), where
 
 
+def test_every_cell_that_was_not_checked_says_why():
+    assert [(gpu.name, name) for gpu, name, fact in cells() if not fact.checked and not fact.note] == []
+
+
 def test_every_peak_is_dense_and_lower_precision_is_faster():
     for gpu in catalogue.gpus():
         assert all(fact.dense for fact in gpu.peak_tflops.values()), gpu.name
