@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import plausible
 import pytest
 
 from tensorprimat.analysis import projection, published
@@ -56,6 +57,20 @@ def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
     assert main(["project", "--from", str(file)]) == 2
     assert main(["project", "--from", str(file), "--gpus", "16", "--benchmark", "llama31_8b"]) == 2
     assert "not shown to work" in capsys.readouterr().err
+
+
+def test_the_measured_number_of_gpus_is_no_projection(tmp_path, capsys):
+    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    assert main(["project", "--from", str(file), "--gpus", "8"]) == 2
+    assert "that is the measured number of GPUs" in capsys.readouterr().err
+
+
+def test_a_projection_says_that_its_exponents_are_of_another_task(tmp_path, capsys):
+    own = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    other = store.write(plausible.result("mi300x", runs=2), tmp_path / "other.json")
+    for file, said in ((own, "llama2_70b_lora did (samples"), (other, "did, another task than llama (samples")):
+        assert main(["project", "--from", str(file), "--gpus", "16"]) == 0
+        assert said in capsys.readouterr().out
 
 
 def test_the_left_out_points_are_listed_with_their_misses(capsys):

@@ -177,6 +177,8 @@ def project(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tupl
     exponent, validation = exponent_of(ours), validate(ours)
     if exponent is None or not validation.works:
         raise UsageError(f"--benchmark {benchmark}: projection is not shown to work: {verdict(validation)}")
+    if ratio == 1:
+        raise UsageError("--gpus: that is the measured number of GPUs, so there is nothing to project")
     widest = validation.widest
     if not 1 / widest <= ratio <= widest:
         raise UsageError(f"--gpus: {ratio:g} times the measured number; left-out points reach {widest:g} times")

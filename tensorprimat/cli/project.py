@@ -69,7 +69,7 @@ def _project(
     found: tuple[ScalingGroup, ...], benchmark: str, source: Path, gpus: int, gpu: str | None
 ) -> dict[str, Any]:
     from tensorprimat.analysis import projection
-    from tensorprimat.core import catalogue
+    from tensorprimat.core import catalogue, names
     from tensorprimat.core.store import load
 
     result = load(source)
@@ -80,12 +80,15 @@ def _project(
     if gpu is not None and catalogue.find_gpu(gpu) != catalogue.find_gpu(device):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; a projection stays on its GPU")
     exponent, validation = projection.project(found, benchmark, gpus / count)
+    trained = result.model.name
+    other = "" if trained and names.key(trained) == names.key(benchmark) else f", another task than {trained or 'this'}"
     each = [rate * factor * count / gpus for factor in exponent.factor(gpus / count)]
     middle, low, high = (float(f"{value:.6g}") for value in each)
     sentence = (
         f"{one_line(device)}: {rate:,.0f} tokens/s/GPU on {count} GPUs, {middle:,.0f} ({low:,.0f} to {high:,.0f}) on "
         f"{gpus}, {projection.CONFIDENCE:.0%} interval, if it scales as {exponent.groups} submissions of {benchmark} "
-        f"did (samples/s × GPUs^{exponent.mean:.3f} ± {exponent.half_width:.3f}); {projection.verdict(validation)}. "
+        f"did{one_line(other)} (samples/s × GPUs^{exponent.mean:.3f} ± {exponent.half_width:.3f}); "
+        f"{projection.verdict(validation)}. "
         "The global batch and the network are taken to be like theirs; the scatter of the result itself is not in it."
     )
     return {
