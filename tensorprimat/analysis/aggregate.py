@@ -299,17 +299,27 @@ def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
     for row in rows:
         if all(is_figure(row.get(key)) and row[key] > 0 for key in (axis, "mean_time_ms")):
             groups.setdefault(tuple(row.get(key) for key in fixed), []).append(row)
-    named = [key for place, key in enumerate(fixed) if len({group[place] for group in groups}) > 1]
-    return [_scaling(axis, group, named) for group in groups.values() if len({row[axis] for row in group}) > 1]
+    fitted = {kind: group for kind, group in groups.items() if len({row[axis] for row in group}) > 1}
+    named = [key for place, key in enumerate(fixed) if len({kind[place] for kind in fitted}) > 1]
+    return [_scaling(axis, group, named) for group in fitted.values()]
 
 
 _UNITS = {"context_length": "context {}", "batch_size": "batch {}", "vocab": "vocabulary {}"}
+_WORDS: dict[tuple[str, object], str] = {
+    ("autocast", True): "autocast",
+    ("autocast", False): "no autocast",
+    ("compile", True): "compiled",
+    ("compile", False): "not compiled",
+    ("forward_only", True): "forward",
+    ("forward_only", False): "forward-backward",
+}
 
 
 def _scaling(axis: str, group: Sequence[MicroRow], named: Sequence[str]) -> SizeScaling:
     points = tuple(sorted((float(row[axis]), float(row["mean_time_ms"])) for row in group))
-    shown = [key for key in named if key not in ("d_model", "d_ff", "num_layers", "num_heads", "forward_only")]
-    label = ", ".join(_UNITS.get(key, "{}").format(group[0].get(key)) for key in shown)
+    silent = ("d_model", "d_ff", "num_layers", "num_heads", *(("forward_only",) if group[0].get("pass") else ()))
+    values = [(key, group[0].get(key)) for key in named if key not in silent and group[0].get(key) is not None]
+    label = ", ".join(_WORDS.get((key, value)) or _UNITS.get(key, "{}").format(value) for key, value in values)
     exponent, factor = power_law(points)
     return SizeScaling(axis=axis, label=label or "all cells", points=points, exponent=exponent, factor=factor)
 
