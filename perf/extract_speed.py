@@ -111,11 +111,11 @@ def resident_bytes(process: psutil.Process) -> int:
 
 def parse(path: Path) -> tuple[float, int]:
     """Return the seconds to read all fields into columns, and the number of rows."""
-    from tensorprimat.logs.megatron.reader import FORMAT
+    from tensorprimat.logs import named
     from tensorprimat.logs.text import Log
 
     started = time.perf_counter()
-    reading = FORMAT.read(Log(path))
+    reading = named("megatron").read(Log(path))
     return time.perf_counter() - started, len(reading.steps)
 
 

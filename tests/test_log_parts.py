@@ -71,10 +71,10 @@ def log_with_everything(path: Path) -> Path:
 @pytest.mark.parametrize("stretch_bytes", [700, 5_000, 40_000])
 def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_bytes):
     log = Log(log_with_everything(tmp_path / "train.log"))
-    alone = megatron.FORMAT.read(log)
+    alone = megatron.read(log)
     in_stretches(monkeypatch, stretch_bytes)
     assert len(parallel.stretches(log, first_bytes=megatron.FACTS_BYTES)) > 2
-    together = megatron.FORMAT.read(log)
+    together = megatron.read(log)
     assert together.warnings == alone.warnings
     assert together.training_config == alone.training_config
     assert together.timestamp == alone.timestamp
@@ -91,9 +91,9 @@ def test_step_times_that_are_far_between_keep_their_iterations(monkeypatch, tmp_
         for number in range(1, 900):
             file.write(row.format(number, number % 9) + (told.format(number % 9) if number % 50 == 1 else ""))
     monkeypatch.setattr(files, "BLOCK_BYTES", 500)
-    alone = megatron.FORMAT.read(Log(path))
+    alone = megatron.read(Log(path))
     in_stretches(monkeypatch, 20_000)
-    together = megatron.FORMAT.read(Log(path))
+    together = megatron.read(Log(path))
     assert np.isfinite(alone.steps.column("reported_tflops_per_gpu")).sum() == 18
     for name in ("line", "reported_tflops_per_gpu"):
         np.testing.assert_array_equal(together.steps.column(name), alone.steps.column(name))

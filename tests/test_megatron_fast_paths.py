@@ -106,7 +106,7 @@ def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(
         planted.append((number, len(lines)))
     path = tmp_path_factory.mktemp("log") / "a.log"
     path.write_text("\n".join(lines) + "\n")
-    reading = megatron.FORMAT.read(Log(Path(path)))
+    reading = megatron.read(Log(Path(path)))
     assert isinstance(reading, Reading)
     assert [(step.index, step.line) for step in reading.steps] == planted
     assert {step.index for step in reading.steps if step.interrupted_by} == checkpoints

@@ -11,8 +11,9 @@ from tensorprimat.core.errors import InputError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
-from tensorprimat.logs.detection import FORMATS, Detection, detect, named
+from tensorprimat.logs.detection import Detection, detect, named
 from tensorprimat.logs.format import Format, Given
+from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
 STDIN = "-"

@@ -23,7 +23,7 @@ from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import iso, merged, moment, positive, seconds
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
@@ -108,7 +108,7 @@ class _Content:
     began: float | None = None
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if _row(text))
 
 
@@ -120,7 +120,7 @@ def _row(text: str) -> tuple[str, re.Match[str]] | None:
     return None
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     content = _content(log)
     config = {**content.arguments, **content.settings}
     parts = [config.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps", "num_gpus")]
@@ -148,16 +148,6 @@ def _read(log: Log) -> Reading:
     if content.chat:
         reading.warnings.append("steps: iterations of reinforcement learning, generation included")
     return reading
-
-
-FORMAT = Format(
-    name="deepspeed",
-    reads="DeepSpeed: throughput timer, pipeline engine, DeepSpeed-Chat",
-    looks_for="'CurrSamplesPerSec=', 'iter time (s):' or 'E2E latency='",
-    needles=tuple(mark.encode() for _, mark, _ in _ROWS),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _clock(content: _Content, batch: int) -> LogClock | None:

@@ -1,7 +1,4 @@
-"""The table of log formats, and which of them a log has.
-
-A new format is one module with a `FORMAT` and one row here.
-"""
+"""Detection of the format of a log."""
 
 from __future__ import annotations
 
@@ -9,52 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.logs import (
-    deepspeed,
-    excel,
-    files,
-    huggingface,
-    keyvalue,
-    lightning,
-    litgpt,
-    madengine,
-    maxtext,
-    metrics,
-    mlflow,
-    nanogpt,
-    nemo,
-    olmo,
-    result,
-    tensorboard,
-    timestamps,
-    torchtitan,
-)
+from tensorprimat.logs import files
 from tensorprimat.logs.format import Format
-from tensorprimat.logs.megatron import reader as megatron
-from tensorprimat.logs.mlperf import reader as mlperf
+from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
-
-FORMATS: tuple[Format, ...] = (
-    megatron.FORMAT,
-    nemo.FORMAT,
-    torchtitan.FORMAT,
-    maxtext.FORMAT,
-    huggingface.FORMAT,
-    nanogpt.FORMAT,
-    olmo.FORMAT,
-    deepspeed.FORMAT,
-    litgpt.FORMAT,
-    lightning.FORMAT,
-    mlperf.FORMAT,
-    *keyvalue.FORMATS,
-    metrics.FORMAT,
-    mlflow.FORMAT,
-    madengine.FORMAT,
-    tensorboard.FORMAT,
-    excel.FORMAT,
-    result.FORMAT,
-    timestamps.FORMAT,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

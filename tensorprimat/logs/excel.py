@@ -21,7 +21,7 @@ from xml.etree.ElementTree import ParseError
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import files
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.profile import KernelCategory, Profile, ProfiledCollective, Timeline
 from tensorprimat.logs.text import Log
 
@@ -265,19 +265,10 @@ def _whole(cell: object) -> int | None:
     return None if value is None else int(value)
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return 1 if not log.is_folder and is_workbook(log.path) else 0
 
 
-def _refuse(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     read_profile([log.path])  # a damaged or foreign workbook says so itself
     raise InputError("is a profile, not a training log", path=log.name, remedy="tprimat analyze shows it")
-
-
-FORMAT = Format(
-    name="excel",
-    reads="TraceLens reports: GPU busy, computation, exposed communication and idle time (shown by tprimat analyze)",
-    looks_for=f"an Excel workbook with the sheet {TIMELINE}",
-    detect=_detect,
-    read=_refuse,
-)

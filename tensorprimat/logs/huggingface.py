@@ -33,7 +33,7 @@ from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 CLOCK_RESOLUTION = 0.005  # a clock rounded to more than 0.5 % of the time between two rows measures no step
@@ -118,14 +118,14 @@ class _Content:
     timestamp: float | None = None
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     found = sum(1 for _, text in log.head() for said in _dictionaries(text) if _is_row(said) or _is_summary(said))
     if not found and _opens_as_document(log) and (content := _document(log)):
         return len(content.rows) + len(content.summaries)
     return found
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     content = (_document(log) if _opens_as_document(log) else None) or _text(log)
     config, reported, total = _configuration(content.config), _reported(content), _total_steps(content)
     reading = Reading(
@@ -148,17 +148,6 @@ def _read(log: Log) -> Reading:
             "included; so no variance is known"
         )
     return reading
-
-
-FORMAT = Format(
-    name="huggingface",
-    reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; jsonl of ms-swift and "
-    "LLaMA-Factory",
-    looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",
-    needles=(f"'{LOSS}'".encode(), f'"{LOSS}"'.encode(), RUNTIME.encode()),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _configuration(said: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
-from functools import cache, partial
+from functools import cache
 from math import inf, isfinite, prod
 from typing import Any
 
@@ -22,8 +22,8 @@ from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.dialects import DIALECTS, Dialect, Number
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.dialects import Dialect, Number
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
@@ -75,7 +75,7 @@ class _Seen:
     began: float | None = None
 
 
-def _detect(log: Log, dialect: Dialect) -> int:
+def detect(log: Log, dialect: Dialect) -> int:
     first, found, inside = re.compile(dialect.row), 0, False
     for _, text in log.head():
         if dialect.block:
@@ -87,7 +87,7 @@ def _detect(log: Log, dialect: Dialect) -> int:
     return found
 
 
-def _read(log: Log, dialect: Dialect) -> Reading:
+def read(log: Log, dialect: Dialect) -> Reading:
     seen = _Seen()
     found = list(_rows(log, dialect, seen))
     steps = fields.merged((None, _step(row)) for row in found)
@@ -287,18 +287,3 @@ def _gpus(steps: Steps) -> int | None:
     whole = round(float(np.median(ratios)))
     tolerance = WHOLE_RATIO * whole if whole <= MOST_GPUS_BY_RATIO else 0.1
     return whole if whole >= 1 and bool((np.abs(ratios - whole) <= tolerance).all()) else None
-
-
-FORMATS = tuple(
-    Format(
-        name=dialect.name,
-        reads=dialect.reads,
-        looks_for=dialect.looks_for,
-        needles=tuple(mark.encode() for mark in dialect.marks),
-        detect=partial(_detect, dialect=dialect),
-        read=partial(_read, dialect=dialect),
-        opens=dialect.row if dialect.block else "",
-    )
-    for dialect in DIALECTS
-)
-"""One format for each dialect."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, merged
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 TIME_SO_FAR = ("train/time", "train|time")
@@ -35,7 +35,7 @@ _BAR = re.compile(
 )
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     lines = log.head()
     first = next(lines, (0, ""))[1]
     if _is_header(first):
@@ -43,23 +43,13 @@ def _detect(log: Log) -> int:
     return (_bar(first) is not None) + sum(1 for _, text in lines if _bar(text))
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Lightning")
     if _is_header(next(log.bare_lines(), (0, ""))[1]):
         reading.steps = merged((None, step) for step in _steps(log, reading))
     else:
         _report_bars(log, reading)
     return reading
-
-
-FORMAT = Format(
-    name="lightning",
-    reads="Lightning's CSVLogger (metrics.csv) and progress bars",
-    looks_for=f"a metrics.csv with step and {' or '.join((TIME_SO_FAR[0], *STEP_SECONDS))}, or 'Epoch N: … it/s' bars",
-    needles=(b",step", b"step,", b"it/s"),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _is_header(text: str) -> bool:

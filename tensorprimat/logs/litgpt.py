@@ -18,7 +18,7 @@ import numpy as np
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs.fields import merged, number
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
@@ -50,7 +50,7 @@ PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "transformer": "fp8"}
 """Lightning Fabric's name of a precision before its first hyphen (bf16-true, transformer-engine) → ours."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if _row(text))
 
 
@@ -58,7 +58,7 @@ def _row(text: str) -> re.Match[str] | None:
     return _ROW.search(text[-LONGEST_ROW:]) if "iter time: " in text else None
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     rows: list[tuple[int, re.Match[str]]] = []
     said: dict[str, str] = {}
     totals: dict[str, float] = {}
@@ -79,16 +79,6 @@ def _read(log: Log) -> Reading:
     _configure(reading, said)
     _report(reading, totals, rows)
     return reading
-
-
-FORMAT = Format(
-    name="litgpt",
-    reads="LitGPT pretraining and fine-tuning",
-    looks_for="'iter N step N | loss train: … iter time: … ms'",
-    needles=(b"iter time: ",),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:

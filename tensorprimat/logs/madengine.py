@@ -12,7 +12,7 @@ import re
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
@@ -35,7 +35,7 @@ METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
 """Name of a metric, in lower case with `/` for per → field of Reported and factor."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     lines = log.head()
     header = _cells(next((text for _, text in lines if text.strip()), ""))
     if not set(COLUMNS) <= set(header):
@@ -43,7 +43,7 @@ def _detect(log: Log) -> int:
     return sum(len(_cells(text)) == len(header) for _, text in lines)
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="madengine")
     table = _rows(log)
     runs = [row for row in table if row["performance"] and row.get("status", "") != FAILED]
@@ -61,16 +61,6 @@ def _read(log: Log) -> Reading:
     _figure(row, reading)
     _configure(row, reading)
     return reading
-
-
-FORMAT = Format(
-    name="madengine",
-    reads="madengine's perf.csv: the last run of the table",
-    looks_for="a CSV with the columns model, performance, metric and gpu_architecture",
-    needles=(b"performance,metric", b"gpu_architecture"),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _cells(text: str) -> list[str]:

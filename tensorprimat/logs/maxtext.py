@@ -28,7 +28,7 @@ from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
@@ -79,11 +79,11 @@ class _Seen:
     by_primus: bool = False
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if "completed step:" in text and _ROW.search(text))
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     seen = _Seen()
     printed = fields.merged(_rows(log, seen))
     steps = _measurable(printed, seen.drained)
@@ -107,16 +107,6 @@ def _read(log: Log) -> Reading:
             "tprimat extract --warmup leaves them out"
         )
     return reading
-
-
-FORMAT = Format(
-    name="maxtext",
-    reads="MaxText and MaxDiffusion, on GPUs and TPUs, also under Primus and inside prose",
-    looks_for="'completed step: …, seconds: …'",
-    needles=(b"completed step:",),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:

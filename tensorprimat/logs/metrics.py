@@ -23,7 +23,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, keyvalue
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in, pauses, steps_between
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, MEASURES, STEPS, TOTALS, UNITLESS_TIMES, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
 from tensorprimat.logs.text import Log
@@ -49,7 +49,7 @@ class _Merged(NamedTuple):
     """Work logged since the previous step."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     first = next((text for _, text in log.head() if text.strip()), "")
     start = first.lstrip("\ufeff \t")[:1]
     if start == "[" or (start == "{" and not _object(first)):
@@ -61,7 +61,7 @@ def _detect(log: Log) -> int:
     return sum(text.count(",") >= len(names) - 1 for _, text in log.head()) - 1 if _names_a_table(names) else 0
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Table of metrics")
     table = list(_rows(log))
     if any(mark in row for _, row in table[:50] for mark in WANDB_MARKS):
@@ -87,16 +87,6 @@ def read_table(table: Sequence[tuple[int | None, MetricRow]], reading: Reading) 
             )
         return reading
     return _by_clock(found, reading)
-
-
-FORMAT = Format(
-    name="metrics",
-    reads="Weights & Biases histories and summaries, CSV and JSON lines of metrics by name, NeMo Automodel's jsonl",
-    looks_for="a table with a step column (step, _step, global_step …) and a step time, a rate or W&B's clock",
-    needles=(b'step"', b",step", b"step,", b'"Step"', b"Step,", b"_runtime"),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _header(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
 from tensorprimat.logs.metrics import MetricRow, read_table
 from tensorprimat.logs.model_names import model_name
@@ -41,7 +41,7 @@ SETTINGS = {
 """Parameter → field of TrainingConfig."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     if log.is_folder:
         return 1 if any(field_of(name) for name, _ in _metric_files(_root(log.path))) else 0
     found = 0
@@ -53,7 +53,7 @@ def _detect(log: Log) -> int:
     return found
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="MLflow")
     root = _root(log.path)
     found = list(_metric_files(root)) if root.is_dir() else [(log.path.name, log.path)]
@@ -70,16 +70,6 @@ def _read(log: Log) -> Reading:
     _parameters(root.parent / PARAMETERS, reading)
     reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
     return read_table(table, reading)
-
-
-FORMAT = Format(
-    name="mlflow",
-    reads="MLflow's metric files of a run, with its parameters",
-    looks_for="files below 'metrics' with lines 'timestamp value step'",
-    needles=(b"\n15", b"\n16", b"\n17", b"\n18", b"\n19"),  # milliseconds since 1970 of the years 2017 to 2033
-    detect=_detect,
-    read=_read,
-)
 
 
 def _root(path: Path) -> Path:

@@ -31,7 +31,7 @@ from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import NUMBER
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 MIB = 2**20
@@ -176,7 +176,7 @@ _NOTABLE = re.compile(
 """Beginnings of lines that state something; most lines need no other check."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if _row(text) or _clock_row(text))
 
 
@@ -191,7 +191,7 @@ def _clock_row(text: str) -> re.Match[str] | None:
     return _CLOCK.search(text) if _CLOCK_MARK in text else None
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     seen = _Seen()
     projects = _Projects()
     steps = fields.merged((None, step) for step in projects.noted(_rows(log, seen)))
@@ -225,16 +225,6 @@ def _read(log: Log) -> Reading:
         evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
         begins=projects.begins(),
     )
-
-
-FORMAT = Format(
-    name="nanogpt",
-    reads="nanoGPT, build-nanogpt, nanochat, modded-nanogpt, llm.c",
-    looks_for="'iter N: loss …, time …ms', 'step N | loss: … | dt: …ms', 'step:N/M train_time:…', 'step N/M | … tok/s'",
-    needles=tuple(mark.encode() for mark in (*(spelling.mark for spelling in SPELLINGS), _CLOCK_MARK)),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:

@@ -23,7 +23,7 @@ import numpy as np
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import NUMBER
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(
@@ -70,7 +70,7 @@ SIZES = {
 }
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if "iteration" in text and _is_row(text))
 
 
@@ -80,7 +80,7 @@ def _is_row(text: str) -> bool:
     return (row := _ROW.search(text)) is not None and (TIMING in row["fields"] or NUMBERS["loss"] in row["fields"])
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     config: dict[str, Any] = {"framework": "nemo"}
     gpu_info: dict[str, Any] = {}
     consumed: dict[int, float] = {}
@@ -97,16 +97,6 @@ def _read(log: Log) -> Reading:
         platform=devices.platform_of(gpu_info.get("device_name")),
         source="NeMo 2",
     )
-
-
-FORMAT = Format(
-    name="nemo",
-    reads="NeMo 2.x progress lines, every set of metrics, any log interval",
-    looks_for="'epoch …, iteration …/… | … | train_step_timing in s: …'",
-    needles=(b", iteration ",),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:

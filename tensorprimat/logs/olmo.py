@@ -24,7 +24,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
@@ -81,7 +81,7 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
 precision, which the model's own comes before and repeats."""
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     inside = found = 0
     for _, text in log.head():
         if "[step=" in text and _BLOCK.search(text):
@@ -94,7 +94,7 @@ def _detect(log: Log) -> int:
     return found
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
     steps = fields.merged((None, step) for step in _rows(log, reading, totals))
@@ -109,16 +109,6 @@ def _read(log: Log) -> Reading:
             "they vary less than single steps"
         )
     return reading
-
-
-FORMAT = Format(
-    name="olmo",
-    reads="OLMo and OLMo-core console logs",
-    looks_for="'[step=…/…,epoch=…]' and below it 'throughput/device/tokens_per_second=…' (or TPS)",
-    needles=(b"[step=",),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:

@@ -6,13 +6,12 @@ import re
 
 from tensorprimat.core import store
 from tensorprimat.core.result import Result
-from tensorprimat.logs.format import Format
 from tensorprimat.logs.text import Log
 
 _KEY = re.compile(r'^\s*"performance_metrics"\s*:\s*\{|[{,]\s*"performance_metrics"\s*:\s*\{')
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     lines = iter(log.head())
     first = next((text for _, text in lines if text.strip()), "")
     if not first.lstrip().startswith("{"):
@@ -20,15 +19,5 @@ def _detect(log: Log) -> int:
     return int(_KEY.search(first) is not None or any(_KEY.search(text) for _, text in lines))
 
 
-def _read(log: Log) -> Result:
+def read(log: Log) -> Result:
     return store.load(log.path)
-
-
-FORMAT = Format(
-    name="result",
-    reads="the tool's own result files, version 1 to now",
-    looks_for="a JSON object with performance_metrics",
-    needles=(b'"performance_metrics"',),
-    detect=_detect,
-    read=_read,
-)

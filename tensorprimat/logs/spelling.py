@@ -81,7 +81,7 @@ def problems(log: Log, steps: Steps) -> list[str]:
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     if log.size_bytes > MOST_BYTES:
         return
-    cited = sorted({int(line) for line in steps.column("line") if line > 0})
+    cited = _cited(steps)
     if len(cited) < LEAST_ROWS:
         return
     first, last = max(cited[0] - MOST_LINES_OF_A_ROW, 1), cited[-1]
@@ -100,9 +100,15 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
         )
 
 
+def _cited(steps: Steps) -> list[int]:
+    """Return the lines of the rows, ascending."""
+    lines = steps.column("line")
+    return [int(line) for line in np.unique(lines[lines > 0])]
+
+
 def _first_rows(log: Log, steps: Steps) -> list[str]:
     """Return the lines of the first rows."""
-    cited = set(sorted({int(line) for line in steps.column("line") if line > 0})[:LOOKED_AT_ROWS])
+    cited = set(_cited(steps)[:LOOKED_AT_ROWS])
     found, size = [], 0
     for line, text in log.lines() if cited else ():
         size += len(text)
@@ -267,7 +273,7 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
     if len(known) < LEAST_ROWS:
         return
     usual = median(tokens[known])
-    odd = [row for row in known if tokens[row] != usual]
+    odd = known[tokens[known] != usual]
     if len(odd) == 1 and tokens[odd[0]] > usual:
         yield (
             f"steps: line {int(line[odd[0]])} counts {tokens[odd[0]]:g} tokens where every other row counts {usual:g}; "

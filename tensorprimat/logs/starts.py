@@ -17,8 +17,8 @@ import numpy as np
 
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files
-from tensorprimat.logs.detection import FORMATS
 from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 LAUNCHERS = (b"Setting OMP_NUM_THREADS", b"estarting worker group", b"WORLD INFO DICT")

@@ -63,7 +63,7 @@ class SurveyedFile:
     def format(self) -> str | None:
         """Return the name of the log format; "result" if the item already is a result record."""
         if self.profile is not None:
-            return excel.FORMAT.name
+            return "excel"
         if self.result is None:
             return None
         read_here = any(source.file == self.path.name for source in self.result.provenance.sources)

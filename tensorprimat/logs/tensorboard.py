@@ -28,7 +28,7 @@ from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import files
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.lightning import TIME_SO_FAR
 from tensorprimat.logs.paths import platform_of
 from tensorprimat.logs.text import Log
@@ -168,7 +168,7 @@ class _Content:
     tags: set[str] = field(default_factory=set)
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     if log.is_folder:
         return 1 if next(_event_files(log.path), None) else 0
     return 1 if is_event_file(log.path) else 0
@@ -183,7 +183,7 @@ def is_event_file(path: Path) -> bool:
     return len(opening) > 12 and struct.unpack_from("<Q", opening)[0] < FIRST_RECORD_BYTES and MAGIC in opening
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     content = _Content()
     for path in _files_of_one_run(log):
         _collect(path, content)
@@ -201,15 +201,6 @@ def _read(log: Log) -> Reading:
             "steps: timed by the clock of the event writer, from one logged loss to the next, with all work in between"
         )
     return reading
-
-
-FORMAT = Format(
-    name="tensorboard",
-    reads="event files and folders of Megatron-LM, NeMo, torchtitan, MaxText and Hugging Face",
-    looks_for="TensorBoard event files with a step time or a loss",
-    detect=_detect,
-    read=_read,
-)
 
 
 def _event_files(folder: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
 from tensorprimat.logs.clocks import CLOCK_SHARE, TimeMark, moment_in, pauses, steps_between
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
@@ -33,7 +33,7 @@ _OTHER = re.compile(
 )
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     if log.is_folder or log.is_binary:
         return 0
     found = 0
@@ -60,7 +60,7 @@ def _validation_in(text: str) -> bool:
     return other is not None and other["validation"] is not None
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
     marks = list(_marks(log, reading))
     steps = list(steps_between(marks))
@@ -79,16 +79,6 @@ def _read(log: Log) -> Reading:
         "each time includes everything the loop did between rows"
     )
     return reading
-
-
-FORMAT = Format(
-    name="timestamps",
-    reads="any training loop that prints date, step and loss, and no step time",
-    looks_for="lines with a date and time, 'step N' (or iteration) and 'loss N'",
-    detect=_detect,
-    read=_read,
-    last_resort=True,
-)
 
 
 def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:

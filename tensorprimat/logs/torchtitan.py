@@ -27,7 +27,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import NUMBER
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.prefixes import Origin
 from tensorprimat.logs.text import Log
 
@@ -127,7 +127,7 @@ class _Seen:
     source: str = "torchtitan"
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for line, text in log.head() if _may_be_row(text) and _step(line, text, ""))
 
 
@@ -135,7 +135,7 @@ def _may_be_row(text: str) -> bool:
     return "memory:" in text and "step:" in text and ("tps:" in text or "wps:" in text)
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     seen = _Seen()
     steps = fields.merged(_rows(log, seen))
     config = {**seen.arguments, **seen.config}
@@ -157,16 +157,6 @@ def _read(log: Log) -> Reading:
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=fields.iso(seen.timestamp),
     )
-
-
-FORMAT = Format(
-    name="torchtitan",
-    reads="torchtitan, all spellings since 2024 (wps, tps), under torchrun, Slurm or Primus",
-    looks_for="'step: … loss: … memory: … tps:' (or wps)",
-    needles=(b"memory:",),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:

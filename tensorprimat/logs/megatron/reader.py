@@ -22,7 +22,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import files, parallel
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
@@ -40,7 +40,7 @@ _RESUME = re.compile(rb"(?i:load(?:ing|ed)\b)[^\n]{0,400}checkpoint[^\n]{0,400} 
 _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
     return rows or sum(
@@ -48,7 +48,7 @@ def _detect(log: Log) -> int:
     )
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
     step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
@@ -309,13 +309,3 @@ def _timestamp(fields: dict[str, FloatArray]) -> str | None:
         return None
     first = datetime.fromtimestamp(float(dates[np.isfinite(dates)][0]), timezone.utc)
     return first.replace(tzinfo=None).isoformat(timespec="seconds")
-
-
-FORMAT = Format(
-    name="megatron",
-    reads="Megatron-LM (2021 to now), Primus, Megatron-Bridge, Megatron-DeepSpeed and forks",
-    looks_for="lines with 'iteration N/M | … elapsed time per iteration (ms):'",
-    needles=(NEEDLE, megatron_bridge.NEEDLE),
-    detect=_detect,
-    read=_read,
-)

@@ -32,7 +32,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
 from tensorprimat.logs.mlperf.rows import Block, MlperfEvents, MlperfRow, evidence_of, steps_of
 from tensorprimat.logs.text import Log
@@ -97,11 +97,11 @@ class _Content:
     runs: list[MlperfEvents] = field(default_factory=lambda: [MlperfEvents()])
 
 
-def _detect(log: Log) -> int:
+def detect(log: Log) -> int:
     return sum(1 for _, text in log.head() if MARK in text)
 
 
-def _read(log: Log) -> Reading:
+def read(log: Log) -> Reading:
     content = _content(log)
     settings = content.settings
     config: dict[str, Any] = {
@@ -126,16 +126,6 @@ def _read(log: Log) -> Reading:
     reading.evidence = evidence_of(content.runs, steps, batch)
     _report_rates(reading, content.runs, batch, length)
     return reading
-
-
-FORMAT = Format(
-    name="mlperf",
-    reads="MLPerf Training result files: AMD's samples/s and blocks, NVIDIA's step seconds",
-    looks_for="':::MLLOG' lines: tracked_stats with throughput or train_step_time, or block_start and block_stop",
-    needles=(MARK.encode(),),
-    detect=_detect,
-    read=_read,
-)
 
 
 def _events(log: Log) -> Iterator[_Event]:
