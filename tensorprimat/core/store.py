@@ -304,7 +304,7 @@ def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[byte
 def _give_name(file: IO[bytes], path: Path) -> None:
     here = f"/proc/self/fd/{file.fileno()}"
     try:
-        os.link(here, path, follow_symlinks=True)
+        os.link(here, path, src_dir_fd=file.fileno(), follow_symlinks=True)  # without src_dir_fd it follows no link
     except OSError:  # a file system that makes nameless files, but links none
         shutil.copyfile(here, path)
 
