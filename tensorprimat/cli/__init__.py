@@ -67,6 +67,7 @@ Options:
 """
 
 REPORT_TO = "the issues of the TensorPrimat repository"
+RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
 _INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
 
 
@@ -128,6 +129,7 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         return 2
     program = program or f"tprimat {typed}"
     rest = earlier.arguments_of(name, rest)
+    gc.set_threshold(RARELY, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)  # at the end there is nothing worth looking for, and looking takes a tenth of a second
     try:
         return _call(name, rest, program, {**earlier.defaults_of(typed), **defaults})

@@ -168,27 +168,28 @@ class _Rows:
         covers = steps.column("covers")
         wanted = (steps.column("segment")[selection.of_run] == selection.segment) & (covers[selection.of_run] > 0)
         inside = selection.of_run if wanted.all() else selection.of_run[wanted]
+        picked = slice(None) if len(inside) == len(steps) else inside  # of all rows, columns need no copy
         weight = _weights(steps)
         measured = own[selection.rows]
         timed = np.isfinite(measured)
         amount = float((covers[selection.rows] * weight[selection.rows])[timed].sum())
         if not amount or not len(inside):
             return None
-        index, counted = steps.column("index")[inside], covers[inside].astype(np.float64)
-        ended_at = steps.column("ended_at")[inside]
+        index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
+        ended_at = steps.column("ended_at")[picked]
         if elapsed := evidence.elapsed:
             ended_at = np.array([elapsed.seconds.get(int(number), np.nan) for number in index])
         apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
         rows = cls(
-            work=counted * weight[inside],
+            work=counted * weight[picked],
             steps=counted,
-            own=own[inside],
-            distance=apart * weight[inside],
+            own=own[picked],
+            distance=apart * weight[picked],
             ended_at=ended_at,
             dates=elapsed.name if elapsed else DATES,
             resolution=elapsed.resolution if elapsed else _resolution(ended_at),
-            interrupted=steps.column("interrupted_by")[inside],
-            announced=_announced(steps.column("line")[inside], evidence.announced),
+            interrupted=steps.column("interrupted_by")[picked],
+            announced=_announced(steps.column("line")[picked], evidence.announced),
             measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
             pace=float(measured[timed].sum()) / amount,
         )
@@ -350,8 +351,8 @@ def _resolution(dates: FloatArray) -> float:
     """
     apart = np.diff(dates[np.isfinite(dates)])
     for grain in (60.0, 1.0):
-        if (np.abs(apart - grain * np.round(apart / grain)) < FINEST).all():
-            return grain
+        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (apart[:1000], apart)):
+            return grain  # a thousand rows tell of most logs that it is not
     return FINEST
 
 

@@ -93,6 +93,11 @@ class _Notes:
 
 def amended(result: Result, given: Given) -> Result:
     """Return the result with the stated facts laid over it and every figure computed anew."""
+    return summarise(with_facts(result, given)) if given.said() else result
+
+
+def with_facts(result: Result, given: Given) -> Result:
+    """Return the result with the stated facts laid over it, its figures yet to be computed."""
     if not given.said():
         return result
     others = [warning for warning in said_by_others(result) if not _is_answered(warning, given)]
@@ -103,22 +108,20 @@ def amended(result: Result, given: Given) -> Result:
     model = _model(result.model, given, notes)
     steps = _with_work(result.steps, before, config, given, notes)
     figures = result.performance_metrics
-    return summarise(
-        result.model_copy(
-            update={
-                "training_config": config,
-                "gpu_info": gpu_info,
-                "platform": platform,
-                "model": model,
-                "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
-                "steps": steps,
-                "audit": result.audit if given.warmup_steps is None else None,
-                "performance_metrics": figures
-                if figures.basis != "reported_means"
-                else with_rates(figures, config, before=before),
-                "warnings": tuple(dict.fromkeys(notes.warnings)),
-            }
-        )
+    return result.model_copy(
+        update={
+            "training_config": config,
+            "gpu_info": gpu_info,
+            "platform": platform,
+            "model": model,
+            "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
+            "steps": steps,
+            "audit": result.audit if given.warmup_steps is None else None,
+            "performance_metrics": figures
+            if figures.basis != "reported_means"
+            else with_rates(figures, config, before=before),
+            "warnings": tuple(dict.fromkeys(notes.warnings)),
+        }
     )
 
 

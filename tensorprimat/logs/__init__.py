@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tensorprimat.core import regular, stated
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
@@ -41,7 +41,7 @@ def read(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            result = stated.amended(assemble.join(log, chosen, warnings, segment, cited=cited), given or Given())
+            result = assemble.join(log, chosen, warnings, given or Given(), segment, cited=cited)
             return _with_something(log, chosen, [result])[0]
 
 
@@ -53,8 +53,8 @@ def read_each(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            results = assemble.join_each(log, chosen, warnings, cited=cited)
-            return _with_something(log, chosen, [stated.amended(result, given or Given()) for result in results])
+            results = assemble.join_each(log, chosen, warnings, given or Given(), cited=cited)
+            return _with_something(log, chosen, results)
 
 
 @contextmanager

@@ -25,39 +25,47 @@ from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.logs import citations, segments
-from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.format import Format, Given, Reading
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 
 
-def join(log: Log, format: Format, warnings: list[str], segment: int | None = None, *, cited: bool = False) -> Result:
-    """Read one log with one format. warnings: what is known beforehand.
+def join(
+    log: Log, format: Format, warnings: list[str], given: Given, segment: int | None = None, *, cited: bool = False
+) -> Result:
+    """Read one log with one format. warnings: what is known beforehand; given: facts that the user stated.
 
     segment: number of the training to read; cited: name the lines that state settings. A result record (the tool's own
-    file) comes back as it is, with these warnings. Raises InputError for a segment that the log does not have.
+    file) comes back as it is but for these warnings and facts. Raises InputError for a segment that the log does not
+    have.
     """
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return found.model_copy(update={"warnings": (*found.warnings, *warnings)})
-    return _result(log, format, warnings, _Choice(found, segment, cited), digest)
+        return _again(found, warnings, given)
+    return _result(log, format, warnings, _Choice(found, segment, given, cited), digest)
 
 
-def join_each(log: Log, format: Format, warnings: list[str], *, cited: bool = False) -> list[Result]:
+def join_each(log: Log, format: Format, warnings: list[str], given: Given, *, cited: bool = False) -> list[Result]:
     """As `join`, one result for every training in the log."""
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return [found.model_copy(update={"warnings": (*found.warnings, *warnings)})]
+        return [_again(found, warnings, given)]
     numbers = [None] if len(found) == 1 else [segment.number for segment in found]
-    return [_result(log, format, warnings, _Choice(found, number, cited), digest) for number in numbers]
+    return [_result(log, format, warnings, _Choice(found, number, given, cited), digest) for number in numbers]
+
+
+def _again(found: Result, warnings: list[str], given: Given) -> Result:
+    return stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), given)
 
 
 class _Choice(NamedTuple):
     found: list[Segment]
     number: int | None
+    given: Given
     cited: bool
 
 
@@ -77,35 +85,34 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
     platform = devices.platform_of(gpu_info.device_name) or said.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
-    return summarise(
-        Result(
-            platform=platform,
-            source=said.source or f"{format.name} log",
-            timestamp=said.timestamp,
-            complete=said.complete,
-            gpu_info=gpu_info,
-            model=stated.identified(stated.believed(Model, said.model, warnings)),
-            training_config=config,
-            performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
-            runs=_runs(said),
-            provenance=Provenance(
-                engine="logs",
-                format=format.name,
-                timing=said.timing,
-                timer=said.timer,
-                sources=(_source(log, format, digest),),
-                segments=said.segments,
-                segment=choice.number,
-                citations=_citations(log, format, measured[0]) if choice.cited else {},
-                host=said.host,
-                tool_version=__version__,
-                assumed=dict(said.assumed),
-            ),
-            warnings=tuple(dict.fromkeys(warnings)),
-            steps=stated.with_work(said.steps, config),
-            evidence=said.evidence,
-        )
+    result = Result(
+        platform=platform,
+        source=said.source or f"{format.name} log",
+        timestamp=said.timestamp,
+        complete=said.complete,
+        gpu_info=gpu_info,
+        model=stated.identified(stated.believed(Model, said.model, warnings)),
+        training_config=config,
+        performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
+        runs=_runs(said),
+        provenance=Provenance(
+            engine="logs",
+            format=format.name,
+            timing=said.timing,
+            timer=said.timer,
+            sources=(_source(log, format, digest),),
+            segments=said.segments,
+            segment=choice.number,
+            citations=_citations(log, format, measured[0]) if choice.cited else {},
+            host=said.host,
+            tool_version=__version__,
+            assumed=dict(said.assumed),
+        ),
+        warnings=tuple(dict.fromkeys(warnings)),
+        steps=stated.with_work(said.steps, config),
+        evidence=said.evidence,
     )
+    return summarise(stated.with_facts(result, choice.given))
 
 
 def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:

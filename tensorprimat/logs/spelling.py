@@ -42,6 +42,7 @@ _COMMA = re.compile(
     r"(?<![\w.,])[-+]?(?:0,\d{1,20}|\d{1,20},(?!\d{3}(?!\d))\d{1,20})(?:[eE][-+]?\d{1,3})?(?![\w.,]*\d)"
 )
 """A number whose comma is no separator of thousands."""
+_POINT = re.compile(r"\d\.\d")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
@@ -127,11 +128,14 @@ def decimal_comma(rows: Sequence[str]) -> str | None:
     >>> decimal_comma([f"10:00:0{n},250 step {n} loss 2.5 tps 1,{n}50 gpus 0,1" for n in range(8)]) is None
     True
     """
-    plain = [_CLOCK.sub(" ", row) for row in rows]
-    found = [match[0] for row in plain if (match := _COMMA.search(row))]
-    if len(found) < max(LEAST_ROWS, LEAST_SHARE * len(rows)) or any(re.search(r"\d\.\d", row) for row in plain):
-        return None
-    return found[0]
+    found = []
+    for row in rows:
+        plain = _CLOCK.sub(" ", row)
+        if _POINT.search(plain):
+            return None
+        if match := _COMMA.search(plain):
+            found.append(match[0])
+    return found[0] if len(found) >= max(LEAST_ROWS, LEAST_SHARE * len(rows)) else None
 
 
 def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
