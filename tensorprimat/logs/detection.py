@@ -12,6 +12,10 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 
+_NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
+"""Each once: formats share some."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Detection:
     """The format of a log, and the others that it might have."""
@@ -32,7 +36,8 @@ def detect(log: Log) -> Detection | None:
         return _best(log, [format for format in FORMATS if not format.last_resort])
     number = 1
     for block in files.blocks(log.path, HEAD_BYTES):
-        likely = [format for format in FORMATS if any(needle in block for needle in format.needles)]
+        present = {needle for needle in _NEEDLES if needle in block}
+        likely = [format for format in FORMATS if not present.isdisjoint(format.needles)]
         if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
             return found
         number += files.count_line_ends(block)
