@@ -11,7 +11,6 @@ from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
-
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
 """Each once: formats share some."""
 
