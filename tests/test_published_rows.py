@@ -72,9 +72,22 @@ def test_a_report_says_how_many_farther_published_results_it_leaves_out():
     assert near.published == every[:12]
     assert near.published_left_out == {"llama": len(every) - 12}
     texts = every_text(near)
-    for name in ("console", "markdown", "html"):
-        assert f"{len(every) - 12} farther rows are left out" in " ".join(texts[name].split()), name
+    for name, shown in (("console", 6), ("markdown", 12), ("html", 12)):
+        assert f"{len(every) - shown} farther rows are left out" in " ".join(texts[name].split()), name
     assert json.document(near)["published_left_out"] == {"llama": len(every) - 12}
+
+
+def test_many_sides_leave_the_terminal_one_line_per_published_result():
+    six = comparison_of(*(plausible.result("h100", seed=seed, precision=f"fp{seed}") for seed in range(6)))
+    shown = every_text(with_published(six))["console"].partition("Published, not measured here")[2].splitlines()
+    assert len([line for line in shown if "same work" in line and "H100 SXM" in line]) == 6
+    assert not any("over it" in line for line in shown)
+
+
+def test_the_level_of_a_published_row_is_that_of_the_sides_with_a_ratio():
+    near = with_published(comparison_of(plausible.result("h100"), plausible.result("mi300x", sequence_length=2048)))
+    row = sections.published_of(near, "llama").rows[0]
+    assert [cell.text for cell in row[6:9]][1:] == ["no ratio", "same work*"]
 
 
 def test_the_sentence_of_a_published_row_names_the_side_it_is_about_where_sides_differ():

@@ -34,6 +34,8 @@ TOO_NARROW = 76  # and below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
 GAP = 2  # columns between two columns of a table
 MOST_WARNINGS = 5  # of a screen; the report has them all
+MOST_PUBLISHED = 6  # rows of a screen, likewise
+MOST_SIDES_BESIDE = 3  # sides that each have a column next to a published result
 
 
 def safe(content: str, style: str = "") -> Text:
@@ -219,23 +221,18 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
 
 
 def _published(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
-    """Return the nearest published results that a side can be compared with, and how many the reports show."""
-    content = sections.published_of(comparison, model)
-    if not content.rows:
+    """Return the nearest published results that a side can be compared with, and how many the library has."""
+    rows = [row for row in comparison.published if row.published.model == model]
+    every = len(rows) + comparison.published_left_out.get(model, 0)
+    near = [row for row in rows if any(one.ratio is not None for one in row.against)][:MOST_PUBLISHED]
+    if not rows:
         return []
-    alike = [
-        any(one.ratio is not None for one in row.against)
-        for row in comparison.published
-        if row.published.model == model
-    ]
-    shown = replace(content, rows=tuple(row for row, has_ratio in zip(content.rows, alike, strict=True) if has_ratio))
-    every = len(content.rows) + comparison.published_left_out.get(model, 0)
-    parts: list[RenderableType] = [
-        Text(),
-        safe(f"{content.title} ({len(shown.rows)} of {every} rows, nearest first)", "bold"),
-    ]
-    if shown.rows:
-        slim = without(shown, "Source", "What differs", "Sequence", "Global batch")
+    content = sections.published(near, every - len(near))
+    parts: list[RenderableType] = [Text(), safe(f"{content.title} ({len(near)} of {every} rows)", "bold")]
+    if near:
+        several = len(near[0].against) > MOST_SIDES_BESIDE
+        each = [column.title for column in content.columns if several and column.title.endswith(" over it")]
+        slim = without(content, "Source", "What differs", "Sequence", "Global batch", *each)
         parts += [fitting(slim, width=width - INDENT), safe(content.note or "", "dim")]
     else:
         parts.append(safe("None can be compared; the written report gives the reasons.", "dim"))

@@ -419,6 +419,7 @@ def _omitted(left_out: int) -> str:
 
 def _published_row(row: Beside) -> tuple[Cell, ...]:
     one = row.published
+    alike = [against for against in row.against if against.ratio is not None]
     return (
         text(one.gpu),
         figure(one.num_gpus, formatting.count),
@@ -427,18 +428,22 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
         figure(one.global_batch_size, formatting.count),
         figure(one.tokens_per_second_per_gpu, formatting.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
-        Cell(text=_of_each(row, _marked_level), source=_of_each(row, lambda fairness: fairness.sentence)),
-        text(_of_each(row, _what_differs)),
+        Cell(text=_of_each(alike or row.against, _marked_level), source=_of_each(row.against, _sentence)),
+        text(_of_each(row.against, _what_differs)),
         text(f"{one.source}, {one.date}" if one.date else one.source),
     )
 
 
-def _of_each(row: Beside, said: Callable[[Fairness], str]) -> str:
+def _of_each(sides: Sequence[Against], said: Callable[[Fairness], str]) -> str:
     """Return what is said of every side once, or of each side after its label where it differs."""
-    several = {one.label: said(one.fairness) for one in row.against}
+    several = {one.label: said(one.fairness) for one in sides}
     if len(set(several.values())) == 1:
         return next(iter(several.values()))
     return "; ".join(f"{label}: {words}" for label, words in several.items())
+
+
+def _sentence(fairness: Fairness) -> str:
+    return fairness.sentence
 
 
 def _marked_level(fairness: Fairness) -> str:
