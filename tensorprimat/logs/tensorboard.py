@@ -4,8 +4,8 @@ Where a framework logs the time of a step, that is the step's time. Where none d
 SummaryWriter code), the writer's own clock is all there is: the time between two losses over the steps between them.
 Validation and checkpoints lie inside; rows in which an evaluation was logged are marked.
 
-Files are read by tensorboard's own record loader. Its EventAccumulator is not used: it drops what a restart repeats
-and recognises files by their names.
+Records are parsed by tensorboard's own messages. Its readers are not used: they compute checksums byte by byte, drop
+what a restart repeats, and recognise files by their names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import math
 import os
 import re
 import struct
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
@@ -26,7 +30,7 @@ from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
-from tensorprimat.logs import files
+from tensorprimat.logs import event_records, files
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.lightning import TIME_SO_FAR
@@ -153,19 +157,40 @@ HPARAMS_FILE = "hparams.yaml"  # what Lightning writes beside its events
 LARGEST_HPARAMS = 2**20  # bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scalar:
-    step: int
-    time: float
-    tag: str
-    value: float
-
-
 @dataclass(kw_only=True)
 class _Content:
-    scalars: list[_Scalar] = field(default_factory=list)
+    """Scalars in columns, in the order of the files, and texts by name."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    tag_numbers: array[int] = field(default_factory=lambda: array("i"))
+    tags: dict[str, int] = field(default_factory=dict)
+    """Number of each tag that a scalar has."""
     texts: dict[str, str] = field(default_factory=dict)
-    tags: set[str] = field(default_factory=set)
+
+    def add(self, step: int, time: float, tag: str, value: float) -> None:
+        """Add a scalar."""
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+        self.tag_numbers.append(self.tags.setdefault(tag, len(self.tags)))
+
+    def of(self, tags: Iterable[str]) -> _Scalars:
+        """Return the scalars of some tags."""
+        numbers = [self.tags[tag] for tag in tags if tag in self.tags]
+        rows = np.flatnonzero(np.isin(np.array(self.tag_numbers), numbers))
+        return _Scalars(np.array(self.steps)[rows], np.array(self.times)[rows], np.array(self.values)[rows])
+
+
+class _Scalars(NamedTuple):
+    steps: np.ndarray
+    times: np.ndarray
+    values: np.ndarray
+
+    def rows(self) -> Iterator[tuple[int, float, float]]:
+        """Yield (step, time, value) of each scalar."""
+        return zip(self.steps.tolist(), self.times.tolist(), self.values.tolist(), strict=True)
 
 
 def detect(log: Log) -> int:
@@ -193,10 +218,10 @@ def read(log: Log) -> Reading:
     if dialect is None or dialect.averaged:
         steps = with_intervals(steps)
     reading = Reading(steps=steps, source=f"{dialect.name} TensorBoard events" if dialect else "TensorBoard events")
-    reading.timestamp = iso(content.scalars[0].time) if content.scalars else None
+    reading.timestamp = iso(content.times[0]) if content.times else None
     _collect_hparams(log, content)
     _configure(reading, content)
-    if dialect is None and len(steps) and not content.tags.intersection(TIME_SO_FAR):
+    if dialect is None and len(steps) and not any(tag in content.tags for tag in TIME_SO_FAR):
         reading.warnings.append(
             "steps: timed by the clock of the event writer, from one logged loss to the next, with all work in between"
         )
@@ -237,30 +262,30 @@ def _collect(path: Path, content: _Content) -> None:
     """Add the scalars and texts of one file; what follows a torn record is left out, as TensorBoard does."""
     try:
         from google.protobuf.message import DecodeError
-        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+        from tensorboard.compat.proto.event_pb2 import Event
     except ImportError as error:
         raise MissingPackageError("tensorboard", needed_for="TensorBoard event files") from error
     try:
-        for event in LegacyEventFileLoader(str(path)).Load():
+        for record in event_records.records(path):
+            event = Event.FromString(record)
             for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "hparams":
+                if value.HasField("simple_value"):
+                    number = value.simple_value
+                elif value.metadata.plugin_data.plugin_name == "hparams":
                     for name, said in _hparams(value.metadata.plugin_data.content):
                         content.texts.setdefault(name, said)
                     continue
-                if value.HasField("simple_value"):
-                    number = float(value.simple_value)
                 elif value.HasField("tensor") and value.tensor.string_val:
                     text = value.tensor.string_val[0][:LONGEST_TEXT].decode("utf-8", "replace")
                     content.texts.setdefault(value.tag.removesuffix("/text_summary"), text)
                     continue
                 elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-                    number = float(value.tensor.float_val[0])
+                    number = value.tensor.float_val[0]
                 else:
                     continue
                 if 0 <= event.step < LARGEST_STEP and 0 < event.wall_time < LATEST_TIME:
-                    content.tags.add(value.tag)
-                    content.scalars.append(_Scalar(step=event.step, time=event.wall_time, tag=value.tag, value=number))
-    except (DecodeError, ValueError, MemoryError, OverflowError) as error:  # the last two: a forged length
+                    content.add(event.step, event.wall_time, value.tag, number)
+    except (DecodeError, ValueError) as error:
         raise InputError("is damaged: a record is not a TensorBoard event", path=path) from error
 
 
@@ -298,11 +323,11 @@ def _collect_hparams(log: Log, content: _Content) -> None:
 
 def _timed(content: _Content, dialect: TagDialect) -> Iterator[Step]:
     """Yield one row per logged step time, with what was logged for the same step."""
-    others = _by_step(content.scalars, dialect.fields)
-    for scalar in content.scalars:
-        if scalar.tag == dialect.seconds and 0 < scalar.value < LONGEST_STEP_SECONDS:
-            beside = others.get(scalar.step, {})
-            yield Step(index=scalar.step, seconds=scalar.value, ended_at=scalar.time, **beside)  # type: ignore[arg-type]
+    times = content.of((dialect.seconds,))
+    others = _beside(content, dialect.fields, times.steps)
+    for (step, ended_at, seconds), values in zip(times.rows(), others, strict=True):
+        if 0 < seconds < LONGEST_STEP_SECONDS:
+            yield Step(index=step, seconds=seconds, ended_at=ended_at, **values)  # type: ignore[arg-type]
 
 
 def _untimed(content: _Content) -> Iterator[Step]:
@@ -311,38 +336,46 @@ def _untimed(content: _Content) -> Iterator[Step]:
     """
     own_clock = next((tag for tag in TIME_SO_FAR if tag in content.tags), None)
     tag = own_clock or next((tag for tag in UNTIMED_LOSSES if tag in content.tags), None)
+    if tag is None:
+        return
     fields = {loss: ("loss", 1.0) for loss in UNTIMED_LOSSES if loss in content.tags} | dict(UNTIMED_FIELDS)
-    others = _by_step(content.scalars, fields)
-    evaluated = sorted(scalar.time for scalar in content.scalars if scalar.tag.startswith(EVALUATION))
-    before: _Scalar | None = None
-    for scalar in content.scalars:
-        if scalar.tag != tag:
-            continue
+    scalars = content.of((tag,))
+    evaluated = sorted(content.of(tag for tag in content.tags if tag.startswith(EVALUATION)).times.tolist())
+    before: tuple[int, float, float] | None = None
+    for row, values in zip(scalars.rows(), _beside(content, fields, scalars.steps), strict=True):
+        step, ended_at, value = row
         seconds, interrupted = None, ""
-        if before is not None and scalar.step > before.step:
-            spent = scalar.value - before.value if own_clock else scalar.time - before.time
-            seconds = spent / (scalar.step - before.step)
-            if not own_clock and bisect_left(evaluated, before.time) < bisect_right(evaluated, scalar.time):
+        if before is not None and step > before[0]:
+            spent = value - before[2] if own_clock else ended_at - before[1]
+            seconds = spent / (step - before[0])
+            if not own_clock and bisect_left(evaluated, before[1]) < bisect_right(evaluated, ended_at):
                 interrupted = "validation"
         if seconds is None or 0 < seconds < LONGEST_STEP_SECONDS:
-            yield Step(
-                index=scalar.step,
-                seconds=seconds,
-                ended_at=scalar.time,
-                interrupted_by=interrupted,
-                **others.get(scalar.step, {}),  # type: ignore[arg-type]
-            )
-        before = scalar
+            yield Step(index=step, seconds=seconds, ended_at=ended_at, interrupted_by=interrupted, **values)  # type: ignore[arg-type]
+        before = row
 
 
-def _by_step(scalars: Iterable[_Scalar], fields: Mapping[str, tuple[str, float]]) -> dict[int, dict[str, float]]:
-    """Return the values of a table's tags by step; of a step that was trained twice, the last value."""
-    known: dict[int, dict[str, float]] = {}
-    for scalar in scalars:
-        if scalar.tag in fields and (math.isfinite(scalar.value) or fields[scalar.tag][0] == "loss"):
-            name, factor = fields[scalar.tag]
-            known.setdefault(scalar.step, {})[name] = scalar.value * factor
-    return known
+def _beside(
+    content: _Content, fields: Mapping[str, tuple[str, float]], steps: np.ndarray
+) -> Iterator[dict[str, float | None]]:
+    """Yield what a table's tags say about each of some steps; of a step that was trained twice, the last value."""
+    columns: dict[str, list[float | None]] = {}
+    for name in dict.fromkeys(name for tag, (name, _) in fields.items() if tag in content.tags):
+        tags = [tag for tag, (field, _) in fields.items() if field == name and tag in content.tags]
+        found = content.of(tags)
+        values = found.values * fields[tags[0]][1]
+        known = np.isfinite(values) | (name == "loss")
+        order = np.argsort(found.steps[known], kind="stable")
+        numbers, values = found.steps[known][order], values[known][order]
+        last = np.searchsorted(numbers, steps, side="right") - 1
+        has = (last >= 0) & (numbers[last] == steps) if len(numbers) else np.zeros(len(steps), np.bool_)
+        column = np.full(len(steps), None, object)
+        column[has] = values[last[has]].tolist()
+        columns[name] = column.tolist()
+    if not columns:
+        yield from ({} for _ in steps)
+    for values_of_row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values_of_row, strict=True))
 
 
 def _configure(reading: Reading, content: _Content) -> None:
@@ -363,5 +396,5 @@ def _configure(reading: Reading, content: _Content) -> None:
             if device is not None:
                 reading.gpu_info["device_name"] = device
             break
-    totals = {scalar.tag: scalar.value for scalar in content.scalars if scalar.tag in RUN_TOTALS}
+    totals = {tag: float(content.of((tag,)).values[-1]) for tag in RUN_TOTALS if tag in content.tags}
     reading.reported.update({RUN_TOTALS[tag]: value for tag, value in totals.items() if 0 < value < math.inf})

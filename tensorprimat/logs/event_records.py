@@ -1,0 +1,159 @@
+"""Records of TensorBoard event files with their checksums verified, many records at a time.
+
+A record is its length (8 bytes), the checksum of the length (4), the content, and the checksum of the content (4). The
+checksum is CRC-32C, rotated and shifted (TensorFlow, tensorflow/core/lib/io/record_writer.h and lib/hash/crc32c.h).
+Contents of equal length are checked together, in columns of bytes; a long content is cut into lanes, whose checksums
+are joined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
+
+CHUNK_BYTES = 2**22
+LARGEST_RECORD_BYTES = 2**26  # a larger one is passed over: it is a graph or a picture, never a scalar
+LANE_BYTES = 2048  # of a long content
+_FRAME_BYTES = 16
+_POLYNOMIAL = 0x82F63B78
+
+Bytes = NDArray[np.uint8]
+Checksums = NDArray[np.uint32]
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the content of each record, up to the first that is torn or damaged, as TensorBoard does.
+
+    Raises InputError for what is not a readable file.
+    """
+    try:
+        with regular.opened(path) as file:
+            size, at = os.fstat(file.fileno()).st_size, 0
+            while at < size:
+                file.seek(at)
+                chunk = file.read(CHUNK_BYTES)
+                places, used, wanted = _frames(chunk, size - at)
+                if not places and wanted > len(chunk):
+                    if wanted > LARGEST_RECORD_BYTES:
+                        at += wanted
+                        continue
+                    file.seek(at)
+                    chunk = file.read(wanted)
+                    places, used, _ = _frames(chunk, size - at)
+                whole = _whole(chunk, places)
+                yield from (chunk[start:stop] for start, stop in places[:whole])
+                if whole < len(places) or not places:
+                    return
+                at += used
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+
+
+def _frames(chunk: bytes, rest: int) -> tuple[list[tuple[int, int]], int, int]:
+    """Return (start, stop) of the contents in a chunk, the bytes that they take, and the bytes of the next record.
+
+    rest: bytes of the file from the beginning of the chunk; the next record has 0 bytes where it is damaged or torn.
+    """
+    places: list[tuple[int, int]] = []
+    at, length, known = 0, len(chunk), _checksum_of_length
+    while at + _FRAME_BYTES <= length:
+        head = chunk[at : at + 8]
+        if chunk[at + 8 : at + 12] != known(head):
+            return places, at, 0
+        stop = at + 12 + int.from_bytes(head, "little")
+        if stop + 4 > length:
+            return places, at, stop + 4 - at if stop + 4 <= rest else 0
+        places.append((at + 12, stop))
+        at = stop + 4
+    return places, at, _FRAME_BYTES if at + _FRAME_BYTES <= rest else 0
+
+
+@cache
+def _checksum_of_length(head: bytes) -> bytes:
+    return bytes(checksums(np.frombuffer(head, np.uint8)[None]).tobytes())
+
+
+def _whole(chunk: bytes, places: list[tuple[int, int]]) -> int:
+    """Return how many of the first contents agree with their checksums."""
+    content = np.frombuffer(chunk, np.uint8)
+    starts, stops = np.array(places, np.int64).reshape(-1, 2).T
+    wrong = len(places)
+    for length in np.unique(stops - starts).tolist():
+        alike = np.flatnonzero(stops - starts == length)
+        rows = content[starts[alike][:, None] + np.arange(length + 4)]
+        differs = checksums(rows[:, :length]) != rows[:, length:].copy().view("<u4")[:, 0]
+        if differs.any():
+            wrong = min(wrong, int(alike[differs.argmax()]))
+    return wrong
+
+
+def checksums(rows: Bytes) -> Checksums:
+    """Return the masked CRC-32C of each row of bytes.
+
+    >>> f"{checksums(np.frombuffer(b'123456789', np.uint8)[None])[0]:08x}"
+    'c78ab0e5'
+    """
+    count, length = rows.shape
+    crc = np.full(count, 0xFFFFFFFF, np.uint32)
+    if length <= 2 * LANE_BYTES:
+        crc = _after(crc, rows)
+    else:
+        first = length % LANE_BYTES
+        crc = _after(crc, rows[:, :first])
+        lanes = rows[:, first:].reshape(-1, LANE_BYTES)
+        parts = _after(np.zeros(len(lanes), np.uint32), lanes).reshape(count, -1)
+        crc = _joined(np.concatenate([crc[:, None], parts], axis=1))
+    crc = ~crc
+    masked: Checksums = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    return masked
+
+
+def _after(crc: Checksums, rows: Bytes) -> Checksums:
+    """Return the states of the checksum after the bytes of each row."""
+    odd = rows.shape[1] % 2
+    if odd:
+        crc = _table(1)[(crc ^ rows[:, 0]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    pairs = np.ascontiguousarray(rows[:, odd:]).view("<u2")
+    table = _table(2)
+    for column in np.ascontiguousarray(pairs.T):
+        crc = table.take((crc ^ column) & np.uint32(0xFFFF)) ^ (crc >> np.uint32(16))
+    return crc
+
+
+def _joined(parts: Checksums) -> Checksums:
+    """Return the state after lanes of LANE_BYTES: that before a lane, moved on by as many zeros, and the lane's own."""
+    moved = _moved()
+    crc = parts[:, 0]
+    for part in parts.T[1:]:
+        crc = (
+            moved[0][crc & np.uint32(0xFF)]
+            ^ moved[1][crc >> np.uint32(8) & np.uint32(0xFF)]
+            ^ moved[2][crc >> np.uint32(16) & np.uint32(0xFF)]
+            ^ moved[3][crc >> np.uint32(24)]
+            ^ part
+        )
+    return crc
+
+
+@cache
+def _table(count: int) -> Checksums:
+    """Return the state after each byte, or after each two bytes."""
+    table = np.arange(256**count, dtype=np.uint32)
+    for _ in range(8 * count):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(_POLYNOMIAL), table >> np.uint32(1))
+    return table
+
+
+@cache
+def _moved() -> list[Checksums]:
+    """Return the states after LANE_BYTES zeros, of each value of each of the four bytes of a state."""
+    zeros = np.zeros((256, LANE_BYTES), np.uint8)
+    return [_after(np.arange(256, dtype=np.uint32) << np.uint32(8 * byte), zeros) for byte in range(4)]

@@ -1,0 +1,67 @@
+"""Records of TensorBoard's event files: whole ones are read, and nothing behind a damaged one."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from tensorprimat.logs import event_records
+
+crc = pytest.importorskip("tensorboard.compat.tensorflow_stub.pywrap_tensorflow").masked_crc32c
+
+
+def framed(content: bytes) -> bytes:
+    length = struct.pack("<Q", len(content))
+    return length + struct.pack("<I", crc(length)) + content + struct.pack("<I", crc(content))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 60, 2047, 2048, 4095, 4096, 4097, 6143, 6145, 20001])
+def test_checksums_are_those_of_tensorboard(length):
+    rows = np.random.default_rng(length).integers(0, 256, (3, length), dtype=np.uint8)
+    assert event_records.checksums(rows).tolist() == [crc(row.tobytes()) for row in rows]
+
+
+@pytest.fixture
+def contents():
+    chance = random.Random(0)
+    return [chance.randbytes(chance.choice((0, 5, 60, 60, 61, 900, 9000))) for _ in range(60)]
+
+
+def read(folder, file: bytes) -> list[bytes]:
+    (folder / "events").write_bytes(file)
+    return list(event_records.records(folder / "events"))
+
+
+@pytest.mark.parametrize("chunk", [16, 100, 5000, 2**22])
+def test_records_come_back_whatever_the_size_of_a_chunk(tmp_path, monkeypatch, contents, chunk):
+    monkeypatch.setattr(event_records, "CHUNK_BYTES", chunk)
+    assert read(tmp_path, b"".join(map(framed, contents))) == contents
+
+
+@pytest.mark.parametrize("chunk", [100, 2**22])
+@pytest.mark.parametrize("where", [3, 9, -1], ids=["length", "checksum of the length", "content or its checksum"])
+def test_nothing_behind_a_damaged_record_is_read(tmp_path, monkeypatch, contents, chunk, where):
+    monkeypatch.setattr(event_records, "CHUNK_BYTES", chunk)
+    pieces = [bytearray(framed(content)) for content in contents]
+    pieces[40][where] ^= 1
+    assert read(tmp_path, b"".join(pieces)) == contents[:40]
+
+
+def test_a_torn_last_record_is_left_out(tmp_path, contents):
+    whole = b"".join(map(framed, contents))
+    for missing in (1, 4, 5, len(contents[-1]) + 10):
+        assert read(tmp_path, whole[:-missing]) == contents[:-1]
+
+
+def test_a_record_larger_than_any_scalar_is_passed_over(tmp_path, monkeypatch, contents):
+    monkeypatch.setattr(event_records, "LARGEST_RECORD_BYTES", 2000)
+    monkeypatch.setattr(event_records, "CHUNK_BYTES", 1000)
+    small = [content for content in contents if len(content) < 9000]
+    assert len(small) < len(contents)
+    assert read(tmp_path, b"".join(map(framed, contents))) == small
+
+
+def test_a_forged_length_reads_no_memory(tmp_path):
+    length = struct.pack("<Q", 2**62)
+    assert read(tmp_path, framed(b"one") + length + struct.pack("<I", crc(length)) + b"x" * 99) == [b"one"]
