@@ -93,21 +93,34 @@ REPORTED = {
 """Key of the summary → field of Reported."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Row:
-    """One dictionary with a loss."""
+    """One dictionary with a loss, in numbers: of a long log a million are kept."""
 
     line: int | None
-    values: Mapping[str, str]
     step: int | None
     clock: tuple[float, float] | None
     """(seconds since training began, how finely they are known)"""
     interrupted_by: str
+    loss: float | None
+    learning_rate: float | None
+    gradient_norm: float | None
+    allocated_peak: float | None
+    reserved_peak: float | None
+    rate: float | None
+    """Tokens/s/GPU as axolotl counts them."""
+    tokens: float | None
+    """So far."""
+    epoch: float | None
 
 
 @dataclass(kw_only=True)
 class _Content:
     rows: list[_Row] = field(default_factory=list)
+    last: Mapping[str, str] = field(default_factory=dict)
+    """The dictionary of the last row."""
+    counts_trained_tokens: bool = False
+    """True where axolotl printed its rate."""
     summaries: list[Mapping[str, str]] = field(default_factory=list)
     interrupted_by: str = ""
     """Work announced since the last row."""
@@ -138,7 +151,7 @@ def read(log: Log) -> Reading:
         source="Hugging Face Trainer",
         timestamp=fields.iso(content.timestamp),
     )
-    if any(AXOLOTL_RATE in row.values for row in content.rows):
+    if content.counts_trained_tokens:
         reading.warnings.append(
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
         )
@@ -166,10 +179,12 @@ def _is_row(said: Mapping[str, str]) -> bool:
     return LOSS in said and any(name in said for name in COMPANIONS) and not any(name in said for name in FOREIGN)
 
 
-def _is_repeated(said: Mapping[str, str], before: _Row) -> bool:
+def _is_repeated(said: Mapping[str, str], content: _Content) -> bool:
     """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
-    same_place = before.step in (None, _position(said))  # a bar drawn between them tells steps apart
-    return same_place and said == before.values and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
+    if said != content.last or not content.rows:
+        return False
+    same_place = content.rows[-1].step in (None, _position(said))  # a bar drawn between them tells steps apart
+    return same_place and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
 
 
 def _is_summary(said: Mapping[str, str]) -> bool:
@@ -243,6 +258,8 @@ def _text(log: Log) -> _Content:
             _note_bar(bar, content)
         for said in _dictionaries(text):
             _take(said, line, content)
+        if text[:1] == "{" and text[-1:] == "}":
+            continue
         if _SAVING.search(text):
             content.interrupted_by = content.interrupted_by or "checkpoint"
         elif _NOTABLE.search(text):
@@ -252,18 +269,31 @@ def _text(log: Log) -> _Content:
 
 def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
     if _is_row(said):
-        if content.rows and _is_repeated(said, content.rows[-1]):
-            return
-        content.rows.append(
-            _Row(
-                line=line, values=said, step=_position(said), clock=_clock(said), interrupted_by=content.interrupted_by
-            )
-        )
-        content.interrupted_by = ""
+        if not _is_repeated(said, content):
+            content.rows.append(_row(said, line, content.interrupted_by))
+            content.interrupted_by, content.last = "", said
+            content.counts_trained_tokens |= AXOLOTL_RATE in said
     elif _is_summary(said):
         content.summaries.append(said)
     elif _is_evaluation(said):
         content.interrupted_by = "validation"
+
+
+def _row(said: Mapping[str, str], line: int | None, interrupted_by: str) -> _Row:
+    return _Row(
+        line=line,
+        step=_position(said),
+        clock=_clock(said),
+        interrupted_by=interrupted_by,
+        loss=fields.number(said.get(LOSS)),
+        learning_rate=fields.positive(_first_of(said, ("learning_rate", "lr"))),
+        gradient_norm=fields.number(said.get("grad_norm")),
+        allocated_peak=fields.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
+        reserved_peak=fields.positive(_first_of(said, RESERVED_PEAKS), GIB),
+        rate=fields.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
+        tokens=fields.number(_first_of(said, TOKENS_SEEN)),
+        epoch=fields.positive(said.get("epoch")),
+    )
 
 
 def _position(said: Mapping[str, str]) -> int | None:
@@ -361,7 +391,7 @@ def _notice(text: str, content: _Content) -> None:
         content.gpu_info["device_name"] = device
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Interval:
     """The time and tokens between a row and the row from which its time is counted."""
 
@@ -448,7 +478,7 @@ def _steps_of_a_row(found: list[_Row], total: float | None, final: float | None)
     """Return the number of steps between rows without numbers, from the run's steps and the rows' share of epochs."""
     if not total:
         return 1
-    last = fields.positive(found[-1].values.get("epoch"))
+    last = found[-1].epoch
     share = last / final if last and final and last <= final else 1.0
     return max(1, round(total * share / len(found)))
 
@@ -486,28 +516,29 @@ def _intervals(found: list[_Row], index: list[int]) -> list[_Interval]:
 
 def _tokens_between(before: _Row, row: _Row, steps: int) -> float | None:
     """Return the tokens of one step between two rows that count them."""
-    first, last = (fields.number(_first_of(said.values, TOKENS_SEEN)) for said in (before, row))
-    tokens = (last - first) / steps if first is not None and last is not None else None
+    tokens = (row.tokens - before.tokens) / steps if before.tokens is not None and row.tokens is not None else None
     return tokens if tokens is not None and 0 < tokens < math.inf else None
 
 
 def _first_of(said: Mapping[str, str], names: Iterable[str]) -> str | None:
-    return next((said[name] for name in names if name in said), None)
+    for name in names:
+        if name in said:
+            return said[name]
+    return None
 
 
 def _step(row: _Row, index: int, between: _Interval) -> Step:
-    said = row.values
     return Step(
         index=index,
         seconds=between.seconds,
         covers=between.steps,
         tokens=between.tokens,
-        loss=fields.number(said.get(LOSS)),
-        learning_rate=fields.positive(_first_of(said, ("learning_rate", "lr"))),
-        gradient_norm=fields.number(said.get("grad_norm")),
-        memory_allocated_peak_bytes=fields.positive(_first_of(said, ALLOCATED_PEAKS), GIB),
-        memory_reserved_peak_bytes=fields.positive(_first_of(said, RESERVED_PEAKS), GIB),
-        reported_tokens_per_second_per_gpu=fields.positive(_first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
+        loss=row.loss,
+        learning_rate=row.learning_rate,
+        gradient_norm=row.gradient_norm,
+        memory_allocated_peak_bytes=row.allocated_peak,
+        memory_reserved_peak_bytes=row.reserved_peak,
+        reported_tokens_per_second_per_gpu=row.rate,
         interrupted_by=between.interrupted_by or row.interrupted_by,
         line=row.line,
     )

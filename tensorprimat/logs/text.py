@@ -140,15 +140,22 @@ class Log:
             raise InputError("is a binary file, not a log", path=self.name)
         if not self.parts:
             return files.blocks(self.path)
-        return (block for part in self.parts for block in files.blocks_between(self.path, part.start, part.stop))
+        return (block for _, block in files.blocks_of_spans(self.path, self._spans))
 
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
         """As `blocks`, each with the number of its first line. size: of a block, about."""
         if not self.parts:
             self.blocks()  # refuses what is no text
             yield from _numbered(1, files.blocks(self.path, size))
-        for part in self.parts:
-            yield from _numbered(part.first_line, files.blocks_between(self.path, part.start, part.stop, size))
+        number, before = 1, -1
+        for place, block in files.blocks_of_spans(self.path, self._spans, size) if self.parts else ():
+            number, before = (number if place == before else self.parts[place].first_line), place
+            yield number, block
+            number += files.count_line_ends(block)
+
+    @property
+    def _spans(self) -> list[tuple[int, int]]:
+        return [(part.start, part.stop) for part in self.parts]
 
     def head(self) -> Iterator[tuple[int, str]]:
         """Return the lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary
