@@ -8,6 +8,7 @@ follows too; a blank at the end of a spelling also matches the end of the line, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from tensorprimat.core.units import GIB
@@ -70,6 +71,16 @@ class Dialect:
     """Text on or between the rows → warning."""
     notes_without: tuple[tuple[str, str], ...] = ()
     """Field of Step that no row carries → warning."""
+
+    @cached_property
+    def numbers_by_opening(self) -> list[tuple[str, Number]]:
+        """Return each number of a row with the text before it: to look for that takes a tenth of the expression."""
+        return [(number.spelled.partition("{}")[0], number) for number in self.numbers]
+
+    @cached_property
+    def settings_by_opening(self) -> list[tuple[str, Number]]:
+        """Return each setting with the text before it."""
+        return [(number.spelled.partition("{}")[0], number) for number in self.settings]
 
 
 NEMO_AUTOMODEL = Dialect(

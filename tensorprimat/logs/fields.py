@@ -140,6 +140,29 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
     return kept.build()
 
 
+def merged_columns(steps: Steps) -> Steps:
+    """Return rows of one process as `merged` does."""
+    index = steps.column("index")
+    if (np.diff(index) > 0).all():
+        return steps
+    return merged((None, row) for row in steps)
+
+
+def last_of_steps(numbers: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each wanted step the last value that was given for it (NaN without one), and a mask of those known.
+
+    >>> values, known = last_of_steps(np.array([3, 1, 3]), np.array([0.5, 1.5, 2.5]), np.array([1, 2, 3]))
+    >>> values.tolist(), known.tolist()
+    ([1.5, nan, 2.5], [True, False, True])
+    """
+    if not len(numbers):
+        return np.full(len(wanted), np.nan), np.zeros(len(wanted), np.bool_)
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.maximum(np.searchsorted(numbers, wanted, side="right", sorter=order) - 1, 0)]
+    known = numbers[place] == wanted
+    return np.where(known, values[place], np.nan), known
+
+
 class _Printed:
     """Numbers of steps in ascending order, each with a whole number: a dictionary in a tenth of its memory."""
 

@@ -55,7 +55,7 @@ def _expression(spelled: str, suffixes: bool) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(before)}\s{{0,12}}(?P<number>{_DIGITS}){suffix}(?={follows})")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Row:
     line: int
     index: int
@@ -147,7 +147,9 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
             if row:
                 known = len(row.values)
                 _take(text, dialect, row, seen)
-                row.line = line if len(row.values) > known else row.line  # a row ends with its last number
+                if len(row.values) > known:
+                    row.line = line  # a row ends with its last number
+                    continue
             _notice(text, dialect, seen)
     if row and row.is_measured():
         yield row
@@ -185,16 +187,22 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
     """The numbers of one line."""
     if "np." in text or "tensor(" in text:
         text = _WRAPPED.sub(r"\1", text)
-    for number in dialect.numbers:
-        if number.means not in row.values and (value := _value(text, number, dialect)) is not None:
-            row.values[number.means] = value
-    row.interrupted_by = row.interrupted_by or _interruption(text, dialect)
-    seen.notes |= dict.fromkeys(note for mark, note in dialect.notes_if if mark in text)
+    values = row.values
+    for before, number in dialect.numbers_by_opening:
+        if before in text and number.means not in values and (value := _value(text, number, dialect)) is not None:
+            values[number.means] = value
+    if dialect.interruptions:
+        row.interrupted_by = row.interrupted_by or _interruption(text, dialect)
+    _note(text, dialect, seen)
+
+
+def _note(text: str, dialect: Dialect, seen: _Seen) -> None:
+    for mark, note in dialect.notes_if:
+        if mark in text:
+            seen.notes[note] = None
 
 
 def _value(text: str, number: Number, dialect: Dialect) -> float | None:
-    if number.spelled.partition("{}")[0] not in text:  # a tenth of the time that the expression takes
-        return None
     match = _expression(number.spelled, dialect.suffixes).search(text)
     if match is None:
         return None
@@ -214,14 +222,17 @@ def _interruption(text: str, dialect: Dialect) -> str:
 def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
     """Settings between the rows; the first word about each counts."""
     text = text[:LONGEST_SETTING]
-    for number in dialect.settings:
-        if number.means not in seen.config and (value := _value(text, number, dialect)) and value > 0:
-            seen.config |= {number.means: int(value)} if isfinite(value) and value.is_integer() else {}
+    for before, number in dialect.settings_by_opening:
+        if before not in text or number.means in seen.config:
+            continue
+        if (value := _value(text, number, dialect)) and value > 0 and isfinite(value) and value.is_integer():
+            seen.config[number.means] = int(value)
     for pattern, name in dialect.words:
         if name not in seen.config and (match := re.search(pattern, text)):
             seen.config[name] = match[1] == "true" if name == "compile" else match[1]
-    seen.notes |= dict.fromkeys(note for mark, note in dialect.notes_if if mark in text)
-    seen.device = seen.device or devices.find_name(text)
+    _note(text, dialect, seen)
+    if seen.device is None:
+        seen.device = devices.find_name(text)
 
 
 def _step(row: _Row) -> Step:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from array import array
 
-from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, merged
+import numpy as np
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, last_of_steps, merged_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -23,6 +25,7 @@ TIME_SO_FAR = ("train/time", "train|time")
 STEP_SECONDS = ("train_step_timing in s",)
 LOSSES = ("train_loss", "train_loss_step", "train/loss", "loss", "reduced_train_loss")
 LEARNING_RATES = ("lr", "learning_rate")
+KINDS = {"so_far": TIME_SO_FAR, "seconds": STEP_SECONDS, "loss": LOSSES, "learning_rate": LEARNING_RATES}
 LONGEST_ROW = 2**16  # characters of a CSV row or a bar; csv refuses fields beyond 2**17
 LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a CSV of floats
 
@@ -46,7 +49,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Lightning")
     if _is_header(next(log.bare_lines(), (0, ""))[1]):
-        reading.steps = merged((None, step) for step in _steps(log, reading))
+        reading.steps = _steps(log, reading)
     else:
         _report_bars(log, reading)
     return reading
@@ -58,58 +61,77 @@ def _is_header(text: str) -> bool:
     return "step" in names and any(name in names for name in (*TIME_SO_FAR, *STEP_SECONDS))
 
 
-def _steps(log: Log, reading: Reading) -> Iterator[Step]:
-    """Yield one step per row that carries time, with the loss and learning rate that were logged for the same step."""
-    timed: list[tuple[int, int, dict[str, float]]] = []
-    beside: dict[int, dict[str, float]] = {}
-    for line, row in _rows(log, reading):
-        if "step" not in row or not 0 <= row["step"] < LARGEST_STEP:
-            continue
-        index = int(row["step"])
-        known = beside.setdefault(index, {})
-        for kind, names in (("loss", LOSSES), ("learning_rate", LEARNING_RATES)):
-            if (name := next((name for name in names if name in row), None)) is not None:
-                known[kind] = row[name]
-        if any(name in row for name in (*TIME_SO_FAR, *STEP_SECONDS)):
-            timed.append((line, index, row))
-    before: tuple[int, float] | None = None
-    for line, index, row in timed:
-        seconds, covers, so_far = None, 1, _first(row, TIME_SO_FAR)
-        if so_far is not None:
-            if before is not None and index > before[0] and so_far > before[1]:
-                covers = index - before[0]
-                seconds = (so_far - before[1]) / covers
-            before = index, so_far
-        else:
-            seconds = _first(row, STEP_SECONDS)
-        if seconds is None or 0 < seconds < LONGEST_STEP_SECONDS:
-            yield Step(index=index, seconds=seconds, covers=covers, line=line, **beside[index])  # type: ignore[arg-type]
+class _Numbers:
+    """The numbers of one kind: the line, step and value of each."""
+
+    def __init__(self) -> None:
+        self.lines, self.steps, self.values = array("q"), array("q"), array("d")
+
+    def add(self, line: int, step: int, value: float) -> None:
+        """Add a number."""
+        self.lines.append(line)
+        self.steps.append(step)
+        self.values.append(value)
 
 
-def _rows(log: Log, reading: Reading) -> Iterator[tuple[int, dict[str, float]]]:
-    """(line, the numbers of a row by column); a row of another width is a torn one and left out."""
-    names: list[str] = []
+def _steps(log: Log, reading: Reading) -> Steps:
+    """Return a row per line that carries time, with the loss and learning rate that were logged for the same step."""
+    found = _columns(log, reading)
+    so_far, own = found["so_far"], found["seconds"]
+    clock, steps = np.array(so_far.values), np.array(so_far.steps)
+    grown, covers = np.diff(clock, prepend=np.nan), np.diff(steps, prepend=0)
+    forward = (covers > 0) & (grown > 0)  # the first has no clock before it
+    index = np.concatenate([steps, np.array(own.steps)])
+    line = np.concatenate([np.array(so_far.lines), np.array(own.lines)])
+    seconds = np.concatenate([np.where(forward, grown / np.where(forward, covers, 1), np.nan), np.array(own.values)])
+    covers = np.concatenate([np.where(forward, covers, 1), np.ones(len(own.steps), np.int64)])
+    untimed = np.arange(len(seconds)) < len(steps)  # a reading of the clock may have no time
+    usable = (untimed & np.isnan(seconds)) | ((seconds > 0) & (seconds < LONGEST_STEP_SECONDS))
+    rows = np.flatnonzero(usable)
+    rows = rows[np.argsort(line[rows], kind="stable")]
+    columns = {"index": index[rows], "covers": covers[rows], "seconds": seconds[rows], "line": line[rows]}
+    masks = {}
+    for name in ("loss", "learning_rate"):
+        values, known = last_of_steps(np.array(found[name].steps), np.array(found[name].values), index[rows])
+        if known.any():
+            columns[name], masks[name] = values, known & np.isnan(values)
+    return merged_columns(Steps(columns, logged_nan=masks))
+
+
+def _columns(log: Log, reading: Reading) -> dict[str, _Numbers]:
+    """Return the numbers of each kind; a row of another width is a torn one and left out."""
+    found = {name: _Numbers() for name in KINDS}
+    width, step_cell, cells_of = 0, 0, dict[str, list[int]]()
     for line, text in log.bare_lines():
         if len(text) > LONGEST_ROW:
             continue
-        cells = next(csv.reader([text]), [])
-        if names and "step" in text and _is_header(text):
-            reading.begins.append((line, f"another head of columns in line {line}"))
-            names = []
-        if not names:
+        cells = next(csv.reader([text]), []) if '"' in text else text.split(",")
+        if not width or ("step" in text and _is_header(text)):
+            if width:
+                reading.begins.append((line, f"another head of columns in line {line}"))
             names = [_plain(name.lstrip("\ufeff")) for name in cells]
-        elif len(cells) == len(names):
-            numbers = ((name, _number(cell)) for name, cell in zip(names, cells, strict=True))
-            yield line, {name: value for name, value in numbers if value is not None}
+            width, step_cell = len(names), names.index("step")
+            cells_of = {
+                kind: [names.index(name) for name in spellings if name in names] for kind, spellings in KINDS.items()
+            }
+            continue
+        step = _number(cells[step_cell]) if len(cells) == width else None
+        if step is None or not 0 <= step < LARGEST_STEP:
+            continue
+        timed = False
+        for kind, places in cells_of.items():
+            for place in places:
+                if (value := _number(cells[place])) is not None:
+                    if kind != "seconds" or not timed:
+                        found[kind].add(line, int(step), value)
+                    timed = timed or kind == "so_far"
+                    break
+    return found
 
 
 def _plain(name: str) -> str:
     """Return a column's name as the tables above have it: LearningRateMonitor's lr-AdamW is lr."""
     return "lr" if name.startswith("lr-") else name
-
-
-def _first(row: dict[str, float], names: tuple[str, ...]) -> float | None:
-    return next((row[name] for name in names if name in row), None)
 
 
 def _number(cell: str) -> float | None:

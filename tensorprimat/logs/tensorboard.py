@@ -31,7 +31,7 @@ from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import event_records, files
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, merged, whole, with_intervals
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, last_of_steps, merged, whole, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.lightning import TIME_SO_FAR
 from tensorprimat.logs.paths import platform_of
@@ -365,12 +365,9 @@ def _beside(
         found = content.of(tags)
         values = found.values * fields[tags[0]][1]
         known = np.isfinite(values) | (name == "loss")
-        order = np.argsort(found.steps[known], kind="stable")
-        numbers, values = found.steps[known][order], values[known][order]
-        last = np.searchsorted(numbers, steps, side="right") - 1
-        has = (last >= 0) & (numbers[last] == steps) if len(numbers) else np.zeros(len(steps), np.bool_)
+        last, has = last_of_steps(found.steps[known], values[known], steps)
         column = np.full(len(steps), None, object)
-        column[has] = values[last[has]].tolist()
+        column[has] = last[has].tolist()
         columns[name] = column.tolist()
     if not columns:
         yield from ({} for _ in steps)
