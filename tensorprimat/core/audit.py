@@ -21,6 +21,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.result import Audit, Result
 from tensorprimat.core.steady import LONGEST, median
@@ -178,7 +179,7 @@ class _Rows:
         index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
         ended_at = steps.column("ended_at")[picked]
         if elapsed := evidence.elapsed:
-            ended_at = np.array([elapsed.seconds.get(int(number), np.nan) for number in index])
+            ended_at = clocks.at(elapsed.seconds, index)
         apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
         rows = cls(
             work=counted * weight[picked],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,40 @@ class Elapsed:
     """Number of the step → the clock at the end of its row."""
     resolution: float
     """Of a reading, in seconds."""
+
+
+class ByStep(Mapping[int, float]):
+    """Numbers by number of step, in two columns: a dictionary of a million takes ten times the memory."""
+
+    def __init__(self, steps: np.ndarray, values: np.ndarray) -> None:
+        """Keep columns. steps: ascending."""
+        self._steps, self._values = steps, values
+
+    def __getitem__(self, step: int) -> float:
+        place = int(np.searchsorted(self._steps, step, side="right")) - 1
+        if place < 0 or self._steps[place] != step:
+            raise KeyError(step)
+        return float(self._values[place])
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        """Return the number of each of some steps, NaN where there is none."""
+        if not len(self._steps):
+            return np.full(len(steps), np.nan)
+        places = np.maximum(np.searchsorted(self._steps, steps, side="right") - 1, 0)
+        return np.where(self._steps[places] == steps, self._values[places], np.nan)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps.tolist())
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def at(values: Mapping[int, float | None], steps: np.ndarray) -> np.ndarray:
+    """Return the number of each of some steps, NaN where there is none."""
+    if isinstance(values, ByStep):
+        return values.at(steps)
+    return np.array([values.get(int(step)) for step in steps], np.float64)  # None becomes NaN
 
 
 @dataclass(frozen=True, kw_only=True)

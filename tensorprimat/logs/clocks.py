@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from math import inf
 
@@ -17,12 +16,15 @@ import numpy as np
 
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, utc_seconds
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: nothing that a loop does every so often
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
 LARGEST_FRACTION = 9
 
+_WITHOUT_YEAR = re.compile(  # glog, absl
+    r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
+)
 _STAMPS = (
     re.compile(
         r"(?P<year>\d{4})-?(?P<month>\d\d)-?(?P<day>\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -30,7 +32,7 @@ _STAMPS = (
     re.compile(
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     ),
-    re.compile(r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"),  # glog, absl
+    _WITHOUT_YEAR,
 )
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 
@@ -67,18 +69,14 @@ def moment_in(text: str) -> Moment | None:
     """
     for pattern in _STAMPS:
         if match := pattern.search(text):
-            said = match.groupdict()
-            try:
-                date = f"{said.get('year') or _UNKNOWN_YEAR}-{said['month']}-{said['day']} {said['time']}"
-                stamp = datetime.fromisoformat(date).replace(tzinfo=timezone.utc)
-            except ValueError:
+            has_year = pattern is not _WITHOUT_YEAR
+            year = match["year"] if has_year else _UNKNOWN_YEAR
+            seconds = utc_seconds(year, match["month"], match["day"], match["time"])
+            if seconds is None:
                 continue
-            fraction = said["fraction"] or ""
-            seconds = (stamp - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(seconds=1)
+            fraction = match["fraction"] or ""
             return Moment(
-                seconds=seconds + float(f"0.{fraction or 0}"),
-                resolution=10.0 ** -len(fraction),
-                has_year=bool(said.get("year")),
+                seconds=seconds + float(f"0.{fraction or 0}"), resolution=10.0 ** -len(fraction), has_year=has_year
             )
     return None
 

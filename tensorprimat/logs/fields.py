@@ -6,8 +6,10 @@ import math
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
-from datetime import datetime, timezone
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, timezone
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -88,11 +90,26 @@ def moment(text: str) -> float | None:
     match = _STAMP.search(text)
     if match is None:
         return None
+    year, _, month, day, time, fraction = match.groups()
+    seconds = utc_seconds(year, month, day, time)
+    return None if seconds is None else seconds + float(f"0.{fraction or 0}")
+
+
+def utc_seconds(year: str, month: str, day: str, time: str) -> float | None:
+    """Return a date and a time of day (10:00:05) as seconds since the epoch, read as UTC; None for none that exists."""
+    begin = _midnight(year, month, day)
+    hour, minute, second = int(time[:2]), int(time[3:5]), int(time[6:8])
+    if begin is None or hour > 23 or minute > 59 or second > 59:
+        return None
+    return begin + hour * 3600 + minute * 60 + second
+
+
+@lru_cache(256)
+def _midnight(year: str, month: str, day: str) -> float | None:
     try:
-        stamp = datetime.fromisoformat(f"{match[1]}-{match[3]}-{match[4]} {match[5]}").replace(tzinfo=timezone.utc)
+        return float((date(int(year), int(month), int(day)) - date(1970, 1, 1)).days * 86400)
     except ValueError:
         return None
-    return stamp.timestamp() + float(f"0.{match[6] or 0}")
 
 
 def iso(stamp: float | None) -> str | None:
@@ -116,24 +133,61 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
     >>> [(step.index, step.seconds, step.loss, step.segment) for step in merged(rows)]
     [(1, 1.0, 9.5, 0), (2, 1.0, None, 0), (1, 1.25, None, 1)]
     """
-    kept, places, ranks = StepsBuilder(), [_Printed()], dict[int | None, _Printed]()
+    kept, stretches, again = StepsBuilder(), [_Printed()], dict[int, int]()
+    rows = iter(rows)
+    first_rank: int | None = -1
+    for rank, step in rows:  # most logs are the rows of one process; only another one needs hashes
+        if rank != first_rank:
+            if len(kept):
+                return _merged_ranks(chain([(rank, step)], rows), kept, stretches, {first_rank: again})
+            first_rank = rank
+        index, said = step.index, stretches[-1]
+        if said.numbers and index <= said.numbers[-1]:
+            content, place = _hash(step), said.value(index)
+            if place is not None and content == (again.get(place) or _hash(kept[place])):
+                continue
+            if index < said.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
+                stretches.append(said := _Printed(said.segment + 1))
+            elif place is not None:
+                kept.change(place, **_new_of(kept[place], step))
+                again[place] = content
+                continue
+        said.numbers.append(index)
+        said.values.append(len(kept))
+        kept.append(step.changed(segment=step.segment + said.segment) if said.segment else step)
+    return kept.build()
+
+
+def _merged_ranks(
+    rows: Iterable[tuple[int | None, Step]],
+    kept: StepsBuilder,
+    places: list[_Printed],
+    again: Mapping[int | None, Mapping[int, int]],
+) -> Steps:
+    """Go on as `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
+
+    again: of the rank that printed all rows so far, hashes of those that it printed twice by their position.
+    """
+    ranks: dict[int | None, _Printed] = {}
+    for rank, hashes in again.items():
+        said = ranks[rank] = _Printed(places[-1].segment)
+        for number, place in zip(places[-1].numbers, places[-1].values, strict=True):
+            said.add(number, hashes.get(place) or _hash(kept[place]))
     for rank, step in rows:
-        said = ranks.get(rank)
-        if said is None:
-            said = ranks[rank] = _Printed()
+        said = ranks.setdefault(rank, _Printed())
         index, content = step.index, _hash(step)
         if said.numbers and index <= said.numbers[-1]:
             if said.value(index) == content:
                 continue
-            place = places[said.segment].value(index)
-            if index < said.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
+            before = places[said.segment].value(index)
+            if index < said.numbers[-1] or (before is not None and _took_other_time(kept[before], step)):
                 said = ranks[rank] = _Printed(said.segment + 1)
         said.add(index, content)
         if said.segment == len(places):
-            places.append(_Printed())
-        place = places[said.segment].value(index)
-        if place is not None:
-            kept.change(place, **_new_of(kept[place], step))
+            places.append(_Printed(said.segment))
+        before = places[said.segment].value(index)
+        if before is not None:
+            kept.change(before, **_new_of(kept[before], step))
             continue
         places[said.segment].add(index, len(kept))
         kept.append(step.changed(segment=step.segment + said.segment) if said.segment else step)
@@ -195,13 +249,12 @@ class _Printed:
 
 def _hash(step: Step) -> int:
     """Return a number of the content of a row: equal for a row that is printed again, on another line."""
-    content = dict(vars(step))
+    content = {
+        name: value for name, value in vars(step).items() if value is not None and value != getattr(Step, name, None)
+    }
     content.pop("line", None)
     content.pop("segment", None)
-    values = tuple(content.values())
-    if any([value != value for value in values]):  # nan is equal to no nan  # noqa: C419  # twice as fast
-        values = tuple(["nan" if value != value else value for value in values])
-    return hash(values)
+    return hash(frozenset((name, "nan" if value != value else value) for name, value in content.items()))
 
 
 def _took_other_time(before: Step | None, again: Step) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -248,7 +249,7 @@ def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "
     """
     if steps.has("tokens") or not len(steps):
         return steps
-    total = np.array([totals.get(int(key)) for key in steps.column(by)], np.float64)  # None becomes NaN
+    total = clocks.at(totals, steps.column(by))
     with np.errstate(invalid="ignore"):
         tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
         tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan

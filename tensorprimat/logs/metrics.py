@@ -12,13 +12,15 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorprimat.core.clocks import Elapsed, Evidence
+from tensorprimat.core.clocks import ByStep, Elapsed, Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, keyvalue
@@ -63,23 +65,22 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Table of metrics")
-    table = list(_rows(log))
-    if any(mark in row for _, row in table[:50] for mark in WANDB_MARKS):
+    table = _rows(log)
+    first = list(islice(table, 50))
+    if any(mark in row for _, row in first for mark in WANDB_MARKS):
         reading.source = "Weights & Biases"
-    if len(table) == 1 and _is_summary(table[0][1]):
-        return _summary(table[0][1], reading)
-    return read_table(table, reading)
+    if len(first) == 1 and _is_summary(first[0][1]):
+        return _summary(first[0][1], reading)
+    return read_table(chain(first, table), reading)
 
 
-def read_table(table: Sequence[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
+def read_table(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
     """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
-    _totals(table, reading)
-    found = list(_merged(table))
-    steps = fields.merged((None, _step(row)) for row in found)
+    names, found = set[str](), _Table()
+    steps = fields.merged((None, _step(row)) for row in found.noted(_merged(_with_totals(table, names, reading))))
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
-        reading.steps = keyvalue.with_times(_with_tokens(steps, found))
-        reading.evidence = Evidence(elapsed=_elapsed(found))
-        names = {name for _, row in table for name in row}
+        reading.steps = keyvalue.with_times(found.with_tokens(steps))
+        reading.evidence = Evidence(elapsed=found.elapsed())
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in names):
             reading.warnings.append(
                 "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "
@@ -171,9 +172,12 @@ def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Itera
     for line, text in lines:
         if len(text) > LONGEST_ROW:
             continue
-        cells = _header(text) or [text]
+        cells = (_header(text) or [text]) if '"' in text else text.split(",")
         if len(cells) == len(names):  # a row of another width is a torn one
-            yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in ("", "NaN", "None")}
+            yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in _EMPTY}
+
+
+_EMPTY = frozenset(("", "NaN", "None"))
 
 
 def _merged(table: Iterable[tuple[int | None, MetricRow]]) -> Iterator[_Merged]:
@@ -184,7 +188,7 @@ def _merged(table: Iterable[tuple[int | None, MetricRow]]) -> Iterator[_Merged]:
         index = _index(row)
         if index is None:
             continue
-        if any(name.startswith(EVALUATION) for name in row):
+        if any(map(_is_of_evaluation, row)):
             interrupted_by = "validation"
         values = dict(_values(row))
         if not values:
@@ -199,9 +203,19 @@ def _merged(table: Iterable[tuple[int | None, MetricRow]]) -> Iterator[_Merged]:
         yield open_row
 
 
+@cache
+def _is_of_evaluation(name: str) -> bool:
+    return name.startswith(EVALUATION)
+
+
+_field_of = cache(field_of)
+
+
 def _index(row: MetricRow) -> int | None:
     for name in STEPS:
-        value = _number(row.get(name))
+        if name not in row:
+            continue
+        value = _number(row[name])
         if value is not None and 0 <= value < LARGEST_STEP and value == int(value):
             return int(value)
     return None
@@ -210,7 +224,7 @@ def _index(row: MetricRow) -> int | None:
 def _values(row: MetricRow) -> Iterator[tuple[str, float]]:
     seen = set()
     for name, said in row.items():
-        if (field := field_of(name)) is None or field[0] in seen or (value := _number(said)) is None:
+        if (field := _field_of(name)) is None or field[0] in seen or (value := _number(said)) is None:
             continue
         kind, scale = field
         if kind not in ("loss", "gradient_norm", "learning_rate") and not 0 < value < math.inf:
@@ -232,7 +246,9 @@ def _number(said: object) -> float | None:
 
 def _moment(row: MetricRow) -> Moment | None:
     for name in CLOCKS:
-        said = row.get(name)
+        if name not in row:
+            continue
+        said = row[name]
         value = _number(said)
         if value is not None and name == CLOCK_MS:
             return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
@@ -251,49 +267,77 @@ def _step(row: _Merged) -> Step:
     return Step(**{"seconds": None, **fields, "index": row.step, "line": row.line})
 
 
-def _elapsed(found: Sequence[_Merged]) -> Elapsed | None:
-    """Return the clock of the logger's calls; None where numbers of steps go back, so that a number
-    names several rows.
-    """
-    known = {row.step: row.moment for row in found if row.moment is not None}
-    numbers = [row.step for row in found]
-    if not known or numbers != sorted(set(numbers)):
-        return None
-    return Elapsed(
-        name="the clock of the logged rows",
-        seconds={step: moment.seconds for step, moment in known.items()},
-        resolution=max(moment.resolution for moment in known.values()),
-    )
+class _Table:
+    """The rows that were read, in columns: a history may have millions."""
 
+    def __init__(self) -> None:
+        self.lines, self.steps, self.tokens = array("q"), array("q"), array("d")
+        self.clocks, self.resolutions, self.years = array("d"), array("d"), array("b")
+        self.losses, self.rates, self.interruptions = array("d"), array("d"), list[str]()
+        self.has_loss = array("b")
 
-def _with_tokens(steps: Steps, found: list[_Merged]) -> Steps:
-    """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
-    if all(row.line is not None for row in found):
-        return keyvalue.with_tokens(steps, {row.line or 0: row.values.get("total_tokens") for row in found})
-    return keyvalue.with_tokens(steps, {row.step: row.values.get("total_tokens") for row in found}, by="index")
+    def noted(self, rows: Iterable[_Merged]) -> Iterator[_Merged]:
+        """Yield rows, each noted."""
+        for row in rows:
+            self.lines.append(-1 if row.line is None else row.line)
+            self.steps.append(row.step)
+            self.tokens.append(row.values.get("total_tokens", math.nan))
+            self.clocks.append(row.moment.seconds if row.moment else math.nan)
+            self.resolutions.append(row.moment.resolution if row.moment else 0.0)
+            self.years.append(row.moment is not None and row.moment.has_year)
+            self.losses.append(row.values.get("loss", math.nan))
+            self.has_loss.append("loss" in row.values)
+            self.rates.append(row.values.get("learning_rate", math.nan))
+            self.interruptions.append(row.interrupted_by)
+            yield row
 
-
-def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
-    marks = [
-        TimeMark(
-            line=row.line,
-            index=row.step,
-            moment=row.moment,
-            loss=row.values.get("loss"),
-            learning_rate=row.values.get("learning_rate"),
-            interrupted_by=row.interrupted_by,
+    def elapsed(self) -> Elapsed | None:
+        """Return the clock of the logger's calls; None where numbers of steps go back, so that a number names several
+        rows.
+        """
+        steps, clocks = np.array(self.steps), np.array(self.clocks)
+        known = ~np.isnan(clocks)
+        if not known.any() or not (np.diff(steps) > 0).all():
+            return None
+        return Elapsed(
+            name="the clock of the logged rows",
+            seconds=ByStep(steps[known], clocks[known]),
+            resolution=max(self.resolutions),
         )
-        for row in found
-        if row.moment is not None and "loss" in row.values
-    ]
+
+    def with_tokens(self, steps: Steps) -> Steps:
+        """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+        has_lines = min(self.lines, default=0) >= 0
+        numbers = np.array(self.lines if has_lines else self.steps)
+        order = np.argsort(numbers, kind="stable")
+        totals = ByStep(numbers[order], np.array(self.tokens)[order])
+        return keyvalue.with_tokens(steps, totals, by="line" if has_lines else "index")
+
+    def marks(self) -> Iterator[TimeMark]:
+        """Yield the rows with a clock and a loss."""
+        for place, clock in enumerate(self.clocks):
+            if clock == clock and self.has_loss[place]:
+                rate = self.rates[place]
+                yield TimeMark(
+                    line=self.lines[place] if self.lines[place] >= 0 else None,
+                    index=self.steps[place],
+                    moment=Moment(seconds=clock, resolution=self.resolutions[place], has_year=bool(self.years[place])),
+                    loss=self.losses[place],
+                    learning_rate=rate if rate == rate else None,
+                    interrupted_by=self.interruptions[place],
+                )
+
+
+def _by_clock(found: _Table, reading: Reading) -> Reading:
+    marks = list(found.marks())
     steps = fields.merged((None, step) for step in steps_between(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             "steps: the table has neither step times nor rates, and its clock is too coarse for any"
         )
         return reading
-    reading.steps, reading.timing = _with_tokens(steps, found), "timestamps"
-    if all(row.line is not None for row in found):
+    reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
+    if min(found.lines, default=0) >= 0:
         reading.begins = pauses(reading.steps)
     reading.warnings.append(
         "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"
@@ -301,21 +345,27 @@ def _by_clock(found: list[_Merged], reading: Reading) -> Reading:
     return reading
 
 
-def _totals(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> None:
-    """Means over the whole run that a trainer logged once."""
-    for _, row in table:
-        for name, said in row.items():
-            target = TOTALS.get(name.removeprefix("train/"))
-            value = _number(said) if target else None
-            if target and value is not None and 0 < value < math.inf:
-                reading.reported[target] = value
+def _with_totals(
+    table: Iterable[tuple[int | None, MetricRow]], names: set[str], reading: Reading
+) -> Iterator[tuple[int | None, MetricRow]]:
+    """Yield the rows, with means over the whole run that a trainer logged once kept, and all names."""
+    totals = set[str]()
+    for line, row in table:
+        if not names.issuperset(row):
+            names.update(row)
+            totals = {name for name in names if name.removeprefix("train/") in TOTALS}
+        for name in totals.intersection(row) if totals else ():
+            value = _number(row[name])
+            if value is not None and 0 < value < math.inf:
+                reading.reported[TOTALS[name.removeprefix("train/")]] = value
+        yield line, row
 
 
 def _summary(row: MetricRow, reading: Reading) -> Reading:
     """Return the last value of every metric: means of the run where a trainer logs them, else rates of
     the last step.
     """
-    _totals([(None, row)], reading)
+    list(_with_totals([(None, row)], set(), reading))
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
         reading.warnings.append(
             "steps: a summary has no step times, only means over the whole run, start, evaluations and checkpoints "

@@ -104,6 +104,8 @@ TAKEN_AS_ROWS = 5  # hits of a format's needle that were rows: the others are ta
 GIVEN_UP = 50  # hits that were none
 OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
+MANY_ROWS = 20_000  # of several lines each: only gaps longer than usual are searched, and some to tell what is usual
+SAMPLED_GAPS = 1000
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
 SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
 
@@ -144,7 +146,8 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
             by_gap.setdefault(place, []).append(mark)
-    by_gap = _believable(by_gap, len(rows), {0, len(rows), *certain})
+    searched = len(_searched(rows, whole, every_gap=True)) if _is_sampled(np.diff(rows)) else len(rows)
+    by_gap = _believable(by_gap, (len(rows), searched), {0, len(rows), *certain})
     found: list[Cut] = []
     for gap in sorted({*by_gap, *certain}):
         if gap == 0 and gap not in by_gap:
@@ -271,18 +274,20 @@ def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
 
 
 def _believable(
-    by_gap: Mapping[int, list[StartMark]], rows: int, certain: Collection[int]
+    by_gap: Mapping[int, list[StartMark]], counts: tuple[int, int], certain: Collection[int]
 ) -> dict[int, list[StartMark]]:
     """Leave out marks between too many rows to be the start or the end of a training.
 
     Rows of another format are a training of their own where many more of them follow one another than usually occur
-    between two rows of this one. certain: gaps in which a training begins anyway.
+    between two rows of this one. counts: rows, and those whose gaps were searched; certain: gaps in which a training
+    begins anyway.
     """
+    rows, searched = counts
     counted = Counter(text for gap, marks in by_gap.items() if gap not in certain for text in {m.text for m in marks})
-    common = {text for text, gaps in counted.items() if gaps > max(MOST_STARTS, EVERY_ROWS * rows)}
+    common = {text for text, gaps in counted.items() if gaps > max(MOST_STARTS, EVERY_ROWS * searched)}
     foreign = {gap: sum(mark.kind == "row" for mark in marks) for gap, marks in by_gap.items()}
     inside = sorted(count for gap, count in foreign.items() if 0 < gap < rows)
-    usual = inside[len(inside) // 2] if 2 * len(inside) > rows else 0
+    usual = inside[len(inside) // 2] if 2 * len(inside) > searched else 0
     believed = {}
     for gap, marks in by_gap.items():
         alien = foreign[gap] > 3 * usual + 2
@@ -379,6 +384,11 @@ def _literals(format: Format) -> dict[bytes, str]:
     }
 
 
+def _is_sampled(distance: np.ndarray) -> bool:
+    """Return True for a long log in which usually other lines stand between two rows."""
+    return len(distance) > MANY_ROWS and median(distance) > 1
+
+
 def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tuple[int, int]]:
     """Return the first and last line of each gap between rows that may hold a start; of VAST formats the unusual ones
     alone.
@@ -386,6 +396,8 @@ def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tupl
     distance = np.diff(rows)
     if every_gap:
         inside = distance > 1
+        if _is_sampled(distance):
+            inside &= (distance > median(distance)) | (np.arange(len(distance)) < SAMPLED_GAPS)
     else:
         usual = median(distance) if len(distance) else 1.0
         inside = distance > 2 * usual + UNUSUAL_LINES

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import CLOCK_SHARE, TimeMark, moment_in, pauses, steps_between
+from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, moment_in, pauses, steps_between
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -44,15 +46,16 @@ def detect(log: Log) -> int:
     return 0
 
 
-def _row(text: str) -> re.Match[str] | None:
-    """Return the number of the step in a row of a training."""
+def _row(text: str) -> tuple[re.Match[str], Moment] | None:
+    """Return the number of the step in a row of a training, and when it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
     text = text[:LONGEST_ROW]
     match = _STEP.search(text)
     if match is None or _LOSS.search(text) is None or _validation_in(text):
         return None
-    return match if moment_in(text[:STAMP_CHARACTERS]) else None
+    moment = moment_in(text[:STAMP_CHARACTERS])
+    return (match, moment) if moment else None
 
 
 def _validation_in(text: str) -> bool:
@@ -63,15 +66,15 @@ def _validation_in(text: str) -> bool:
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
     marks = list(_marks(log, reading))
-    steps = list(steps_between(marks))
+    steps = Steps.of(steps_between(marks))
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
-    if not any(step.seconds for step in steps):
+    if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             f"steps: {len(marks)} rows have nothing but timestamps, known to {resolution:g} s, and no stretch of them "
             f"spans {1 / CLOCK_SHARE:.0f} times that without an interruption; no step time follows"
         )
         return reading
-    reading.steps = fields.merged((None, step) for step in steps)
+    reading.steps = fields.merged_columns(steps)
     reading.begins = pauses(reading.steps)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
@@ -85,15 +88,15 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     speaker: int | None = None
     interrupted_by = ""
     for line, text in _lines(log):
-        match = _row(text)
-        origin, _ = prefixes.split(text)
-        if match is None:
+        row = _row(text)
+        if row is None:
             if other := _OTHER.search(text[:LONGEST_ROW]):
                 interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
             continue
+        match, moment = row
+        origin, _ = prefixes.split(text)
         speaker = origin.rank if speaker is None else speaker
-        moment = moment_in(text[:STAMP_CHARACTERS])
-        if origin.rank != speaker or moment is None:
+        if origin.rank != speaker:
             continue
         loss, rate = _LOSS.search(text), _RATE.search(text)
         if planned := fields.whole(match["last"]):

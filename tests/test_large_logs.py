@@ -1,0 +1,42 @@
+"""Very long logs are read by shorter ways, which give what the longer ways give."""
+
+import numpy as np
+import pytest
+from job_logs import ALL_JOBS, Job
+
+from tensorprimat import logs
+from tensorprimat.core.clocks import ByStep, at
+from tensorprimat.logs import starts
+
+
+@pytest.fixture
+def long_already(monkeypatch):
+    monkeypatch.setattr(starts, "MANY_ROWS", 5)
+    monkeypatch.setattr(starts, "SAMPLED_GAPS", 3)
+
+
+@pytest.mark.parametrize("name", ["composer", "nemo_rl", "olmo", "torchtitan", "nemo"])
+def test_a_second_training_in_a_very_long_log_is_found(tmp_path, long_already, name):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*ALL_JOBS[name](Job()), *ALL_JOBS[name](Job(batch=128, seconds=3.1, last=30))]) + "\n")
+    found = [len(result.steps) for result in logs.read_each(path)]
+    assert found in ([40, 30], [40, 29])  # of rows of several lines the last has no end
+
+
+@pytest.mark.parametrize("name", sorted(ALL_JOBS))
+def test_a_very_long_log_of_one_training_is_not_cut(tmp_path, monkeypatch, name):
+    path = tmp_path / ("train.csv" if name in ("lightning", "metrics table") else "train.log")
+    path.write_text("\n".join(ALL_JOBS[name](Job())) + "\n")
+    whole = logs.read_each(path)
+    monkeypatch.setattr(starts, "MANY_ROWS", 5)
+    monkeypatch.setattr(starts, "SAMPLED_GAPS", 3)
+    assert logs.read_each(path) == whole
+
+
+def test_numbers_by_step_are_those_of_a_dictionary():
+    known = {2: 0.5, 5: 1.5, 9: 2.5}
+    columns = ByStep(np.array([2, 5, 9]), np.array([0.5, 1.5, 2.5]))
+    wanted = np.arange(11)
+    assert dict(columns) == known
+    assert [columns.get(int(step)) for step in wanted] == [known.get(int(step)) for step in wanted]
+    assert np.array_equal(at(columns, wanted), at(known, wanted), equal_nan=True)
