@@ -9,14 +9,15 @@ from tensorprimat.core.clocks import ByStep, at
 from tensorprimat.logs import starts
 
 
-@pytest.fixture
-def long_already(monkeypatch):
+@pytest.fixture(name="long_already")
+def _long_already(monkeypatch):
     monkeypatch.setattr(starts, "MANY_ROWS", 5)
     monkeypatch.setattr(starts, "SAMPLED_GAPS", 3)
 
 
+@pytest.mark.usefixtures("long_already")
 @pytest.mark.parametrize("name", ["composer", "nemo_rl", "olmo", "torchtitan", "nemo"])
-def test_a_second_training_in_a_very_long_log_is_found(tmp_path, long_already, name):
+def test_a_second_training_in_a_very_long_log_is_found(tmp_path, name):
     path = tmp_path / "train.log"
     path.write_text("\n".join([*ALL_JOBS[name](Job()), *ALL_JOBS[name](Job(batch=128, seconds=3.1, last=30))]) + "\n")
     found = [len(result.steps) for result in logs.read_each(path)]

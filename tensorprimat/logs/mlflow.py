@@ -64,9 +64,9 @@ def read(log: Log) -> Reading:
         return reading
     entries = [entry for name, path in known for entry in _entries(name, path)]
     entries.sort(key=lambda entry: (entry[0], entry[1]))
-    table: list[tuple[int | None, MetricRow]] = [
+    table: Iterator[tuple[int | None, MetricRow]] = (
         (None, {"step": step, name: value, CLOCK_MS: time}) for time, step, name, value in entries
-    ]
+    )
     _parameters(root.parent / PARAMETERS, reading)
     reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
     return read_table(table, reading)
