@@ -272,3 +272,25 @@ def test_deepspeeds_mean_since_the_start_is_held_against_its_rows_and_only_warns
     assert (audit.clock, audit.ratio) == ("RunningAvgSamplesPerSec", pytest.approx(1.0))
     warned = logs.read(log(3.0)).warnings[0]
     assert warned.startswith("audit: 190 steps take 380 s at the measured pace, but 551 s by RunningAvgSamplesPerSec")
+
+
+def test_rows_that_were_faster_at_first_are_no_start_up_of_less_than_no_time():
+    outcome = audited(
+        result(rows([1.0, *[1.0] * 4, *[1.5] * 40]), LogClock(name="train_runtime", seconds=65.0)), "run.log"
+    )
+    assert not any("-" in sentence for sentence in outcome.audit.explained_by)
+    assert outcome.audit.explained_by == ("first rows 2.5 s faster than the measured pace",)
+
+
+def test_a_contradiction_says_what_the_clock_leaves_to_the_steps_not_two_equal_numbers():
+    dates = np.cumsum([0.9 + (10.0 if n == 50 else 0.0) for n in range(101)]).tolist()
+    outcome = audited(result(rows([1.0] * 101, dates), announced={505: "validation"}), "run.log")
+    assert outcome.warnings[0] == (
+        "audit: 100 steps take 100 s at the measured pace, but 90 s by the dates of the rows, which holds evaluation "
+        "9.9 s as well: 8.9 s (9 %) are unexplained"
+    )
+
+
+def test_two_times_that_round_to_one_number_are_told_with_more_digits():
+    assert audit._unlike(10.42, 10.38) == ("10.42 s", "10.38 s")
+    assert audit._unlike(0.52, 0.61) == ("0.5 s", "0.6 s")

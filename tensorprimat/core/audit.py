@@ -40,6 +40,13 @@ UNTIMED_SHARE = 0.20  # of the steps: so many may stand before the first row wit
 DATES = "the dates of the rows"
 SUBTRACTED = "subtracted from the clock"  # behind the name of a reason that is not in the clock's seconds
 NAMES = {"validation": "evaluation", "checkpoint": "checkpoint"}
+FASTER = {
+    "start-up": "first rows",
+    "evaluation": "rows with an evaluation",
+    "checkpoint": "rows with a checkpoint",
+    "after the last row": "steps after the last row",
+}
+"""Reason → name of the rows where they took less time than at the measured pace."""
 
 
 class Selected(Protocol):
@@ -406,13 +413,32 @@ def _amount(result: Result) -> tuple[float, Literal["tokens", "samples", "steps"
 
 
 def _said(what: str, seconds: float) -> str:
-    """`start-up 212 s`; the reason of what was taken out follows the seconds."""
+    """`start-up 212 s`; the reason of what was taken out follows the seconds.
+
+    >>> _said("start-up", 212.3), _said("evaluation, subtracted from the clock", 31.0), _said("start-up", -7.34)
+    ('start-up 212 s', 'evaluation 31 s, subtracted from the clock', 'first rows 7.3 s faster than the measured pace')
+    """
+    if seconds < 0:
+        return f"{FASTER.get(what, what)} {_seconds(-seconds)} faster than the measured pace"
     name, comma, rest = what.partition(", ")
     return f"{name} {_seconds(seconds)}{comma}{rest}"
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if abs(seconds) >= 10 else f"{seconds:.2g} s"
+
+
+def _unlike(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers of seconds that differ, with as many digits as show it.
+
+    >>> _unlike(110.2, 110.4), _unlike(100, 110)
+    (('110.2 s', '110.4 s'), ('100 s', '110 s'))
+    """
+    for decimals in range(4):
+        texts = (f"{one:,.{decimals}f} s", f"{other:,.{decimals}f} s")
+        if texts[0] != texts[1] and (decimals or min(abs(one), abs(other)) >= 10):
+            return texts
+    return _seconds(one), _seconds(other)
 
 
 def contradictions(found: Sequence[AuditFinding]) -> list[str]:
@@ -439,10 +465,11 @@ def _contradiction(finding: AuditFinding) -> str:
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {finding.rows_steps:,.0f} steps, but the log itself counts {finding.steps:,.0f}"
     known = " and ".join(_said(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
+    left = finding.seconds - sum(seconds for _, seconds in finding.explained)
+    taken, left_over = _unlike(finding.expected, left)
     return (
-        f"{finding.steps:,.0f} steps take {_seconds(finding.expected)} at the measured pace, but "
-        f"{_seconds(finding.seconds)} by {finding.clock}"
-        + (f" ({known} known)" if known else "")
+        f"{finding.steps:,.0f} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
+        + (f", which holds {known} as well" if known else "")
         + f": {_seconds(abs(finding.unexplained))} ({finding.contradiction:.0%}) are unexplained".replace("%", " %")
     )
 

@@ -24,7 +24,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import citations, segments
+from tensorprimat.logs import citations, dates, segments
 from tensorprimat.logs.format import Format, Given, Reading
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -78,7 +78,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             path=log.name,
             remedy=f"--segment takes 1 to {count}, or all",
         )
-    said = segments.joined(choice.found, measured, picked=choice.number is not None)
+    said = dates.with_dates(log, segments.joined(choice.found, measured, picked=choice.number is not None))
     warnings = [*warnings, *said.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, said.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **said.gpu_info}, warnings)

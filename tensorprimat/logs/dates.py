@@ -1,0 +1,66 @@
+"""Dates of rows: the stamps that loggers and launchers write at the beginning of lines, for the closing audit.
+
+Most readers look at a row alone, behind its prefixes. Whatever wrote the prefix (a logger, absl, Kubernetes), its stamp
+is the log's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from tensorprimat.core.audit import DATES, FEWEST_ROWS
+from tensorprimat.core.clocks import Elapsed
+from tensorprimat.logs.clocks import Moment, moment_in
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.text import Log
+
+STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
+LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked for
+
+
+def with_dates(log: Log, reading: Reading) -> Reading:
+    """Return the reading with the date of each row, where the lines carry one and the reader took none over.
+
+    Stamps without a year become a clock of the audit alone.
+    """
+    steps = reading.steps
+    wanted = np.unique(steps.column("line"))
+    known = steps.has("ended_at") or reading.evidence.elapsed is not None or reading.timing == "timestamps"
+    if known or log.is_folder or log.is_binary or len(wanted) < FEWEST_ROWS or wanted[0] <= 0:
+        return reading
+    if not any(moment for _, moment in _stamps(log, wanted[:LOOKED_AT].tolist())):
+        return reading
+    found = {line: moment for line, moment in _stamps(log, wanted.tolist()) if moment is not None}
+    moments = [found.get(line) for line in steps.column("line").tolist()]
+    seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
+    if all(moment.has_year for moment in found.values()):
+        return replace(reading, steps=steps.replace(ended_at=seconds))
+    index = steps.column("index").tolist()
+    if len(set(index)) < len(index):
+        return reading
+    clock = Elapsed(
+        name=DATES,
+        seconds=dict(zip(index, seconds.tolist(), strict=True)),
+        resolution=max(moment.resolution for moment in found.values()),
+    )
+    return replace(reading, evidence=replace(reading.evidence, elapsed=clock))
+
+
+def _stamps(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
+    """Yield (line, its stamp) for each of some ascending lines; a line that was redrawn counts by its last stamp."""
+    rest = iter(lines)
+    wanted = next(rest, None)
+    stamp: Moment | None = None
+    for line, text in log.bare_lines():
+        while wanted is not None and line > wanted:
+            yield wanted, stamp
+            wanted, stamp = next(rest, None), None
+        if wanted is None:
+            return
+        if line == wanted:
+            stamp = moment_in(text[:STAMP_CHARACTERS]) or stamp
+    if wanted is not None:
+        yield wanted, stamp
