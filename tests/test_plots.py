@@ -10,6 +10,7 @@ import numpy as np
 import plausible
 import pytest
 
+from tensorprimat.analysis import published
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
@@ -133,6 +134,29 @@ def test_a_first_step_of_minutes_does_not_flatten_the_rest(draw):
     (axes,) = [axes for axes in figure.get_axes() if axes._left_title.get_text() == "Step time over steps"]
     assert axes.get_ylim()[1] < 20
     assert any("off the scale, up to 600.0 s" in text.get_text() for text in axes.texts)
+
+
+def step_time_panel(figure):
+    return next((axes for axes in figure.axes if axes.get_title(loc="left") == "Step time over steps"), None)
+
+
+@pytest.mark.parametrize(("warmup", "shaded"), [(0, False), (5, True)])
+def test_only_warm_up_is_shaded(draw, warmup, shaded):
+    """The first row of an MLPerf log ends at step 32; what is before it is no warm-up."""
+    one = plausible.result("h100", warmup=warmup)
+    rows = one.steps.replace(covers=np.full(len(one.steps), 32), index=32 * np.arange(1, len(one.steps) + 1))
+    config = one.training_config.model_copy(update={"warmup_steps": 32 * warmup})
+    figure = draw(comparison_of(summarise(one.model_copy(update={"steps": rows, "training_config": config}))))
+    axes = step_time_panel(figure)
+    assert bool(axes.patches) == shaded
+    assert ("shaded" in axes.get_xlabel()) == shaded
+
+
+def test_runs_of_one_row_have_no_course_over_steps(draw):
+    figure = draw(
+        comparison_of(published.result_of(published.find("mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b")))
+    )
+    assert step_time_panel(figure) is None
 
 
 def test_what_is_not_comparable_is_drawn_without_better_or_worse():

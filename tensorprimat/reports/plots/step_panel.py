@@ -45,12 +45,12 @@ def step_panel(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, B
         style = titles.index(formatting.model_title(side.result.model)) if len(titles) > 1 else number
         for curve in side_curves:
             off_scale += _curve(axes, curve, looks[side.label].colour, LINE_STYLES[style % len(LINE_STYLES)], high)
-    _warmup(axes, drawn, looks)
+    shaded = _warmup(axes, drawn, looks)
     axes.set_ylim(low, high)
     if logarithmic:
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
-    axes.set_xlabel("optimizer step of the run (shaded: warm-up, not measured)")
+    axes.set_xlabel("optimizer step of the run" + (" (shaded: warm-up, not measured)" if shaded else ""))
     axes.set_ylabel("seconds" + (" (logarithmic)" if logarithmic else ""))
     axes.margins(x=0.01)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
@@ -66,8 +66,8 @@ def step_panel(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, B
 
 
 def has_steps(sides: Sequence[Side]) -> bool:
-    """Return True if a side has step times to draw."""
-    return any(_timed(side) for side in sides)
+    """Return True if a run of a side has step times to draw over steps; one row for a whole run has no course."""
+    return any(np.isfinite(curve.seconds).sum() > 1 for side in sides for curve in _timed(side))
 
 
 def _timed(side: Side) -> list[StepCurve]:
@@ -116,13 +116,15 @@ def _limits(all_curves: Sequence[StepCurve]) -> tuple[float, float, bool] | None
     return max(0.0, low - slack), high + 1.6 * slack, False
 
 
-def _warmup(axes: Any, drawn: Sequence[tuple[Side, list[StepCurve]]], looks: dict[str, BarStyle]) -> None:
-    """Shade what is not measured at the start; in a side's own colour where sides differ."""
+def _warmup(axes: Any, drawn: Sequence[tuple[Side, list[StepCurve]]], looks: dict[str, BarStyle]) -> bool:
+    """Shade what is not measured at the start, in a side's own colour where sides differ; return False for nothing."""
     ends = {looks[side.label]: max(curve.warmup_steps for curve in side_curves) for side, side_curves in drawn}
     first = min(int(curve.step[0]) for _, side_curves in drawn for curve in side_curves)
     alike = len(set(ends.values())) == 1
     for look, end in ends.items() if not alike else [(next(iter(ends)), next(iter(ends.values())))]:
-        axes.axvspan(first - 0.5, end + 0.5, color=FAINT if alike else look.colour, alpha=0.13, linewidth=0)
+        if end >= first:
+            axes.axvspan(first - 0.5, end + 0.5, color=FAINT if alike else look.colour, alpha=0.13, linewidth=0)
+    return max(ends.values()) >= first
 
 
 def _spread(axes: Any, drawn: Sequence[tuple[Side, list[StepCurve]]], looks: dict[str, BarStyle]) -> None:
