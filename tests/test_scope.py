@@ -7,13 +7,16 @@ from pathlib import Path
 import plausible
 import pytest
 
+from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import forest, formatting, money
 
 
-def comparison_of(*results):
-    return compare([Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)])
+def comparison_of(*results, **options):
+    loaded = [Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)]
+    return compare(loaded, **options)
 
 
 ONE_MACHINE = "says nothing about other machines"
@@ -55,9 +58,66 @@ def test_every_time_to_train_says_that_one_machine_speaks_for_itself_only():
 
 
 def test_several_hosts_lift_the_limit_of_a_sentence():
-    def on_hosts(one):
-        runs = [run.model_copy(update={"host": f"node-{run.index}"}) for run in one.runs]
-        return one.model_copy(update={"runs": tuple(runs)})
-
     sides = [on_hosts(plausible.result("h100", runs=3)), on_hosts(plausible.result("mi300x", runs=3))]
     assert [said for said in sentences_with_a_verdict(comparison_of(*sides)) if ONE_MACHINE in said] == []
+
+
+def scopes(*results, **options):
+    return [pair.ratio.scope for pair in comparison_of(*results, **options).pairs]
+
+
+def on_hosts(one):
+    runs = [run.model_copy(update={"host": f"node-{run.index}"}) for run in one.runs]
+    return one.model_copy(update={"runs": tuple(runs)})
+
+
+def in_pairs(one):
+    return one.model_copy(update={"runs": tuple(run.model_copy(update={"pair": run.index}) for run in one.runs)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "machine"), [((1, 1), "machine"), ((4, 4), "set of 4 nodes"), ((1, 4), "machine or set of nodes")]
+)
+def test_the_scope_names_a_machine_or_a_set_of_nodes(nodes, machine):
+    sides = [
+        plausible.result(gpu, runs=3, num_nodes=count) for gpu, count in zip(("h100", "mi300x"), nodes, strict=True)
+    ]
+    assert scopes(*sides) == [f"one {machine} each: {ONE_MACHINE}"]
+
+
+@pytest.mark.parametrize("several", [0, 1])
+def test_the_scope_names_the_side_with_one_machine(several):
+    sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3)]
+    sides[several] = on_hosts(sides[several])
+    assert scopes(*sides) == [f"one machine of {('MI300X', 'H100')[several]}: {ONE_MACHINE}"]
+
+
+def test_runs_in_pairs_were_on_one_machine_for_both_sides():
+    sides = [in_pairs(plausible.result("h100", runs=3)), in_pairs(plausible.result("mi300x", runs=3))]
+    assert scopes(*sides) == [f"one machine: {ONE_MACHINE}"]
+
+
+def test_assumptions_stand_in_the_sentences_that_rest_on_them():
+    sides = [plausible.result("h100"), plausible.result("mi300x", seconds=11.0)]
+    comparison = comparison_of(*sides, assume_run_cv=0.01, assume_host_cv=0.02)
+    for sentence in (*forest.answers(comparison), *map(formatting.headline, comparison.pairs)):
+        assert "assumed: machines vary by 2 %" in sentence
+        assert "runs vary by 1 %" in sentence
+        assert ONE_MACHINE not in sentence
+
+
+def test_a_winner_at_stated_prices_is_one_of_these_machines():
+    sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3, seconds=11.0)]
+    (pair,) = comparison_of(*sides, prices={"H100": 3.0, "MI300X": 2.0}).pairs
+    (winner,) = [sentence for sentence in money.sentences(pair) if sentence.startswith("At ")]
+    assert "cheaper on MI300X" in winner
+    assert ONE_MACHINE in winner
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(12.8, "pass"), (14.0, "fail"), (13.2, "undecided")])
+def test_every_answer_of_a_gate_says_so_too(seconds, status):
+    base, new = plausible.result("h100", runs=3), plausible.result("h100", runs=3, seed=1, seconds=seconds)
+    sides = [[Loaded(path=Path(name), result=one)] for name, one in (("a.json", base), ("b.json", new))]
+    report = gates.gate(*sides, gates.Limits(slowdown=0.03), StatedScatter(run_cv=None, confidence=0.95))
+    assert report.status == status
+    assert all(ONE_MACHINE in check.sentence for check in report.checks)

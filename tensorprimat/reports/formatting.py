@@ -278,7 +278,7 @@ def _headline(pair: Pair) -> str:
         form = ratio_form(pair.ratio)
         metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
         said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return f"{said}, but {few}{in_brackets(pair.ratio.scope)}" if (few := _few_runs(pair)) else said
+        return (f"{said}, but {few}" if (few := _few_runs(pair)) else said) + in_brackets(pair.ratio.scope)
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
