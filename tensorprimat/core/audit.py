@@ -153,6 +153,8 @@ def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
 class _Rows:
     """Rows of the measured segment of one run."""
 
+    index: NDArray[np.int64]
+    """Numbers of the steps, (rows,)."""
     work: FloatArray
     """Steps of each row, weighted where the batch grows; (rows,)."""
     steps: FloatArray
@@ -189,6 +191,7 @@ class _Rows:
             ended_at = clocks.at(elapsed.seconds, index)
         apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
         rows = cls(
+            index=index,
             work=counted * weight[picked],
             steps=counted,
             own=own[picked],
@@ -209,6 +212,7 @@ class _Rows:
         ends = np.append(starts[1:], len(self.own)) - 1
         return replace(
             self,
+            index=self.index[ends],
             work=np.add.reduceat(self.work, starts),
             steps=np.add.reduceat(self.steps, starts),
             own=np.add.reduceat(self.own, starts),
@@ -221,26 +225,31 @@ class _Rows:
 
     def against(self, clock: LogClock) -> AuditFinding | None:
         """Return one clock that the log states for the whole run."""
-        steps = clock.steps or float(self.steps.sum())
-        expected = self.pace * float(self.work.sum()) * steps / float(self.steps.sum())
+        start = 0 if clock.after_step is None else int(np.searchsorted(self.index, clock.after_step, side="right"))
+        of_rows = float(self.steps[start:].sum())
+        if not of_rows:
+            return None
+        steps = clock.steps or of_rows
+        expected = self.pace * float(self.work[start:].sum()) * steps / of_rows
         seconds = clock.seconds - sum(spent for what, spent in clock.spent if what in NAMES.values())
         if expected <= 0 or seconds <= 0:
             return None
         taken_out = tuple((what, spent) for what, spent in clock.spent if what in NAMES.values())
         explained = [(what, spent) for what, spent in clock.spent if what not in NAMES.values()]
-        explained += self._unusual_rows()
+        unusual = self._unusual_rows(start)
+        explained += _beyond(taken_out, unusual) if clock.in_rows else unusual
         explained += [] if clock.tells_all else self._pauses()
         if clock.first is not None:
             explained.append(("start-up", clock.first[1] - self._pace_of_steps() * clock.first[0]))
         if clock.last is not None:
             after = clock.seconds - clock.last[1] - self._pace_of_steps() * max(0.0, steps - clock.last[0])
             explained.append(("after the last row", after))
-            return self._finding(clock, steps, seconds, expected, explained, taken_out)
-        untimed = steps - float(self.steps[np.isfinite(self.own)].sum())
+            return self._finding(clock, (steps, of_rows), seconds, expected, explained, taken_out)
+        untimed = steps - float(self.steps[start:][np.isfinite(self.own[start:])].sum())
         if 0 < untimed <= UNTIMED_SHARE * steps:
             left = seconds - expected - sum(spent for _, spent in explained)
             explained += [("start-up", left)] if left > 0 else []
-        return self._finding(clock, steps, seconds, expected, explained, taken_out)
+        return self._finding(clock, (steps, of_rows), seconds, expected, explained, taken_out)
 
     def _pace_of_steps(self) -> float:
         """Measured seconds of a step, averaged over the work of all rows."""
@@ -249,7 +258,7 @@ class _Rows:
     def _finding(
         self,
         clock: LogClock,
-        steps: float,
+        steps: tuple[float, float],
         seconds: float,
         expected: float,
         explained: Sequence[tuple[str, float]],
@@ -257,8 +266,8 @@ class _Rows:
     ) -> AuditFinding:
         return AuditFinding(
             clock=clock.name,
-            steps=steps,
-            rows_steps=float(self.steps.sum()),
+            steps=steps[0],
+            rows_steps=steps[1],
             seconds=seconds,
             expected=expected,
             explained=_summed(explained, seconds),
@@ -328,6 +337,17 @@ class _Rows:
             if kind:
                 pauses.append((NAMES[kind], float(excess[known & (self.announced == code) & (excess > 0)].sum())))
         return [(what, seconds) for what, seconds in pauses if seconds]
+
+
+def _beyond(stated: Sequence[tuple[str, float]], of_rows: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return what rows took above the measured pace, less the seconds of it that the log itself states."""
+    known = dict(stated)
+    return [
+        (f"rows with {what}, beyond the {_seconds(known[what])} that the log states for it", seconds - known[what])
+        if what in known
+        else (what, seconds)
+        for what, seconds in of_rows
+    ]
 
 
 def _weights(steps: Steps) -> FloatArray:
@@ -420,8 +440,9 @@ def _said(what: str, seconds: float) -> str:
     """
     if seconds < 0:
         return f"{FASTER.get(what, what)} {_seconds(-seconds)} faster than the measured pace"
-    name, comma, rest = what.partition(", ")
-    return f"{name} {_seconds(seconds)}{comma}{rest}"
+    if what.endswith(f", {SUBTRACTED}"):
+        return f"{what.removesuffix(f', {SUBTRACTED}')} {_seconds(seconds)}, {SUBTRACTED}"
+    return f"{what} {_seconds(seconds)}"
 
 
 def _seconds(seconds: float) -> str:

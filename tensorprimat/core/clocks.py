@@ -23,6 +23,10 @@ class LogClock:
     """(steps done, seconds) of the same clock at the first row that it times."""
     last: tuple[float, float] | None = None
     """The same at the last row that it times."""
+    after_step: int | None = None
+    """Number of the step at whose end the clock begins, where it leaves out the rows before."""
+    in_rows: bool = False
+    """The times of interrupted rows hold the seconds of `spent`, too."""
     tells_all: bool = False
     """`spent` holds every pause of the run, so the dates of rows add nothing."""
     resolution: float = 0.0

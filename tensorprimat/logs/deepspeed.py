@@ -162,8 +162,14 @@ def _clock(content: _Content, batch: int) -> LogClock | None:
         return None
     (first, first_mean), (last, last_mean) = min(known.items()), max(known.items())
     seconds = batch * ((last - UNTIMED_STEPS) / last_mean - (first - UNTIMED_STEPS) / first_mean)
-    steps = float(last - first)
-    return LogClock(name="RunningAvgSamplesPerSec", seconds=seconds, steps=steps, tells_all=True, is_certain=False)
+    return LogClock(
+        name="RunningAvgSamplesPerSec",
+        seconds=seconds,
+        steps=float(last - first),
+        after_step=first,
+        tells_all=True,
+        is_certain=False,
+    )
 
 
 def _content(log: Log) -> _Content:

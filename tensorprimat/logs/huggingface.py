@@ -102,6 +102,8 @@ class _Row:
     clock: tuple[float, float] | None
     """(seconds since training began, how finely they are known)"""
     interrupted_by: str
+    evaluation_seconds: float = 0.0
+    """Of the evaluations before the row, as the log states them."""
     loss: float | None
     learning_rate: float | None
     gradient_norm: float | None
@@ -124,6 +126,8 @@ class _Content:
     summaries: list[Mapping[str, str]] = field(default_factory=list)
     interrupted_by: str = ""
     """Work announced since the last row."""
+    evaluation_seconds: float = 0.0
+    """Since the last row, as the log states them."""
     bar: tuple[int, float] | None = None
     """(steps done, seconds) of the training bar as last drawn."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -156,9 +160,11 @@ def read(log: Log) -> Reading:
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
         )
     if reported and not np.isfinite(reading.steps.column("seconds")).any():
+        evaluations = sum(row.evaluation_seconds for row in content.rows) + content.evaluation_seconds
+        stated = f" (eval_runtime adds up to {evaluations:,.1f} s)" if evaluations else ""
         reading.warnings.append(
-            "steps: the log has no step times, only means over the whole run, start, evaluations and checkpoints "
-            "included; so no variance is known"
+            f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
+            "checkpoints included; so no variance is known"
         )
     return reading
 
@@ -270,21 +276,25 @@ def _text(log: Log) -> _Content:
 def _take(said: Mapping[str, str], line: int | None, content: _Content) -> None:
     if _is_row(said):
         if not _is_repeated(said, content):
-            content.rows.append(_row(said, line, content.interrupted_by))
-            content.interrupted_by, content.last = "", said
+            content.rows.append(_row(said, line, content))
+            content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, said
             content.counts_trained_tokens |= AXOLOTL_RATE in said
     elif _is_summary(said):
         content.summaries.append(said)
     elif _is_evaluation(said):
         content.interrupted_by = "validation"
+        if not content.summaries:  # behind the summary nothing is part of the training's time
+            runtimes = [value for name, value in said.items() if name.startswith("eval_") and name.endswith("_runtime")]
+            content.evaluation_seconds += sum(fields.seconds(value) or 0.0 for value in runtimes)
 
 
-def _row(said: Mapping[str, str], line: int | None, interrupted_by: str) -> _Row:
+def _row(said: Mapping[str, str], line: int | None, content: _Content) -> _Row:
     return _Row(
         line=line,
         step=_position(said),
         clock=_clock(said),
-        interrupted_by=interrupted_by,
+        interrupted_by=content.interrupted_by,
+        evaluation_seconds=content.evaluation_seconds,
         loss=fields.number(said.get(LOSS)),
         learning_rate=fields.positive(_first_of(said, ("learning_rate", "lr"))),
         gradient_norm=fields.number(said.get("grad_norm")),
@@ -440,6 +450,9 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
     places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
     before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began behind them
+    timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
+    inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
+    evaluations = sum(row.evaluation_seconds for row in inside)
     return Evidence(
         clocks=(
             LogClock(
@@ -448,6 +461,8 @@ def _evidence(content: _Content, total: float | None) -> Evidence:
                 steps=total,
                 first=(timed[0] - before, first[0]),
                 last=(timed[-1] - before, last[0]),
+                spent=(("evaluation", evaluations),) if evaluations else (),
+                in_rows=True,
                 tells_all=True,
                 resolution=_half_digit(summary[RUNTIME]) + first[1] + last[1],
             ),

@@ -3,6 +3,7 @@
 The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
 (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known only where every one
 of them was printed: pretraining prints the last alone, so with gradient accumulation its log has no step times.
+`Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints.
 The summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; tokens over
 training time, both printed there, are.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs.fields import merged, number
@@ -32,6 +34,8 @@ _TOTALS = {
     "seconds": re.compile(r"(?:\| - Training Time\s*|^Training time): (\d{1,12}(?:\.\d{1,9})?) ?s"),
     "memory_gb": re.compile(r"(?:\| - Memory Used\s*|^Memory used): (\d{1,9}(?:\.\d{1,9})?) GB"),
 }
+_VALIDATION = re.compile(r"^iter \d{1,15}: val loss [\w.+-]{1,20}, val time: (\d{1,15}(?:\.\d{1,9})?) ms")
+_SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
 _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})")
 LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
 LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
@@ -70,6 +74,10 @@ def read(log: Log) -> Reading:
             continue
         for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
             said.setdefault(match["name"], match["value"])
+        if match := _VALIDATION.search(text):
+            totals["validation"] = totals.get("validation", 0.0) + float(match[1]) / 1000
+        if _SAVING.search(text):
+            said["saved"] = "yes"
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
@@ -77,6 +85,7 @@ def read(log: Log) -> Reading:
             said["padded"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, said)
+    reading.evidence = _evidence(reading.steps, totals, saved="saved" in said)
     _report(reading, totals, rows)
     return reading
 
@@ -112,6 +121,26 @@ def _configure(reading: Reading, said: dict[str, str]) -> None:
         reading.warnings.append("sequence_length: samples of fine-tuning differ in length, so tokens are unknown")
     if model := said.get("model_name"):
         reading.model["name"] = model_name(model)
+
+
+def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidence:
+    """Return the training time for the audit, where the rows are those of a run from its first step on.
+
+    saved: the run wrote checkpoints, whose time the log does not tell; then the clock refuses nothing.
+    """
+    index = steps.column("index")
+    duration = totals.get("seconds")
+    if not duration or not len(steps) or index[0] != 1 or (np.diff(index) <= 0).any() or not steps.has("seconds"):
+        return Evidence()
+    clock = LogClock(
+        name="Training Time",
+        seconds=duration,
+        steps=float(index[-1]),
+        spent=(("evaluation", totals["validation"]),) if totals.get("validation") else (),
+        resolution=0.01,
+        is_certain=not saved,
+    )
+    return Evidence(clocks=(clock,))
 
 
 def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]]) -> None:

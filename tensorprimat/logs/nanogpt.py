@@ -36,6 +36,7 @@ from tensorprimat.logs.text import Log
 
 MIB = 2**20
 MILLISECOND = 1e-3
+UNTIMED = 10  # nanochat's total time begins behind this step
 
 
 @dataclass(kw_only=True)
@@ -55,6 +56,41 @@ class _Seen:
     warmed_up: bool = False
     """The log declares a warm-up before the clock starts."""
     clock: LogClock | None = None
+    totals: _Totals = field(default_factory=lambda: _Totals())
+
+
+@dataclass(kw_only=True)
+class _Totals:
+    """Clock of nanochat: the times of all steps behind UNTIMED added up, in minutes with two decimals."""
+
+    first: tuple[int, float] | None = None
+    """(step, seconds)"""
+    last: tuple[int, float] | None = None
+    is_one_run: bool = True
+    """The clock and the steps only grew."""
+
+    def note(self, step: int, minutes: float | None) -> None:
+        """Take in the clock of one row."""
+        if minutes is None or step < UNTIMED:
+            return
+        reading = (step, 60 * minutes)
+        if self.last is not None and (step <= self.last[0] or reading[1] < self.last[1]):
+            self.is_one_run = reading == self.last and self.is_one_run  # a row may be printed twice
+        self.first, self.last = self.first or reading, reading
+
+    @property
+    def clock(self) -> LogClock | None:
+        """Return the time between the first and the last row that state it."""
+        if self.first is None or self.last is None or not self.is_one_run or self.last[0] == self.first[0]:
+            return None
+        return LogClock(
+            name="total time",
+            seconds=self.last[1] - self.first[1],
+            steps=float(self.last[0] - self.first[0]),
+            after_step=self.first[0],
+            tells_all=True,
+            resolution=0.6,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +131,7 @@ SPELLINGS = (
             rf"(?: grad norm: (?P<norm>{NUMBER}) \|)?.{{0,60}}? dt: (?P<time>{NUMBER})ms"
             rf" \| tok/sec: (?P<tokens>{NUMBER})"
             rf"(?: \| (?:bf16_)?mfu: (?P<mfu>{NUMBER}))?"
+            rf"(?:.{{0,200}}? \| total time: (?P<total>{NUMBER})m)?"
         ),
     ),
     Spelling(
@@ -235,6 +272,8 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
         if found := _row(text):
             spelling, match = found
             _plan(match, seen)
+            if "total" in spelling.pattern.groupindex:
+                seen.totals.note(int(match["step"]), fields.number(match["total"]))
             yield spelling.project, _step(line, spelling, match, interrupted_by)
             interrupted_by = ""
             continue
@@ -248,6 +287,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[str, Step]]:
             _notice(text, seen)
         elif text.startswith(_WARMED_UP):
             seen.warmed_up = True
+    seen.clock = seen.totals.clock
     if clock.total is not None:
         seen.clock = clock.total
         if seen.warmed_up:
