@@ -118,6 +118,7 @@ NOT_OURS = {
     "cli/completion.py": "flags of the overview",
     "cli/earlier.py": "old flags that become today's",
     "engines/primus/engine.py": "flags of the child process and of Primus",
+    "engines/entry.py": "flags of the child process",
     "engines/profiling.py": "flags of nsys and rocprof; --profile is run's own",
     "engines/cluster/slurm.py": "flags of Slurm's commands",
     "logs/deepspeed.py": "flags of the launchers whose logs are read",

@@ -37,16 +37,16 @@ def command(
       2  a flag or the source is wrong, or NeMo or Transformer Engine is not here
     """
     from tensorprimat.cli.options import refuse_file
-    from tensorprimat.core.units import GB
+    from tensorprimat.core.quantities import size
     from tensorprimat.engines.nemo import conversion
 
     refuse_file("--output", output, "a NeMo checkpoint is a folder")
 
     needed = conversion.needs(model, source)
-    download = f"{needed.download_bytes / GB:,.1f} GB to download, " if needed.download_bytes else ""
+    download = f"{size(needed.download_bytes)} to download, " if needed.download_bytes else ""
     print(
-        f"This needs at least {download}{needed.output_bytes / GB:,.1f} GB of disk in {output} and "
-        f"{needed.memory_bytes / GB:,.1f} GB of memory",
+        f"This needs at least {download}{size(needed.output_bytes)} of disk in {output} and "
+        f"{size(needed.memory_bytes)} of memory",
         file=sys.stderr,
     )
     for warning in conversion.check_room(needed, output):

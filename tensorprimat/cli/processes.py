@@ -115,7 +115,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
     """
     from rich.table import Table
 
-    from tensorprimat.core.units import GB
+    from tensorprimat.core.quantities import size
     from tensorprimat.machine import gpu_processes
 
     memory, answered = gpu_processes.listed()
@@ -133,7 +133,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
         return []
     table = Table("PID", "User", "GPU memory", "Since", "", "Command", box=None, pad_edge=False)
     for holder in found:
-        used = "unknown" if holder.memory_bytes is None else f"{holder.memory_bytes / GB:.2f} GB"
+        used = "unknown" if holder.memory_bytes is None else f"{size(holder.memory_bytes)}"
         since = "" if holder.started_at is None else f"{holder.started_at:%m-%d %H:%M}"
         table.add_row(
             str(holder.pid),

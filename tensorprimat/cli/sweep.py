@@ -11,6 +11,7 @@ import typer
 
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.core.quantities import rough_time
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import CellSpec, MicroResult
@@ -164,7 +165,7 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate
             text(spec.precision),
             figure(estimated.memory_gb, formatting.gigabytes),
             text(None if memory_gb is None else "yes" if estimated.fits(memory_gb) else "no"),
-            figure(estimated.seconds, lambda value: formatting.UNMEASURED if value is None else duration(value)),
+            figure(estimated.seconds, lambda value: formatting.UNMEASURED if value is None else rough_time(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )
@@ -177,20 +178,9 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate
                 Column(title=title, numeric=title not in ("Model", "Pass", "Precision", "Fits")) for title in titles
             ),
             rows=rows,
-            note=f"Estimates; nothing was run. {len(specs)} cells, about {duration(total)} in all.",
+            note=f"Estimates; nothing was run. {len(specs)} cells, about {rough_time(total)} in all.",
         )
     )
-
-
-def duration(seconds: float) -> str:
-    """Time left as a person says it.
-
-    >>> duration(42), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Progress:
@@ -242,4 +232,4 @@ class Progress:
         remaining = sum(self._weights[self._done :])
         if not remaining or not self._measured:
             return ""
-        return f"about {duration((time.monotonic() - self._start) * remaining / self._measured)} left"
+        return f"about {rough_time((time.monotonic() - self._start) * remaining / self._measured)} left"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorprimat.core import catalogue, flops
+from tensorprimat.core import catalogue, flops, quantities
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -182,7 +182,7 @@ def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.1f}" if value >= 100 else f"{value:.4g}"
+    return quantities.digits_of(value)
 
 
 def _losses(result: Result) -> list[str]:
@@ -269,13 +269,13 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
             continue
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
-        named = ", ".join(f"{_called(result, row)} took {seconds[row]:.4g} s" for row in worst)
+        named = ", ".join(f"{_called(result, row)} took {quantities.seconds(seconds[row])}" for row in worst)
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
         measured = seconds[selection.rows]
         usual = median(measured[np.isfinite(measured)])
         warnings.append(
             f"steps: {where}{len(rows)} unexplained {'outlier' if len(rows) == 1 else 'outliers'} kept in "
-            f"(median {usual:.4g} s): {named}{more}"
+            f"(median {quantities.seconds(usual)}): {named}{more}"
         )
     return warnings
 

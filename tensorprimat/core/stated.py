@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import size
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -29,6 +30,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.shapes import NamedShape
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import said_by_others, summarise
+from tensorprimat.core.units import GB
 
 _Record = TypeVar("_Record", bound=Record)
 
@@ -207,7 +209,7 @@ def _memory_conflict(device: GpuInfo) -> list[str]:
         return []
     nameplate = " or ".join(f"{gpu.memory_gb.value:g}" for gpu in variants if gpu.memory_gb and gpu.memory_gb.value)
     return [
-        f"gpu_info: --gpu {device.device_name} has {nameplate} GB, but the log says {memory:.0f} GB; check the name"
+        f"gpu_info: --gpu {device.device_name} has {nameplate} GB, but the log says {size(GB * memory)}; check the name"
     ]
 
 

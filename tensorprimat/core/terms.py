@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorprimat.core import quantities
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct
@@ -341,7 +342,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
 
 def shown(value: float) -> str:
     """Return a figure for a person: four digits, or one decimal from 100 on."""
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+    return quantities.digits_of(value)
 
 
 def lines_of(lines: Sequence[int] | np.ndarray) -> str:

@@ -30,6 +30,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
+from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.launcher_output import follow
 from tensorprimat.logs.format import Given
 from tensorprimat.machine.platform import Machine, detect
@@ -296,23 +297,18 @@ def _version() -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
-    parser.add_argument("--result", type=Path, help="where the result of this run is written")
+    parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
     parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
-    options = parser.parse_args(argv)
-    try:
-        spec = RunSpec.model_validate_json(options.spec.read_bytes())
-        if options.rank:
+
+    def train_or_rank(spec: RunSpec, given: argparse.Namespace) -> None:
+        if given.rank:
             train_rank(spec)
-        elif options.result is None:
+        elif given.result is None:
             parser.error("--result is needed")
         else:
-            train(spec, options.spec, options.result)
-    except TensorPrimatError as error:
-        print(f"bridge engine: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+            train(spec, given.spec, given.result)
+
+    return run_engine("bridge", parser, train_or_rank, argv)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tensorprimat.core import catalogue, models, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import size
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
@@ -184,12 +185,12 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
         return
     if ENGINES[spec.engine].own_training and spec.platform != "cpu":
         _check_estimate(spec, memory * GB)
-    needed = least_memory_bytes(spec) / GB
-    if needed > memory:
+    needed = least_memory_bytes(spec)
+    if needed > memory * GB:
         raise UsageError(
-            f"{model_of(spec).title} needs at least {needed:,.0f} GB on each "
+            f"{model_of(spec).title} needs at least {size(needed)} on each "
             f"of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
-            f"{memory:,.0f} GB; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
+            f"{size(GB * memory)}; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
         )
 
 
@@ -201,8 +202,8 @@ def _check_estimate(spec: RunSpec, memory_bytes: float) -> None:
     fitting = training_memory.remedies(spec, memory_bytes)
     raise UsageError(
         f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
-        f"--sequence-length {spec.sequence_length} needs about {needed.total / GB:,.0f} GB on each device "
-        f"({describe_memory(spec)}), and one has {memory_bytes / GB:,.0f} GB"
+        f"--sequence-length {spec.sequence_length} needs about {size(needed.total)} on each device "
+        f"({describe_memory(spec)}), and one has {size(memory_bytes)}"
         + (f"; to make it fit use {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")
     )
 
@@ -212,8 +213,8 @@ def describe_memory(spec: RunSpec) -> str:
     needed = training_memory.estimate(spec)
     state = needed.weights + needed.gradients + needed.optimizer
     return (
-        f"weights, gradients and optimizer {state / GB:,.1f} GB, activations {needed.activations / GB:,.1f} GB, "
-        f"workspace {needed.workspace / GB:,.1f} GB"
+        f"weights, gradients and optimizer {size(state)}, activations {size(needed.activations)}, "
+        f"workspace {size(needed.workspace)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures and verdicts in words: the only place where a number gets its digits and its unit for a reader.
+"""Figures and verdicts in words; `core/quantities` gives a number its digits and its unit.
 
 None is "–": unmeasured. Everything here takes what analysis computed and formats it; nothing is computed.
 """
@@ -6,19 +6,52 @@ None is "–": unmeasured. Everything here takes what analysis computed and form
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable
 
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
 from tensorprimat.core.audit import reason
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import (
+    UNMEASURED as UNMEASURED,
+)
+from tensorprimat.core.quantities import (
+    Form as Form,
+)
+from tensorprimat.core.quantities import (
+    count as count,
+)
+from tensorprimat.core.quantities import (
+    counted as counted,
+)
+from tensorprimat.core.quantities import (
+    gigabytes as gigabytes,
+)
+from tensorprimat.core.quantities import (
+    loss as loss,
+)
+from tensorprimat.core.quantities import (
+    moment as moment,
+)
+from tensorprimat.core.quantities import (
+    percent as percent,
+)
+from tensorprimat.core.quantities import (
+    plain as plain,
+)
+from tensorprimat.core.quantities import (
+    rate as rate,
+)
+from tensorprimat.core.quantities import (
+    seconds as seconds,
+)
+from tensorprimat.core.quantities import (
+    seconds_together as seconds_together,
+)
+from tensorprimat.core.quantities import (
+    times as times,
+)
 from tensorprimat.core.result import Model
-
-UNMEASURED = "–"
-Form = Callable[[float | None], str]
-"""Function that formats a number as text."""
 
 METRIC_TITLES = {
     "tokens_per_second_per_gpu": "tokens/s/GPU",
@@ -37,103 +70,6 @@ VERDICT_TITLES = {
     "not_comparable": "not comparable",
 }
 WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "context": "worth knowing"}
-
-
-def count(value: float | None) -> str:
-    """Return a whole number.
-
-    >>> count(12345), count(None)
-    ('12,345', '–')
-    """
-    return UNMEASURED if value is None else f"{value:,.0f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
-    ('1 trial', '0 trials', '1,000 steps')
-    """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def rate(value: float | None) -> str:
-    """Return a rate, to about 4 digits.
-
-    >>> [rate(v) for v in (107402.4, 99.567, 1.23456, 0.00123456)]
-    ['107,402', '99.57', '1.235', '0.001235']
-    """
-    if value is None:
-        return UNMEASURED
-    if not 1e-4 <= abs(value) < 1e12 and value != 0:
-        return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def seconds(value: float | None) -> str:
-    """Return a duration of a step: seconds, or milliseconds below a tenth of one.
-
-    >>> [seconds(v) for v in (1234.5, 9.7634, 0.41234, 0.0051234)]
-    ['1,234.5 s', '9.763 s', '0.412 s', '5.123 ms']
-    """
-    if value is None:
-        return UNMEASURED
-    if abs(value) >= 1e7:
-        return f"{value:.4g} s"
-    if abs(value) >= 100:
-        return f"{value:,.1f} s"
-    return f"{value:.3f} s" if abs(value) >= 0.1 or value == 0 else f"{1000 * value:.4g} ms"
-
-
-def seconds_together(values: Iterable[float | None]) -> Form:
-    """Return the form for durations shown together: one unit for all of them.
-
-    >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
-    ['124 ms', '95.45 ms']
-    >>> [seconds_together((12.5, 0.05))(value) for value in (12.5, 0.05)]
-    ['12.500 s', '0.050 s']
-    """
-    known = [abs(value) for value in values if value and math.isfinite(value)]
-    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= LEAST_SECONDS:
-        digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
-        return lambda value: seconds(value) if value is None or abs(value) >= LEAST_SECONDS else f"{value:.{digits}f} s"
-    return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
-
-
-LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
-
-
-def gigabytes(value: float | None) -> str:
-    """Return the memory in units of 10**9 bytes.
-
-    >>> gigabytes(45.6789), gigabytes(0.00234)
-    ('45.68 GB', '0.002 GB')
-    """
-    return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
-
-
-def percent(value: float | None) -> str:
-    """Return a fraction.
-
-    >>> percent(0.4237), percent(0.00412)
-    ('42.4 %', '0.41 %')
-    """
-    return UNMEASURED if value is None else f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
-
-
-def times(value: float | None, digits: int | None = None) -> str:
-    """Return a ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
-
-    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
-    ['1.23x', '1.003x', '12.3x', '0.012x']
-    """
-    if value is None:
-        return UNMEASURED
-    if abs(value) >= 1e6:
-        return f"{value:.3g}x"
-    if digits is None:
-        digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
-    return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
 
 
 def interval(estimate: Estimate, form: Form) -> str | None:
@@ -184,31 +120,6 @@ def confidence(estimate: Estimate) -> str:
 def within_the_run(estimate: Estimate) -> str:
     """Return the mark of an interval that is of one run's steps."""
     return " within the run" if estimate.within_run else ""
-
-
-def moment(stamp: str | None) -> str | None:
-    """Return an ISO 8601 time stamp as people write it; anything else as it is.
-
-    >>> moment("2025-11-03T14:12:09.123456+00:00"), moment("yesterday")
-    ('2025-11-03 14:12:09 UTC', 'yesterday')
-    """
-    if stamp is None:
-        return None
-    parts = re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", stamp)
-    if parts is None:
-        return stamp
-    date, time, zone = parts.groups()
-    zone = {"Z": "UTC", "+00:00": "UTC", "+0000": "UTC", None: ""}.get(zone, zone)
-    return f"{date} {time} {zone}".rstrip()
-
-
-def loss(value: float | None) -> str:
-    """Return a training loss.
-
-    >>> loss(2.61)
-    '2.610'
-    """
-    return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
 def model_title(model: Model) -> str:
@@ -399,8 +310,3 @@ def advice(pair: Pair) -> str | None:
 def fairness_title(pair: Pair) -> str:
     """Return the verdict level in a few words, with its condition."""
     return pair.fairness.title
-
-
-def plain(value: object) -> str:
-    """Return a value as it is, a truth value as yes or no."""
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tensorprimat.analysis.economics import break_even, unlike_prices
 from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.core.quantities import money
 from tensorprimat.reports import formatting
-from tensorprimat.reports.metric_forms import money
 
 CLOSE = 0.005  # costs nearer than this read the same at the digits shown
 

@@ -14,6 +14,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import figure, log_estimate
 from tensorprimat.analysis.ratios import StatedScatter, log_ratio
 from tensorprimat.analysis.sides import alone
+from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 
@@ -81,7 +82,7 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
         return _within_minutes(budget, runs, time.monotonic() - began)
     look = max(1, runs - FEWEST_RUNS + 1)
     width = half_width(results, look) if runs >= FEWEST_RUNS else None
-    said = "" if width is None else f"interval ±{100 * width:.2g} % after {runs} runs"
+    said = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
     goal = f"{100 * budget.target:g} %"
     if width is not None and width <= budget.target and runs >= budget.runs:
         return Decision(done=True, looks=look, sentence=f"{said}: within the target of {goal}")

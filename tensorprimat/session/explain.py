@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from tensorprimat.core import audit, terms
+from tensorprimat.core import audit, quantities, terms
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import (
     GpuInfo,
@@ -43,8 +43,12 @@ def overview(result: Result) -> list[tuple[str, str]]:
     ]
     rows.append(("work", ", ".join(work) or "unknown"))
     if performance.avg_step_time_seconds is not None:
-        deviation = f", CV {performance.cv_step_time:.1%}" if performance.cv_step_time is not None else ""
-        rows.append(("step time", f"{performance.avg_step_time_seconds:.4g} s{deviation}{_counted(performance)}"))
+        deviation = (
+            f", CV {quantities.percent(performance.cv_step_time)}" if performance.cv_step_time is not None else ""
+        )
+        rows.append(
+            ("step time", f"{quantities.seconds(performance.avg_step_time_seconds)}{deviation}{_counted(performance)}")
+        )
     reason = audit.reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
@@ -56,7 +60,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
             rows.append((label, _figure(value) + off_the_clock))
     memory = result.memory_metrics
     for label, peak in _peaks(memory) if memory else ():
-        rows.append((label, f"{peak:.1f} GB peak"))
+        rows.append((label, f"{quantities.gigabytes(peak)} peak"))
     said = [
         f"{_figure(value)} {unit}"
         for value, unit in (
@@ -77,12 +81,12 @@ def one_liner(result: Result) -> str:
     last = result.steps[-1].index if len(result.steps) else 0
     parts = [f"step {last}"]
     if performance.avg_step_time_seconds is not None:
-        parts.append(f"{performance.avg_step_time_seconds:.4g} s/step")
+        parts.append(f"{quantities.seconds(performance.avg_step_time_seconds)}/step")
     if performance.tokens_per_second_per_gpu is not None:
         parts.append(f"{_figure(performance.tokens_per_second_per_gpu)} tokens/s/GPU")
     losses = [run.final_loss for run in result.runs if run.final_loss is not None]
     if losses:
-        parts.append(f"loss {losses[-1]:.4g}")
+        parts.append(f"loss {quantities.loss(losses[-1])}")
     return " | ".join(parts)
 
 
@@ -226,4 +230,4 @@ def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+    return quantities.digits_of(value)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import identity
+from tensorprimat.core import identity, quantities
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, given_for
@@ -124,9 +124,9 @@ def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[
 
 def _spell(one: identity.Pace, other: identity.Pace) -> str:
     if one.metric == "avg_step_time_seconds":
-        return f"{one.value:.4g} s a step against {other.value:.4g} s"
+        return f"{quantities.seconds(one.value)} a step against {quantities.seconds(other.value)}"
     unit = one.metric.replace("_per_second", "/s").replace("_per_gpu", "/GPU")
-    return f"{one.value:,.4g} {unit} against {other.value:,.4g}"
+    return f"{quantities.rate(one.value)} {unit} against {quantities.rate(other.value)}"
 
 
 def _continued(members: Sequence[Extracted]) -> list[str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import names, stated
+from tensorprimat.core.quantities import size
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import Given
+from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
 
 SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU lie further apart
@@ -56,7 +58,7 @@ def with_local_device(result: Result, machine: Machine) -> Result:
         return result
     there, memory = gpu.total_memory_gb, here.total_memory_gb
     if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
-        said = "no device memory" if there is None else f"{there:,.0f} GB of device memory"
+        said = "no device memory" if there is None else f"{size(GB * there)} of device memory"
         warning = (
             f"gpu_info: the log names no GPU and prints {said}, so it may not be from this machine's "
             f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" confirms it'

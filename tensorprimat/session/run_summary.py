@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import settings, training_memory
+from tensorprimat.core import quantities, settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -44,7 +44,7 @@ def memory(spec: RunSpec) -> str:
     """Return what one GPU is estimated to need, with what makes up the sum."""
     parts = prepare.describe_memory(spec)
     recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
-    return f"about {training_memory.estimate(spec).total / GB:,.0f} GB on each GPU: {parts}{recomputed}"
+    return f"about {quantities.size(training_memory.estimate(spec).total)} on each GPU: {parts}{recomputed}"
 
 
 def _steps(spec: RunSpec) -> str:
@@ -65,7 +65,7 @@ def device(machine: Machine) -> str:
     name = gpu.device_name or "unknown device"
     if machine.platform == "cpu":
         return f"{name}, {gpu.gpu_cores} cores" if gpu.gpu_cores else name
-    memory = f", {gpu.total_memory_gb:,.0f} GB each" if gpu.total_memory_gb else ""
+    memory = f", {quantities.size(GB * gpu.total_memory_gb)} each" if gpu.total_memory_gb else ""
     return f"{gpu.device_count} × {name}{memory}, {machine.label} {gpu.software_version or ''}".rstrip()
 
 
@@ -99,7 +99,7 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
         rows.append(("Batch", f"{_sequences(config.global_batch_size)} of {config.sequence_length:,} tokens"))
     losses = [run.final_loss for run in result.runs if run.final_loss is not None]
     if losses:
-        rows.append(("Final loss", ", ".join(f"{loss:.4f}" for loss in losses)))
+        rows.append(("Final loss", ", ".join(map(quantities.loss, losses))))
     return rows
 
 
@@ -131,8 +131,8 @@ def run_line(result: Result, run: int) -> str:
     figures = result.performance_metrics
     mean, rate = figures.avg_step_time_seconds, figures.tokens_per_second
     parts = [f"{figures.measured_steps} measured steps"]
-    parts += [f"{mean:.4g} s each"] if mean is not None else []
-    parts += [f"{rate:,.0f} tokens/s"] if rate is not None else []
+    parts += [f"{quantities.seconds(mean)} each"] if mean is not None else []
+    parts += [f"{quantities.rate(rate)} tokens/s"] if rate is not None else []
     return f"Run {run}: {', '.join(parts)}"
 
 
@@ -141,20 +141,24 @@ def _short_memory(result: Result) -> str:
     for kind, _ in MEMORY_KINDS:
         peak = getattr(result.memory_metrics, f"peak_memory_{kind}_gb", None)
         if peak is not None:
-            return f"{peak:,.2f} GB {kind.replace('_', ' ')}"
-    return UNMEASURED if result.host_memory_peak_gb is None else f"{result.host_memory_peak_gb:,.2f} GB process"
+            return f"{quantities.gigabytes(peak)} {kind.replace('_', ' ')}"
+    return (
+        UNMEASURED
+        if result.host_memory_peak_gb is None
+        else f"{quantities.gigabytes(result.host_memory_peak_gb)} process"
+    )
 
 
 def _sequences(count: int) -> str:
-    return f"{count:,} sequence{'s' * (count != 1)}"
+    return quantities.counted(count, "sequence")
 
 
 def _step_time(result: Result) -> str:
     figures = result.performance_metrics
     if figures.avg_step_time_seconds is None:
         return UNMEASURED
-    spread = "" if figures.cv_step_time is None else f", ± {figures.cv_step_time:.1%} from step to step"
-    return f"{figures.avg_step_time_seconds:.4g} s{spread}"
+    spread = "" if figures.cv_step_time is None else f", ± {quantities.percent(figures.cv_step_time)} from step to step"
+    return f"{quantities.seconds(figures.avg_step_time_seconds)}{spread}"
 
 
 def _with_unit(value: float | None, unit: str, decimals: int) -> str:
@@ -164,10 +168,10 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
     """Return every kind of peak that was seen; the process's own where there is no device."""
     peaks = [
-        f"{peak:,.2f} GB {words}"
+        f"{quantities.gigabytes(peak)} {words}"
         for kind, words in MEMORY_KINDS
         if memory is not None and (peak := getattr(memory, f"peak_memory_{kind}_gb")) is not None
     ]
     if not peaks and host_gb is not None:
-        peaks = [f"{host_gb:,.2f} GB resident in the training process (no device memory on a CPU)"]
+        peaks = [f"{quantities.gigabytes(host_gb)} resident in the training process (no device memory on a CPU)"]
     return ", ".join(peaks) or UNMEASURED

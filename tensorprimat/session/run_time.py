@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import catalogue, flops
 from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.quantities import percent, rough_time
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
 from tensorprimat.machine.platform import Machine
@@ -45,7 +46,7 @@ def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
     return RunTime(
         step_seconds=step,
         seconds=START_SECONDS + spec.max_steps * step,
-        because=f"{UTILISATION:.0%} of the dense {spec.precision.upper()} peak of {gpu.name}, "
+        because=f"{percent(UTILISATION)} of the dense {spec.precision.upper()} peak of {gpu.name}, "
         f"{START_SECONDS:g} s to start a run",
     )
 
@@ -87,16 +88,9 @@ def sentence(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause: fl
     steps = "/".join(dict.fromkeys(f"{spec.max_steps}" for spec in specs))
     pauses = f", {pause:g} s between runs" if runs > 1 and pause else ""
     return (
-        f"Estimated time: {duration(total)} for {count} run{'s' if count > 1 else ''} of {steps} steps "
+        f"Estimated time: {rough_time(total)} for {count} run{'s' if count > 1 else ''} of {steps} steps "
         f"({one.because}{pauses}); not measured."
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: 40 s, 14 min, 7.2 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str]) -> RunSpec:

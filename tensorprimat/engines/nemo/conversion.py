@@ -14,6 +14,7 @@ import psutil
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
 from tensorprimat.engines import failures
 from tensorprimat.engines.nemo import engine as nemo
@@ -93,21 +94,19 @@ def check_room(needed: Needs, output: Path) -> list[str]:
     free = _free_bytes(output)
     if free < needed.output_bytes:
         raise UsageError(
-            f"--output {output}: {needed.output_bytes / GB:,.1f} GB are needed and {free / GB:,.1f} GB are free; "
-            "choose another disk"
+            f"--output {output}: {size(needed.output_bytes)} are needed and {size(free)} are free; choose another disk"
         )
     warnings = []
     cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     if (free := _free_bytes(cache)) < needed.download_bytes:
         warnings.append(
-            f"{cache}: {needed.download_bytes / GB:,.1f} GB to download, unless they are there already, and "
-            f"{free / GB:,.1f} GB are free; HF_HOME names another folder"
+            f"{cache}: {size(needed.download_bytes)} to download, unless they are there already, and "
+            f"{size(free)} are free; HF_HOME names another folder"
         )
     available = psutil.virtual_memory().available
     if available < needed.memory_bytes:
         warnings.append(
-            f"memory: {needed.memory_bytes / GB:,.1f} GB are needed and {available / GB:,.1f} GB are available; "
-            "it may be killed"
+            f"memory: {size(needed.memory_bytes)} are needed and {size(available)} are available; it may be killed"
         )
     return warnings
 

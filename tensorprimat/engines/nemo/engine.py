@@ -9,7 +9,6 @@ is. Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import os
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import store
-from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures, importable
 from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.machine.platform import Machine, detect
@@ -167,22 +167,9 @@ def _before(first: str, variable: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train what the spec says. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
-    parser.add_argument(
-        "--result", type=Path, help="where the result of this one run goes (default: the output folder)"
-    )
-    options = parser.parse_args(argv)
-    try:
-        train(RunSpec.model_validate_json(options.spec.read_text()), result_file=options.result)
-    except TensorPrimatError as error:
-        print(f"nemo engine: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("nemo engine: interrupted", file=sys.stderr)
-        return 1
-    return 0
+    """Train what a spec file says; returns the exit code."""
+    parser = parser_of("tensorprimat.engines.nemo.engine", __doc__, needs_result=False)
+    return run_engine("nemo", parser, lambda spec, given: train(spec, result_file=given.result), argv)
 
 
 if __name__ == "__main__":

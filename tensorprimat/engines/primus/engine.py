@@ -10,7 +10,6 @@ and what it measured is written), 2 a spec that cannot work here.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -24,10 +23,11 @@ from typing import IO, Any
 
 from tensorprimat import logs
 from tensorprimat.core import models, processes, store
-from tensorprimat.core.errors import RunError, TensorPrimatError, of_file_system
+from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.launcher_output import complaint, follow, plain
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import config as primus_config
@@ -209,23 +209,8 @@ def _read(spec: RunSpec, log: Path) -> Result:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tensorprimat.engines.primus.engine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
-    parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
-    arguments = parser.parse_args(argv)
-    try:
-        train(RunSpec.model_validate_json(arguments.spec.read_bytes()), arguments.result)
-    except TensorPrimatError as error:
-        print(f"primus engine: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except OSError as error:
-        print(f"primus engine: {of_file_system(error)}", file=sys.stderr, flush=True)
-        return 1
-    return 0
+    parser = parser_of("tensorprimat.engines.primus.engine", __doc__)
+    return run_engine("primus", parser, lambda spec, given: train(spec, given.result), argv)
 
 
 if __name__ == "__main__":

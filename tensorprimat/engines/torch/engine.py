@@ -10,7 +10,6 @@ Exit codes: 0 done, 1 the run failed or was interrupted, 2 a spec that cannot wo
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import logging
 import os
@@ -21,20 +20,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from tensorprimat.core import settings
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
 from tensorprimat.engines import failures, profiling, rendezvous
+from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
-
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 
 PRINTED_LINES = 10  # a short benchmark still shows that it moves
 
@@ -245,38 +241,10 @@ def _stop_workers(trainer: Any) -> None:
         stop(signal.SIGTERM)
 
 
-def _spec_of(path: Path) -> RunSpec:
-    try:
-        return RunSpec.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{where + ': ' if where else ''}{first['msg']}", path=path) from None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tensorprimat.engines.torch.engine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
-    parser.add_argument("--result", type=Path, required=True, help="where the result of this run is written")
-    arguments = parser.parse_args(argv)
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
-    who = "torch engine" if rank == "0" else f"torch engine (rank {rank})"
-    try:
-        train(_spec_of(arguments.spec), arguments.result)
-    except TensorPrimatError as error:
-        print(f"{who}: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"{who}: interrupted before the training began", file=sys.stderr, flush=True)
-        return 1
-    return 0
+    parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
+    return run_engine("torch", parser, lambda spec, given: train(spec, given.result), argv)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,222 @@
+"""Quantities as text: how many digits and which unit a number has for a reader, in reports and messages alike.
+
+None is "–": unmeasured.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from tensorprimat.core.units import GB, SECONDS_PER_HOUR
+
+UNMEASURED = "–"
+Form = Callable[[float | None], str]
+"""Function that formats a number as text."""
+
+
+def count(value: float | None) -> str:
+    """Return a whole number.
+
+    >>> count(12345), count(None)
+    ('12,345', '–')
+    """
+    return UNMEASURED if value is None else f"{value:,.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
+    ('1 trial', '0 trials', '1,000 steps')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate, to about 4 digits.
+
+    >>> [rate(v) for v in (107402.4, 99.567, 1.23456, 0.00123456)]
+    ['107,402', '99.57', '1.235', '0.001235']
+    """
+    if value is None:
+        return UNMEASURED
+    if not 1e-4 <= abs(value) < 1e12 and value != 0:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration of a step: seconds, or milliseconds below a tenth of one.
+
+    >>> [seconds(v) for v in (1234.5, 9.7634, 0.41234, 0.0051234)]
+    ['1,234.5 s', '9.763 s', '0.412 s', '5.123 ms']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e7:
+        return f"{value:.4g} s"
+    if abs(value) >= 100:
+        return f"{value:,.1f} s"
+    return f"{value:.3f} s" if abs(value) >= 0.1 or value == 0 else f"{1000 * value:.4g} ms"
+
+
+def seconds_together(values: Iterable[float | None]) -> Form:
+    """Return the form for durations shown together: one unit for all of them.
+
+    >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
+    ['124 ms', '95.45 ms']
+    >>> [seconds_together((12.5, 0.05))(value) for value in (12.5, 0.05)]
+    ['12.500 s', '0.050 s']
+    """
+    known = [abs(value) for value in values if value and math.isfinite(value)]
+    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= LEAST_SECONDS:
+        digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
+        return lambda value: seconds(value) if value is None or abs(value) >= LEAST_SECONDS else f"{value:.{digits}f} s"
+    return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
+
+
+LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
+
+
+def gigabytes(value: float | None) -> str:
+    """Return the memory in units of 10**9 bytes.
+
+    >>> gigabytes(45.6789), gigabytes(0.00234)
+    ('45.68 GB', '0.002 GB')
+    """
+    return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
+
+
+def percent(value: float | None) -> str:
+    """Return a fraction.
+
+    >>> percent(0.4237), percent(0.00412)
+    ('42.4 %', '0.41 %')
+    """
+    return UNMEASURED if value is None else f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+
+
+def times(value: float | None, digits: int | None = None) -> str:
+    """Return a ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
+
+    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
+    ['1.23x', '1.003x', '12.3x', '0.012x']
+    """
+    if value is None:
+        return UNMEASURED
+    if abs(value) >= 1e6:
+        return f"{value:.3g}x"
+    if digits is None:
+        digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
+    return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def size(amount: float) -> str:
+    """Return an amount of memory or disk in bytes for a sentence, to three digits.
+
+    >>> [size(amount) for amount in (1_152.9e9, 113.28e9, 41_370_000_000, 2.5e9, 3.2e6, 1000)]
+    ['1,153 GB', '113 GB', '41.4 GB', '2.5 GB', '3.2 MB', '1 kB']
+    """
+    if amount >= 100 * GB:
+        return f"{amount / GB:,.0f} GB"
+    unit, name = next(((unit, name) for unit, name in ((GB, "GB"), (10**6, "MB")) if amount >= unit), (1000, "kB"))
+    return f"{amount / unit:.3g} {name}"
+
+
+def rough_time(value: float) -> str:
+    """Return seconds as people say how long something takes.
+
+    >>> rough_time(42), rough_time(600), rough_time(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if value < 90:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 90 * 60 else f"{value / SECONDS_PER_HOUR:.1f} h"
+
+
+def digits_of(value: float) -> str:
+    """Return a number for a sentence or a formula, to about 4 digits.
+
+    >>> digits_of(107402.44), digits_of(1.23456)
+    ('107,402.4', '1.235')
+    """
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def long_time(value: float | None) -> str:
+    """Return a long time.
+
+    >>> [long_time(v) for v in (1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
+    ['0.50 hours', '25 hours', '100 days', '3.0 years']
+    """
+    if value is None:
+        return UNMEASURED
+    hours = value / SECONDS_PER_HOUR
+    if hours < 10:
+        return f"{hours:.2f} hours"
+    if hours < 72:
+        return f"{hours:.0f} hours"
+    days = hours / 24
+    return f"{days:,.0f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
+
+
+def money(value: float | None) -> str:
+    """Return USD.
+
+    >>> [money(v) for v in (2.1, 123456.7, -20.0)]
+    ['$2.10', '$123,457', '-$20.00']
+    """
+    if value is None:
+        return UNMEASURED
+    sign, amount = "-" if value < 0 else "", abs(value)
+    return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
+
+
+def with_prefix(unit: str) -> Form:
+    """Return figures with T, G, M, k or m before the unit.
+
+    >>> with_prefix("FLOP")(51_470_401_536.0), with_prefix("tokens")(2500.0), with_prefix("J")(0.04968)
+    ('51.47 GFLOP', '2.5 ktokens', '49.68 mJ')
+    """
+
+    def form(value: float | None) -> str:
+        if value is None:
+            return UNMEASURED
+        for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
+            if value >= size:
+                return f"{value / size:.4g} {prefix}{unit}"
+        return f"{1000 * value:.4g} m{unit}"
+
+    return form
+
+
+def moment(stamp: str | None) -> str | None:
+    """Return an ISO 8601 time stamp as people write it; anything else as it is.
+
+    >>> moment("2025-11-03T14:12:09.123456+00:00"), moment("yesterday")
+    ('2025-11-03 14:12:09 UTC', 'yesterday')
+    """
+    if stamp is None:
+        return None
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", stamp)
+    if parts is None:
+        return stamp
+    date, time, zone = parts.groups()
+    zone = {"Z": "UTC", "+00:00": "UTC", "+0000": "UTC", None: ""}.get(zone, zone)
+    return f"{date} {time} {zone}".rstrip()
+
+
+def loss(value: float | None) -> str:
+    """Return a training loss.
+
+    >>> loss(2.61)
+    '2.610'
+    """
+    return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
+
+
+def plain(value: object) -> str:
+    """Return a value as it is, a truth value as yes or no."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

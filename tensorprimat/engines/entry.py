@@ -1,0 +1,60 @@
+"""Entry of an engine's own process: `python -m tensorprimat.engines.NAME --spec F --result F`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
+from tensorprimat.core.spec import RunSpec
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
+
+Train = Callable[[RunSpec, argparse.Namespace], None]
+
+
+def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> argparse.ArgumentParser:
+    """Return a parser of --spec and --result. manual: the docstring of the module."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description=manual, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
+    parser.add_argument("--result", type=Path, required=needs_result, help="where the result of this run is written")
+    return parser
+
+
+def run_engine(name: str, parser: argparse.ArgumentParser, train: Train, argv: Sequence[str] | None) -> int:
+    """Train what the spec file says and return the exit code; an error is one line on stderr, with the rank."""
+    given = parser.parse_args(argv)
+    rank = next((os.environ[variable] for variable in RANK_VARIABLES if variable in os.environ), "0")
+    who = f"{name} engine" if rank == "0" else f"{name} engine (rank {rank})"
+    try:
+        train(_spec_of(given.spec), given)
+    except TensorPrimatError as error:
+        return _complain(f"{who}: {error}", error.exit_code)
+    except KeyboardInterrupt:
+        return _complain(f"{who}: interrupted", 1)
+    except OSError as error:
+        return _complain(f"{who}: {of_file_system(error)}", 1)
+    return 0
+
+
+def _complain(text: str, exit_code: int) -> int:
+    print(text, file=sys.stderr, flush=True)
+    return exit_code
+
+
+def _spec_of(path: Path) -> RunSpec:
+    try:
+        return RunSpec.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{where + ': ' if where else ''}{first['msg']}", path=path) from None
