@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -453,3 +454,19 @@ def test_folders_far_above_a_log_name_nothing():
     assert paths.parts_of("/home/nvidia/llama/x.log") == ("x.log",)
     assert paths.parts_of("/data/amd-logs/x.log") == ("amd-logs", "x.log")
     assert paths.platform_of(("mi300x_against_h100", "x.log")) is None
+
+
+def test_a_copied_or_compressed_log_is_not_said_to_be_another_ranks(primus, tmp_path, capsys):
+    copy, packed = tmp_path / "copy.log", tmp_path / "packed.log.gz"
+    copy.write_bytes(primus.read_bytes())
+    packed.write_bytes(gzip.compress(primus.read_bytes()))
+    assert extract("--output", tmp_path / "out", primus, copy, packed) == 0
+    said = capsys.readouterr().err
+    assert f"{copy}: the same run as {primus}, a copy of the file; not counted again" in said
+    assert f"{packed}: the same run as {primus}, a copy of it or another rank's log; not counted again" in said
+
+
+def test_a_folder_of_folders_says_how_to_search_it(tmp_path, capsys):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert extract(tmp_path / "runs") == 2
+    assert "holds no file, only folders (a); name them, or search them with tprimat analyze" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.core.result import Model
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, formatting, html, money
 
@@ -80,3 +81,23 @@ def test_the_page_of_many_sides_folds_the_pairs_away():
     assert "Each side against its baseline (3)" in folded
     assert page.index('<details class="pairs">') < page.index("<article")
     assert '<details class="pairs">' not in html.render(comparison_of(*sides[:2], by="gpu"))
+
+
+def test_an_impossible_figure_names_its_side_where_sides_share_a_device():
+    slow, fast = plausible.result("mi300x", runs=3), plausible.result("mi300x", runs=3, seconds=3.0, seed=1)
+    loaded = [
+        Loaded(path=Path(f"{name}.json"), result=one, side=name) for name, one in (("slow", slow), ("fast", fast))
+    ]
+    (error,) = compare(loaded).errors
+    assert error.startswith("fast, AMD Instinct MI300X: ")
+    (error,) = comparison_of(plausible.result("h100"), fast).errors
+    assert error.startswith("AMD Instinct MI300X: ")
+
+
+def test_the_remedy_names_every_flag_that_is_missing():
+    def silent(one):
+        bare = one.training_config.model_copy(update={"sequence_length": None})
+        return one.model_copy(update={"training_config": bare, "model": Model()})
+
+    (pair,) = comparison_of(silent(plausible.result("h100")), silent(plausible.result("mi300x"))).pairs
+    assert pair.fairness.remedy == "Comparable with --shape and --sequence-length."

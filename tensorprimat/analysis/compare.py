@@ -86,7 +86,7 @@ def compare(
         pairs=pairs,
         mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
         warnings=(*warnings, *unused_prices([side.metrics for side in sides.values()], prices or {})),
-        errors=tuple(dict.fromkeys(error for side in sides.values() for error in impossible(side.result))),
+        errors=_errors(list(sides.values())),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
@@ -138,3 +138,14 @@ def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
 def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
     weights = [difference.weight for difference in meeting.fairness.differences]
     return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
+
+
+def _errors(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return figures that cannot be true; of sides on one device, which one has them."""
+    devices = [side.result.gpu_info.device_name for side in sides]
+    found = [
+        f"{side.label}, {error}" if devices.count(device) > 1 and side.label != device else error
+        for side, device in zip(sides, devices, strict=True)
+        for error in impossible(side.result)
+    ]
+    return tuple(dict.fromkeys(found))

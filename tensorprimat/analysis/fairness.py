@@ -146,6 +146,7 @@ def _read(field: Field, result: Result) -> str | None:
     return None
 
 
+_WITH_SHAPE = f"Comparable with {FLAGS['shape']}."
 _SAME_BATCH = "Comparable with the same global batch on both sides, or without --strict."
 _SAME_SIZE = "Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
 _REMEDIES = {
@@ -182,6 +183,8 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
             remedies.append(remedy or "")
     if any(result.training_config.sequence_length is None for result in pair):
         refusals.append("the sequence length is not stated on both sides")
+        if remedies and remedies[-1] == _WITH_SHAPE:
+            remedies[-1] = f"Comparable with {FLAGS['shape']} and {FLAGS['sequence_length']}."
         remedies.append(f"Comparable once it is stated: use {FLAGS['sequence_length']}.")
     trained = _trained(pair)
     if trained == "trainable parameters":
@@ -221,7 +224,7 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         shape = result.model.shape or shape_of_name(result.model)
         if shape is None:
             name = f"the name {result.model.name!r} means no known model" if result.model.name else "no model is named"
-            return f"the model shape is not stated and {name}", f"Comparable with {FLAGS['shape']}."
+            return f"the model shape is not stated and {name}", _WITH_SHAPE
         shapes.append(BY_KEY["shape"].read(result.model_copy(update={"model": _shaped(result, shape)})))
     if len(set(shapes)) > 1:
         names = " against ".join(result.model.name or "unnamed model" for result in pair)

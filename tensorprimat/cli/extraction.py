@@ -91,9 +91,19 @@ def expand(named: Sequence[str]) -> list[str]:
         else:
             found = [name]
         if not found:
-            raise InputError("holds no file" if path.is_dir() else "no file fits this pattern", path=name)
+            raise _nothing_in(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
         paths += found
     return list(dict.fromkeys(paths))
+
+
+def _nothing_in(folder: Path) -> InputError:
+    inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
+    if not inside:
+        return InputError("holds no file", path=folder)
+    named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
+    return InputError(
+        f"holds no file, only folders ({named})", path=folder, remedy="name them, or search them with tprimat analyze"
+    )
 
 
 def _segment(text: str | None) -> int | None:

@@ -82,7 +82,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
     for extracted in read:
         if twin := _twin(extracted, benchmarks):
             notes.append(
-                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, logged by another rank; not counted again"
+                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, {_how(extracted, twin)}; not counted again"
             )
             continue
         home = None
@@ -105,6 +105,12 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
     for benchmark in benchmarks:
         notes += _continued(benchmark)
     return [_pooled(benchmark) for benchmark in benchmarks], notes
+
+
+def _how(extracted: Extracted, twin: Extracted) -> str:
+    """Return how two logs come to tell of one run."""
+    hashes = [[source.sha256 for source in one.result.provenance.sources] for one in (extracted, twin)]
+    return "a copy of the file" if hashes[0] == hashes[1] != [] else "a copy of it or another rank's log"
 
 
 def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
