@@ -3,10 +3,13 @@
 
     perf/fuzz_readers.py --seconds 60              # a minute for every reader
     perf/fuzz_readers.py --seconds 600 --reader megatron --reader excel
+    perf/fuzz_readers.py --splices 3000            # pairs of logs joined at random lines; needs no atheris
 
 Each reader runs in a process of its own under atheris (libFuzzer for Python), from seeds that this script makes. An
 input passes if it becomes a result or one of the tool's own errors within HANG_SECONDS and MOST_MEGABYTES. Inputs that
-do not are kept under --keep. Exit code 0, 1 where a reader failed, 2 where atheris is not installed.
+do not are kept under --keep. --splices joins two logs of one format that differ in their settings and checks that no
+figure mixes facts of both without a warning or a refusal. Exit code 0, 1 where a reader failed, 2 where atheris is not
+installed.
 """
 
 from __future__ import annotations
@@ -305,14 +308,46 @@ def _survived(target: str, seconds: int, kept: Path) -> bool:
     return done.returncode == 0
 
 
+def splice(cases: int) -> bool:
+    """Join that many pairs of logs of every format that tests can write; return True if no figure mixes two trainings.
+
+    Prints a row per format, and the smallest failing pair of lines where one fails.
+    """
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    from job_logs import ALL_JOBS
+    from test_segments import assert_nothing_is_mixed_silently, spliced
+
+    share, failed = -(-cases // len(ALL_JOBS)), 0
+    for name in ALL_JOBS:
+
+        @settings(max_examples=share, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+        @given(data=st.data(), name=st.just(name))
+        def once(data: st.DataObject, name: str) -> None:
+            assert_nothing_is_mixed_silently(*data.draw(spliced(name)))
+
+        outcome = "no figure of two trainings"
+        try:
+            once()
+        except AssertionError as error:
+            failed, outcome = failed + 1, f"FAILED: {error}"
+        print(f"{name:<20} {share:>9} splices  {outcome}", flush=True)
+    return failed == 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the command; returns the exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=60, help="for each reader (default 60)")
     parser.add_argument("--reader", action="append", choices=[*targets()], help="only this one; may be repeated")
+    parser.add_argument("--splices", type=int, help="join so many pairs of logs instead")
     parser.add_argument("--keep", type=Path, default=Path("fuzz_failures"), help="where failing inputs are kept")
     parser.add_argument("--inside", choices=[*targets()], help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
+    if given.splices:
+        return 0 if splice(given.splices) else 1
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed; pip install atheris (Linux, Python 3.11 to 3.13)", file=sys.stderr)
         return 2

@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tensorprimat.logs import deepspeed, formats, huggingface, lightning, nanogpt
+from tensorprimat.logs import deepspeed, formats, lightning, nanogpt
+from tensorprimat.logs.huggingface import rows as huggingface
 from tensorprimat.logs.megatron import bridge, rows
 from tensorprimat.logs.mlperf import reader as mlperf
 from tensorprimat.logs.text import Log
@@ -53,5 +54,5 @@ def test_a_log_of_one_framework_imports_the_reader_of_that_framework_only(tmp_pa
         [sys.executable, "-c", IMPORTED, str(path)], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert "tensorprimat.logs.litgpt" in shown.stdout, shown.stderr
-    for other in ("megatron.reader", "huggingface", "mlperf.reader", "keyvalue", "tensorboard", "olmo"):
+    for other in ("megatron.reader", "huggingface.reader", "mlperf.reader", "keyvalue", "tensorboard", "olmo"):
         assert f"tensorprimat.logs.{other}'" not in shown.stdout

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tensorprimat import logs
+from tensorprimat.cli import main
+from tensorprimat.core import store
 from tensorprimat.core.errors import NotALogError
 
 START = 1_750_000_000_000
@@ -38,6 +40,22 @@ def test_naming_the_run_or_any_of_its_metrics_reads_the_run(tmp_path: Path, name
     assert (result.provenance.format, result.source, len(result.steps)) == ("mlflow", "MLflow", 20)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(32768.5 / 8)
     assert (result.training_config.micro_batch_size, result.model.name) == (4, "llama")
+
+
+@pytest.mark.parametrize("named", ["", "metrics", "metrics/train/loss"])
+def test_extract_turns_the_folder_of_a_run_into_one_result(
+    tmp_path: Path, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path, RATES, world_size="8", model_name_or_path="meta/Llama-3.1-8B")
+    (run / "meta.yaml").write_text("run_id: abc\nstatus: 3\n")
+    (run / "tags").mkdir()
+    (run / "tags" / "mlflow.source.name").write_text("train.py")
+    assert main(["extract", str(run / named), "--output", str(tmp_path / "out")]) == 0
+    (written,) = (tmp_path / "out").glob("*.json")
+    assert capsys.readouterr().out.strip() == str(written)
+    result = store.load(written)
+    assert (result.provenance.format, len(result.steps), result.model.name) == ("mlflow", 20, "llama")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32768.5)
 
 
 def test_a_run_with_losses_alone_is_timed_from_timestamps(tmp_path: Path) -> None:

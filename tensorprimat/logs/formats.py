@@ -69,6 +69,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     _format(
         "huggingface",
+        module="huggingface.reader",
         reads="Hugging Face Trainer: logs, trainer_state.json, train_results.json, all_results.json; jsonl of ms-swift "
         "and LLaMA-Factory",
         looks_for="\"{'loss': …, 'learning_rate': …}\", \"{'train_runtime': …, 'train_samples_per_second': …}\"",

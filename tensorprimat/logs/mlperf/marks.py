@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,8 @@ from tensorprimat.logs.mlperf.reader import (
     LINEAR_PRECISION,
     LONGEST_EVENT,
     PRECISIONS,
+    number_in,
+    whole_in,
 )
 
 MARKS = ("run_start", "run_stop", "block_start", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
@@ -83,7 +84,7 @@ def _events(file: IO[bytes], hashed: Any, marks: Marks) -> Iterator[dict[str, An
 
 
 def _take(marks: Marks, event: dict[str, Any]) -> None:
-    key, milliseconds = event.get("key"), _number(event.get("time_ms"))
+    key, milliseconds = event.get("key"), number_in(event.get("time_ms"))
     if key in SETTINGS:
         marks.settings.setdefault(str(key), event.get("value"))
         return
@@ -117,8 +118,8 @@ def _pairs(marks: Marks, key: str) -> list[list[float | None]]:
 
 def _samples(marks: Marks, facts: dict[str, Any]) -> float | None:
     """Return the samples that a mark counts; gpt3 counts tokens under the name of epochs."""
-    count, tokens = _number(facts.get("samples_count")), _number(facts.get("epoch_num"))
-    length = _number(marks.settings.get("max_sequence_length"))
+    count, tokens = number_in(facts.get("samples_count")), number_in(facts.get("epoch_num"))
+    length = number_in(marks.settings.get("max_sequence_length"))
     if count is None and tokens and length and marks.settings.get("submission_benchmark") == "gpt3":
         count = tokens / length
     return count if count and count > 0 else None
@@ -186,23 +187,12 @@ def settings_of(marks: Marks) -> dict[str, Any]:
     """Return the configuration that a file states, under the names of TrainingConfig."""
     found: dict[str, Any] = {}
     for key, name in CONFIGURATION.items():
-        number = _number(marks.settings.get(key))
-        if number and number > 0 and number == int(number):
-            found[name] = int(number)
+        if (number := whole_in(marks.settings.get(key))) is not None:
+            found[name] = number
     said = next((value for key in LINEAR_PRECISION if isinstance(value := marks.settings.get(key), str)), "")
     if precision := PRECISIONS.get(said.casefold()):
         found["precision"] = precision
     return found
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 __all__ = ["KEYS", "SUCCESS", "Marks", "read", "settings_of"]

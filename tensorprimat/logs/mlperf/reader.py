@@ -105,11 +105,11 @@ def read(log: Log) -> Reading:
     content = _content(log)
     settings = content.settings
     config: dict[str, Any] = {
-        name: value for key, name in CONFIGURATION.items() if (value := _whole(settings.get(key))) is not None
+        name: value for key, name in CONFIGURATION.items() if (value := whole_in(settings.get(key))) is not None
     }
     if isinstance(optimizer := settings.get("opt_name"), str):
         config["optimizer"] = optimizer
-    if learning_rate := _number(settings.get("opt_base_learning_rate")):
+    if learning_rate := number_in(settings.get("opt_base_learning_rate")):
         config["learning_rate"] = learning_rate
     config.update(_precision(settings))
     if any(run.started is not None for run in content.runs):
@@ -140,7 +140,7 @@ def _events(log: Log) -> Iterator[_Event]:
             continue
         if not isinstance(document, dict):
             continue
-        milliseconds, key = _number(document.get("time_ms")), document.get("key")
+        milliseconds, key = number_in(document.get("time_ms")), document.get("key")
         if milliseconds is not None and 0 < milliseconds < LATEST_MILLISECONDS and isinstance(key, str):
             facts = document.get("metadata")
             yield _Event(
@@ -159,7 +159,7 @@ def _content(log: Log) -> _Content:
     loss = learning_rate = None
     for event in _events(log):
         run = content.runs[-1]
-        if event.key in COUNTING and (count := _number(event.metadata.get("samples_count"))):
+        if event.key in COUNTING and (count := number_in(event.metadata.get("samples_count"))):
             run.samples = count
         if event.key == "run_start":
             if run.stopped is not None:
@@ -186,7 +186,7 @@ def _content(log: Log) -> _Content:
         elif event.key == "init_start":
             content.ranks += run.started is None  # of the first run only
         elif event.key == "train_loss":
-            loss, learning_rate = _logged(event.value), _number(event.metadata.get("lr"))
+            loss, learning_rate = _logged(event.value), number_in(event.metadata.get("lr"))
         elif event.key == "tracked_stats":
             row = _row(event, loss, learning_rate)
             if row and (same := (row.time, row.position, row.step_seconds, row.rate)) not in known:
@@ -199,15 +199,15 @@ def _content(log: Log) -> _Content:
 
 def _counts(event: _Event) -> dict[str, float]:
     """Numbers that a mark carries."""
-    return {name: value for name, said in event.metadata.items() if (value := _number(said)) is not None}
+    return {name: value for name, said in event.metadata.items() if (value := number_in(said)) is not None}
 
 
 def _row(event: _Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
     """Return the row, or None if it is not about training."""
     if not isinstance(event.value, dict):
         return None
-    seconds = next((_number(event.value[key]) for key in STEP_SECONDS_KEYS if key in event.value), None)
-    rate = _number(event.value.get(RATE_KEY))
+    seconds = next((number_in(event.value[key]) for key in STEP_SECONDS_KEYS if key in event.value), None)
+    rate = number_in(event.value.get(RATE_KEY))
     seconds = seconds if seconds and 0 < seconds < LONGEST_STEP_SECONDS else None
     rate = rate if rate and rate > 0 else None
     if seconds is None and rate is None:
@@ -219,7 +219,7 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> Mlpe
     return MlperfRow(
         line=event.line,
         time=event.time,
-        position=_number(event.metadata.get("step") if of_block or count is None else count),
+        position=number_in(event.metadata.get("step") if of_block or count is None else count),
         of_block=of_block,
         counts_samples_only=not has_step,
         step_seconds=seconds,
@@ -291,7 +291,7 @@ def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
     if not isinstance(name, str):
         return
     rules = catalogue.mlperf_benchmark(name)
-    stated = _number(settings.get("target_accuracy"))
+    stated = number_in(settings.get("target_accuracy"))
     target = stated if stated is not None else rules.target if rules else None
     reading.reported |= {"benchmark": name, "quality_target": target}
     if "lora_rank" in settings or "lora" in name:
@@ -300,8 +300,8 @@ def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
         reading.training_config["peft"] = rules.peft
 
 
-def _number(value: object) -> float | None:
-    """Return a finite number, or None."""
+def number_in(value: object) -> float | None:
+    """Return the finite number that a value of an event is, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -313,16 +313,16 @@ def _number(value: object) -> float | None:
 
 def _memory(value: object) -> float | None:
     """Return a size of memory in bytes."""
-    size = _number(value)
+    size = number_in(value)
     return (size if size > MOST_GIBIBYTES else size * GIB) if size and size > 0 else None
 
 
 def _logged(value: object) -> float | None:
     """Return a loss: a number, or the nan that the framework printed."""
-    return math.nan if isinstance(value, float) and math.isnan(value) else _number(value)
+    return math.nan if isinstance(value, float) and math.isnan(value) else number_in(value)
 
 
-def _whole(value: object) -> int | None:
+def whole_in(value: object) -> int | None:
     """Return a positive whole number (1.0 counts), or None."""
-    number = _number(value)
+    number = number_in(value)
     return int(number) if number and number > 0 and number == int(number) else None

@@ -1,0 +1,1 @@
+"""Hugging Face Trainer and what builds on it."""

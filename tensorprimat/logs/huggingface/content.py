@@ -1,0 +1,227 @@
+"""The content of a Trainer's log or JSON file: rows, summaries, evaluations, settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorprimat.core.units import GIB
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.huggingface.rows import (
+    ALLOCATED_PEAKS,
+    AXOLOTL_RATE,
+    LOSS,
+    RESERVED_PEAKS,
+    RUNTIME,
+    SAMPLES_RATE,
+    TOKENS_SEEN,
+    Row,
+    clock_of,
+    first_of,
+    is_row,
+    position_of,
+)
+from tensorprimat.logs.text import Log
+
+SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
+FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
+LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
+_DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
+_ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
+_TRAINING_BAR = re.compile(
+    r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
+)
+_SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"Total train batch size \(w\. parallel, distributed & accumulation\) = ([\d,]+)"),
+        "global_batch_size",
+    ),
+    (re.compile(r"Instantaneous batch size per device = ([\d,]+)"), "micro_batch_size"),
+    (re.compile(r"Gradient Accumulation steps = ([\d,]+)"), "gradient_accumulation_steps"),
+    (re.compile(r"Total optimization steps = ([\d,]+)"), "max_steps"),
+    (re.compile(r"print\]\s+train_batch_size \.+ ([\d,]+)"), "global_batch_size"),
+    (re.compile(r"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?([\d,]+)"), "micro_batch_size"),
+    (re.compile(r"print\]\s+gradient_accumulation_steps \.+ ([\d,]+)"), "gradient_accumulation_steps"),
+    (re.compile(r"print\]\s+world_size \.+ ([\d,]+)"), "num_gpus"),
+    (re.compile(r"\bper_device_train_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),
+    (re.compile(r"\bgradient_accumulation_steps['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "gradient_accumulation_steps"),
+    (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
+)
+"""Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
+_NOTABLE = re.compile(
+    r"batch size|_train_batch_size|accumulation_steps|world_size|Accumulation steps|optimization steps|print\]"
+    r"|NVIDIA|AMD|\bMI\d{3}"
+)
+_SAVING = re.compile(r"\bSaving model checkpoint to ")
+
+
+@dataclass(kw_only=True)
+class Content:
+    rows: list[Row] = field(default_factory=list)
+    last: Mapping[str, str] = field(default_factory=dict)
+    """The dictionary of the last row."""
+    counts_trained_tokens: bool = False
+    """True where axolotl printed its rate."""
+    summaries: list[Mapping[str, str]] = field(default_factory=list)
+    interrupted_by: str = ""
+    """Work announced since the last row."""
+    evaluation_seconds: float = 0.0
+    """Since the last row, as the log states them."""
+    bar: tuple[int, float] | None = None
+    """(steps done, seconds) of the training bar as last drawn."""
+    config: dict[str, Any] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    timestamp: float | None = None
+
+
+def _is_repeated(said: Mapping[str, str], content: Content) -> bool:
+    """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
+    if said != content.last or not content.rows:
+        return False
+    same_place = content.rows[-1].step in (None, position_of(said))  # a bar drawn between them tells steps apart
+    return same_place and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
+
+
+def is_summary(said: Mapping[str, str]) -> bool:
+    return RUNTIME in said and any(name in said for name in SUMMARY_KEYS)
+
+
+def _is_evaluation(said: Mapping[str, str]) -> bool:
+    return any(name.startswith("eval_") for name in said)
+
+
+def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
+    """Flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
+    if "{" not in text or len(text) > LONGEST_DICTIONARY:
+        return
+    for match in _DICTIONARY.finditer(text):
+        if match[0][1] == '"':
+            try:
+                yield _flat(json.loads(match[0]))
+            except (ValueError, RecursionError):
+                continue
+        else:
+            yield {name: quoted or bare.strip() for name, quoted, bare in _ITEM.findall(match[0])}
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in document.items() if isinstance(value, int | float | str)}
+
+
+def opens_as_document(log: Log) -> bool:
+    line, text = next(((line, text) for line, text in log.head() if text.strip()), (0, ""))
+    return text.lstrip().startswith("{") and line <= FIRST_LINES
+
+
+def of_document(log: Log) -> Content | None:
+    """Return the content of trainer_state.json, train_results.json or all_results.json; None for any other file."""
+    try:
+        document = json.loads(log.text())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    content = Content()
+    history = document.get("log_history")
+    entries = history if isinstance(history, list) else [document]
+    lines = _lines_of_entries(log) if isinstance(history, list) else []
+    for position, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            _take(_flat(entry), lines[position] if position < len(lines) else None, content)
+    if not (content.rows or content.summaries):
+        return None
+    for name, target in (("max_steps", "max_steps"), ("train_batch_size", "micro_batch_size")):
+        if isinstance(value := document.get(name), int) and value > 0:
+            content.config[target] = value
+    return content
+
+
+def _lines_of_entries(log: Log) -> list[int]:
+    """On which line each entry of log_history begins, in the layout that json.dump(indent=2) gives it."""
+    inside, found = False, []
+    for line, text in log.lines():
+        inside = inside or '"log_history"' in text
+        if inside and text.rstrip() == "    {":
+            found.append(line)
+    return found
+
+
+def of_text(log: Log) -> Content:
+    content = Content()
+    for line, text in log.lines_of_one_rank(lambda text: any(map(is_row, dictionaries_in(text)))):
+        if "%|" in text and (bar := _TRAINING_BAR.match(text)):
+            _note_bar(bar, content)
+        for said in dictionaries_in(text):
+            _take(said, line, content)
+        if text[:1] == "{" and text[-1:] == "}":
+            continue
+        if _SAVING.search(text):
+            content.interrupted_by = content.interrupted_by or "checkpoint"
+        elif _NOTABLE.search(text):
+            _notice(text, content)
+    return content
+
+
+def _take(said: Mapping[str, str], line: int | None, content: Content) -> None:
+    if is_row(said):
+        if not _is_repeated(said, content):
+            content.rows.append(_row(said, line, content))
+            content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, said
+            content.counts_trained_tokens |= AXOLOTL_RATE in said
+    elif is_summary(said):
+        content.summaries.append(said)
+    elif _is_evaluation(said):
+        content.interrupted_by = "validation"
+        if not content.summaries:  # behind the summary nothing is part of the training's time
+            runtimes = [value for name, value in said.items() if name.startswith("eval_") and name.endswith("_runtime")]
+            content.evaluation_seconds += sum(fields.seconds(value) or 0.0 for value in runtimes)
+
+
+def _row(said: Mapping[str, str], line: int | None, content: Content) -> Row:
+    return Row(
+        line=line,
+        step=position_of(said),
+        clock=clock_of(said),
+        interrupted_by=content.interrupted_by,
+        evaluation_seconds=content.evaluation_seconds,
+        loss=fields.number(said.get(LOSS)),
+        learning_rate=fields.positive(first_of(said, ("learning_rate", "lr"))),
+        gradient_norm=fields.number(said.get("grad_norm")),
+        allocated_peak=fields.positive(first_of(said, ALLOCATED_PEAKS), GIB),
+        reserved_peak=fields.positive(first_of(said, RESERVED_PEAKS), GIB),
+        rate=fields.positive(first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
+        tokens=fields.number(first_of(said, TOKENS_SEEN)),
+        epoch=fields.positive(said.get("epoch")),
+    )
+
+
+def _note_bar(bar: re.Match[str], content: Content) -> None:
+    """Note the step and time that a drawing of the training bar shows.
+
+    tqdm redraws the bar after each row that it lets through, so the drawing after a row shows the row's step. The
+    training bar is the first one without a name; others (evaluations) count to another total.
+    """
+    if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
+        return
+    step = int(bar["step"])
+    elapsed = 0.0
+    for part in bar["elapsed"].split(":"):
+        elapsed = elapsed * 60 + int(part or 0)
+    content.bar = step, elapsed
+    last = content.rows[-1] if content.rows else None
+    if last is not None and last.step is None:
+        last.step = step
+        last.clock = last.clock or (elapsed, 0.5)
+
+
+def _notice(text: str, content: Content) -> None:
+    if content.timestamp is None:
+        content.timestamp = fields.moment(text)
+    for pattern, name in _SETTINGS:
+        if (match := pattern.search(text)) and (value := fields.whole(match[1])):
+            content.config[name] = value
+    if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
+        content.gpu_info["device_name"] = device

@@ -1,0 +1,80 @@
+"""Hugging Face Trainer and what builds on it (TRL, LLaMA-Factory, axolotl, ms-swift): `{'loss': 1.25, …}`.
+
+Five shapes of one thing: dictionaries in a console log (numbers, or since transformers 5 quoted ones), with a tqdm bar
+redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.json`; ms-swift's `logging.jsonl`;
+LLaMA-Factory's `trainer_log.jsonl`.
+
+What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swift/trainers/patcher.py):
+- A row has a loss, and no time of its own. What some rows have is a clock that started with the training:
+  `train_runtime` (where num_input_tokens_seen is counted), ms-swift's `train_speed` times the step (a running mean of
+  the whole run: elapsed time / steps), LLaMA-Factory's `total_tokens` over `throughput`,
+  tqdm's elapsed time. A step's time is the growth of that clock, as a mean over the steps between two rows, where the
+  clock is printed finely enough for it: to CLOCK_RESOLUTION of the time found. Otherwise the row has no time. Rates
+  that are means since the start are never averaged again.
+- The time of a row includes an evaluation printed before it.
+- The summary at the end, `train_samples_per_second`, is all samples over the whole run time, first step, evaluations
+  and checkpoints included: reported, without any variance. Every rank may print one, by its own clock: the middle one
+  is the run's.
+- ms-swift's `memory(GiB)` is the largest reserved memory so far.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.huggingface.content import dictionaries_in, is_summary, of_document, of_text, opens_as_document
+from tensorprimat.logs.huggingface.rows import is_row
+from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
+from tensorprimat.logs.huggingface.steps import steps_of
+from tensorprimat.logs.text import Log
+
+
+def detect(log: Log) -> int:
+    found = sum(1 for _, text in log.head() for said in dictionaries_in(text) if is_row(said) or is_summary(said))
+    if not found and opens_as_document(log) and (content := of_document(log)):
+        return len(content.rows) + len(content.summaries)
+    return found
+
+
+def read(log: Log) -> Reading:
+    content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
+    config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
+    reading = Reading(
+        steps=steps_of(content.rows, total, final_epoch(content)),
+        evidence=evidence_of(content, total),
+        training_config={"framework": "transformers", **config},
+        gpu_info=content.gpu_info,
+        reported=reported,
+        platform=devices.platform_of(content.gpu_info.get("device_name")),
+        source="Hugging Face Trainer",
+        timestamp=fields.iso(content.timestamp),
+    )
+    if content.counts_trained_tokens:
+        reading.warnings.append(
+            "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
+        )
+    if reported and not np.isfinite(reading.steps.column("seconds")).any():
+        evaluations = sum(row.evaluation_seconds for row in content.rows) + content.evaluation_seconds
+        stated = f" (eval_runtime adds up to {evaluations:,.1f} s)" if evaluations else ""
+        reading.warnings.append(
+            f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
+            "checkpoints included; so no variance is known"
+        )
+    return reading
+
+
+def _configuration(said: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with the global batch that follows from them (ms-swift prints its parts alone)."""
+    config = dict(said)
+    processes = config.pop("world_size", None)
+    if processes and processes > 1:  # a single process may drive several GPUs
+        config.setdefault("num_gpus", processes)
+    parts = [config.get("micro_batch_size"), config.get("gradient_accumulation_steps"), processes]
+    if all(parts):
+        config.setdefault("global_batch_size", math.prod(part for part in parts if part))
+    return config

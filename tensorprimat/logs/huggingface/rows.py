@@ -1,0 +1,125 @@
+"""Rows of the Trainer: one dictionary with a loss, its step and the clock that it states."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tensorprimat.logs import fields
+
+LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
+COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
+"""Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is no row."""
+FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
+"""Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
+POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
+TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens")
+AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
+ALLOCATED_PEAKS = ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)")
+RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)")
+"""Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions."""
+COARSEST_PRODUCT = 2.0  # seconds; beyond it ms-swift's elapsed_time, in whole seconds, is the finer clock
+_TIME_OF_DAY = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d\d):(\d\d)")
+_DURATION = re.compile(r"(?:(\d{1,9})d )?(?:(\d{1,9})h )?(?:(\d{1,9})m )?(\d{1,9})s")
+
+
+@dataclass(kw_only=True, slots=True)
+class Row:
+    """One dictionary with a loss, in numbers: of a long log a million are kept."""
+
+    line: int | None
+    step: int | None
+    clock: tuple[float, float] | None
+    """(seconds since training began, how finely they are known)"""
+    interrupted_by: str
+    evaluation_seconds: float = 0.0
+    """Of the evaluations before the row, as the log states them."""
+    loss: float | None
+    learning_rate: float | None
+    gradient_norm: float | None
+    allocated_peak: float | None
+    reserved_peak: float | None
+    rate: float | None
+    """Tokens/s/GPU as axolotl counts them."""
+    tokens: float | None
+    """So far."""
+    epoch: float | None
+
+
+def is_row(said: Mapping[str, str]) -> bool:
+    return LOSS in said and any(name in said for name in COMPANIONS) and not any(name in said for name in FOREIGN)
+
+
+def position_of(said: Mapping[str, str]) -> int | None:
+    """Return the optimizer step that a row states."""
+    for name in POSITIONS:
+        if name in said and (step := fields.whole(said[name].split("/")[0])):
+            return step
+    return None
+
+
+def first_of(said: Mapping[str, str], names: Iterable[str]) -> str | None:
+    for name in names:
+        if name in said:
+            return said[name]
+    return None
+
+
+def clock_of(said: Mapping[str, str]) -> tuple[float, float] | None:
+    """Return the seconds since training began by what the row states, and half the last digit that it
+    was printed with.
+    """
+    if runtime := fields.seconds(said.get(RUNTIME)):
+        return runtime, half_digit(said[RUNTIME])
+    if by_tokens := _clock_of_tokens(said):
+        return by_tokens
+    if (passed := _TIME_OF_DAY.fullmatch(said.get("elapsed_time", ""))) and position_of(said) is not None:
+        days, hours, minutes, rest = (int(part or 0) for part in passed.groups())
+        return days * 86400.0 + hours * 3600 + minutes * 60 + rest + 0.5, 0.5  # LLaMA-Factory cuts seconds off
+    step, elapsed = position_of(said), _duration(said.get("elapsed_time"))
+    if step is None or elapsed is None:
+        return None
+    for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
+        if speed := fields.positive(said.get(name)):
+            clock = step * speed**power
+            resolution = clock * half_digit(said[name]) / speed
+            # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
+            if abs(clock - elapsed) > 1 + resolution:
+                return None
+            return (clock, resolution) if resolution <= COARSEST_PRODUCT else (elapsed + 0.5, 0.5)  # it is cut off
+    return None
+
+
+def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
+    """LLaMA-Factory's clock: all tokens so far over the rate since the start, which it rounds to two decimals."""
+    tokens, rate = fields.positive(said.get("total_tokens")), fields.positive(said.get("throughput"))
+    if not (tokens and rate):
+        return None
+    return tokens / rate, tokens / rate * min(half_digit(said["throughput"]), 0.005) / rate
+
+
+def half_digit(text: str) -> float:
+    """Return half a unit of the last digit of a printed number; of four significant digits where trailing zeros are
+    dropped.
+
+    transformers 5 prints every float by `.4g`, so 83.40 is "83.4" and 5000 is known to half a second.
+
+    >>> half_digit("836.3940"), half_digit("2.534e+04"), half_digit("83.4"), half_digit("5000")
+    (5e-05, 5.0, 0.005, 0.5)
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    half = 0.5 * 10.0 ** (int(exponent or 0) - decimals)
+    value = abs(float(text))
+    return min(half, 0.5 * 10.0 ** (math.floor(math.log10(value)) - 3)) if value > 0 else half
+
+
+def _duration(text: str | None) -> float | None:
+    """`1h 13m 46s` in seconds."""
+    match = _DURATION.fullmatch(text or "")
+    if match is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)

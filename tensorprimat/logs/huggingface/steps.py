@@ -1,0 +1,105 @@
+"""Steps of a Trainer's rows: the growth of the clock between rows, over the steps between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import fields
+from tensorprimat.logs.huggingface.rows import Row
+
+CLOCK_RESOLUTION = 0.005  # a clock rounded to more than 0.5 % of the time between two rows measures no step
+
+
+@dataclass(kw_only=True, slots=True)
+class _Interval:
+    """The time and tokens between a row and the row from which its time is counted."""
+
+    seconds: float | None = None
+    """Of one step."""
+    tokens: float | None = None
+    steps: int = 1
+    interrupted_by: str = ""
+
+
+def steps_of(found: list[Row], total: float | None, final_epoch: float | None) -> Steps:
+    """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
+    restarted.
+
+    total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells.
+    """
+    if not found:
+        return Steps({})
+    numbered = all(row.step is not None for row in found)
+    interval = 1 if numbered else steps_of_a_row(found, total, final_epoch)
+    index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]
+    intervals = _intervals(found, index)
+    if not numbered:
+        intervals[0].steps = interval
+    return fields.merged(
+        (None, step_of(row, number, between)) for row, number, between in zip(found, index, intervals, strict=True)
+    )
+
+
+def steps_of_a_row(found: list[Row], total: float | None, final: float | None) -> int:
+    """Return the number of steps between rows without numbers, from the run's steps and the rows' share of epochs."""
+    if not total:
+        return 1
+    last = found[-1].epoch
+    share = last / final if last and final and last <= final else 1.0
+    return max(1, round(total * share / len(found)))
+
+
+def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
+    """Time and work of each row; rows are merged until the clock is fine enough for the time between them.
+
+    A row inside such a stretch covers no step: the row at its end measures them all.
+    """
+    intervals = [_Interval() for _ in found]
+    start, inside = 0, ""
+    for place in range(1, len(found)):
+        between, row, before = intervals[place], found[place], found[start]
+        between.interrupted_by = row.interrupted_by
+        if index[place] <= index[place - 1]:
+            start, inside = place, ""
+            continue
+        between.steps = index[place] - index[place - 1]
+        between.tokens = _tokens_between(found[place - 1], row, between.steps)
+        if before.clock is None or row.clock is None:
+            start, inside = place, ""
+            continue
+        inside = inside or row.interrupted_by
+        grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
+        if grown <= 0 or resolution > CLOCK_RESOLUTION * grown:
+            continue
+        steps = index[place] - index[start]
+        between.tokens = _tokens_between(before, row, steps)
+        between.seconds, between.steps, between.interrupted_by = grown / steps, steps, inside
+        for merged in intervals[start + 1 : place]:
+            merged.steps = 0
+        start, inside = place, ""
+    return intervals
+
+
+def _tokens_between(before: Row, row: Row, steps: int) -> float | None:
+    """Return the tokens of one step between two rows that count them."""
+    tokens = (row.tokens - before.tokens) / steps if before.tokens is not None and row.tokens is not None else None
+    return tokens if tokens is not None and 0 < tokens < math.inf else None
+
+
+def step_of(row: Row, index: int, between: _Interval) -> Step:
+    return Step(
+        index=index,
+        seconds=between.seconds,
+        covers=between.steps,
+        tokens=between.tokens,
+        loss=row.loss,
+        learning_rate=row.learning_rate,
+        gradient_norm=row.gradient_norm,
+        memory_allocated_peak_bytes=row.allocated_peak,
+        memory_reserved_peak_bytes=row.reserved_peak,
+        reported_tokens_per_second_per_gpu=row.rate,
+        interrupted_by=between.interrupted_by or row.interrupted_by,
+        line=row.line,
+    )
