@@ -339,6 +339,7 @@ def test_the_report_has_every_section(two):
     headings = re.findall(r"^## (.*)$", markdown.render(two), re.MULTILINE)
     assert headings == [
         "Executive summary", "Hardware", "Configuration", "Performance", "Efficiency", "Memory", "Detailed analysis",
+        "Runs",
         "Fairness", "Warnings", "Provenance",
     ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports import forest, formatting, harmless, money, sections
+from tensorprimat.reports import forest, formatting, harmless, money, notices, sections
 from tensorprimat.reports.tables import Cell, Column, Table
 
 STYLES = {
@@ -130,10 +130,10 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
     """Everything that the command prints about a comparison. width: columns of the terminal."""
     parts: list[RenderableType] = [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
     parts += _answer(comparison, width)
-    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in sections.before_headline(comparison.sides)]
+    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison.sides)]
     for model in comparison.models:
         parts += _of_model(comparison, model, width)
-    warnings = sections.grouped_warnings(comparison)
+    warnings = notices.grouped_warnings(comparison)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
         parts += [

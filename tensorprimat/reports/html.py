@@ -23,7 +23,7 @@ from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, sections
+from tensorprimat.reports import facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
 from tensorprimat.reports.plots import metric_panels
 from tensorprimat.reports.series import StepCurve, curves, thinned
@@ -35,15 +35,6 @@ LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
 KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
 """Verdict → class in report.css, which every page holds: so it must not say who is ahead."""
 DIGITS = 5  # significant digits of a point: more than any screen shows
-TABLES = (
-    facts.hardware,
-    facts.configuration,
-    facts.performance,
-    sections.efficiency,
-    facts.memory,
-    sections.analysis,
-    sections.runs,
-)
 
 
 @dataclass
@@ -66,9 +57,9 @@ def render(comparison: Comparison) -> str:
         comparison=comparison,
         models=sections_of_models,
         curves=embedded(_all_curves(comparison, looks)),
-        warnings=sections.grouped_warnings(comparison),
+        warnings=notices.grouped_warnings(comparison),
         most_warnings=MOST_WARNINGS,
-        contradictions=sections.before_headline(comparison.sides),
+        contradictions=notices.before_headline(comparison.sides),
         answers=forest.answers(comparison),
         kind=_kind(comparison),
         scales=forest.forests(comparison),
@@ -157,7 +148,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
             )
         ],
         "tables": [
-            *(build(sides) for build in TABLES),
+            *(build(sides) for build in sections.OF_A_MODEL),
             sections.published_of(comparison, model),
         ],
         "provenance": facts.provenance(sides),

@@ -14,7 +14,7 @@ from typing import Any
 from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import formatting, sections
+from tensorprimat.reports import formatting, notices, sections
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # significant digits: more than any benchmark repeats
@@ -42,7 +42,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "published": [_beside(row) for row in comparison.published],
         "published_left_out": dict(comparison.published_left_out),
         "errors": list(comparison.errors),
-        "warnings": list(sections.warnings(comparison, comparison.sides)),
+        "warnings": list(notices.warnings(comparison, comparison.sides)),
     }
 
 

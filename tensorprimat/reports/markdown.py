@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, sections
+from tensorprimat.reports import facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.tables import Table
 
 
@@ -42,7 +42,7 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
-        *(f"**Warning:** {safe(text)}" for text in sections.before_headline(comparison.sides)),
+        *(f"**Warning:** {safe(text)}" for text in notices.before_headline(comparison.sides)),
         *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
     ]
     for scale in forest.forests(comparison):
@@ -54,18 +54,8 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         parts += _summary(comparison, model)
     if len(comparison.pairs) > 1:
         parts.append(table(sections.verdicts(comparison.pairs)))
-    for title, build in (
-        ("Hardware", facts.hardware),
-        ("Configuration", facts.configuration),
-        ("Performance", facts.performance),
-        ("Efficiency", sections.efficiency),
-        ("Memory", facts.memory),
-    ):
-        parts += [f"## {title}", *_per_model(comparison, build)]
-    parts.append("## Detailed analysis")
-    parts += _per_model(comparison, sections.analysis)
-    parts.append("### Runs")
-    parts += _per_model(comparison, sections.runs)
+    for build in sections.OF_A_MODEL:
+        parts += _per_model(comparison, build)
     if comparison.pairs:
         parts.append("## Fairness")
         for pair in comparison.pairs:
@@ -75,8 +65,8 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         if content.rows:
             parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
             parts.append(table(content))
-    parts += ["## Warnings", bullets(sections.grouped_warnings(comparison)) or "None."]
-    parts += ["## Provenance", *_per_model(comparison, facts.provenance)]
+    parts += ["## Warnings", bullets(notices.grouped_warnings(comparison)) or "None."]
+    parts += _per_model(comparison, facts.provenance)
     return "\n\n".join(parts) + "\n"
 
 
@@ -104,13 +94,15 @@ def _level(pair: Pair) -> list[str]:
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
-    """Return one table per model, under its name where there are several."""
-    parts = []
+    """Return a section: its title, and one table per model, under the model's name where there are several."""
+    parts: list[str] = []
     for model in comparison.models:
-        sides: tuple[Side, ...] = sections.sides_of(comparison, model)
+        sides = sections.sides_of(comparison, model)
+        content = build(sides)
+        parts += [f"## {content.title}"] if not parts else []
         if len(comparison.models) > 1:
             parts.append(f"**{safe(sections.model_heading(sides))}**")
-        parts.append(table(build(sides)))
+        parts.append(table(content))
     return parts
 
 

@@ -1,0 +1,88 @@
+"""Warnings, reduced clocks and contradicted headlines: the sentences that stand before and under the figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.reports import formatting
+
+MOST_WARNINGS = 200
+
+
+def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
+    """Everything odd, each sentence once, led by the sides that it is about; at most MOST_WARNINGS."""
+    several = len({side.result.model.name for side in sides}) > 1
+    about: dict[str, list[str]] = {}
+    for side in sides:
+        title = f" ({formatting.model_title(side.result.model)})" if several else ""
+        for warning in side.result.warnings:
+            about.setdefault(warning, []).append(f"{side.label}{title}")
+    of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
+    told = dict.fromkeys((*comparison.warnings, *of_sides))
+    every = tuple(sorted(told, key=lambda warning: "audit: " not in warning))  # a contradicted headline comes first
+    if len(every) <= MOST_WARNINGS:
+        return every
+    return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
+
+
+def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
+    """Return one line per subject and side: the subject of a warning is the text before its first colon.
+
+    Errors of the audit come first. Sentences of one subject follow each other on its line.
+    """
+    subjects: dict[tuple[str, str], list[str]] = {}
+    for warning in warnings(comparison, comparison.sides):
+        whose, colon, said = warning.partition(": ")
+        subject, of_field, rest = said.partition(": ")
+        if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
+            subjects.setdefault((whose, subject), []).append(rest)
+        else:
+            subjects.setdefault((warning, ""), [])
+    return tuple(
+        f"{whose}: {subject}: {'; '.join(dict.fromkeys(said))}" if subject else whose
+        for (whose, subject), said in subjects.items()
+    )
+
+
+LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
+
+
+def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return what has to be read before any figure: reduced clocks, and logs that contradict their figures."""
+    return (*throttled(sides), *contradictions(sides))
+
+
+def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return a sentence for each side whose clock was held down for more than LEAST_THROTTLED of the measured time."""
+    told = []
+    for side in sides:
+        power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
+        if (
+            power is None
+            or not power.throttled_seconds
+            or not time
+            or power.throttled_seconds <= LEAST_THROTTLED * time
+        ):
+            continue
+        said = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
+        by = " and ".join(dict.fromkeys(filter(None, said)))
+        several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
+        told.append(
+            f"{side.label}{several}: throttled for {100 * power.throttled_seconds / time:.0f} % of the measured time"
+            + (f" by {by}" if by else "")
+        )
+    return tuple(told)
+
+
+def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return what a log's own clock says against the figures of a side, to be read before them."""
+    told = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
+    return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(told))
+
+
+def _all_of(labels: Sequence[str], count: int) -> str:
+    if len(labels) < count or count == 1:
+        return ", ".join(labels)
+    return "both sides" if count == 2 else f"all {count} sides"
