@@ -188,6 +188,13 @@ def test_a_tiny_side_beside_a_full_one_is_named_in_its_row():
     assert "Not comparable" in text
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.5, math.inf), (0.0, 5e-324), (1.0, 1.0), (1e-310, 2e-310)])
+def test_a_ratio_with_an_interval_that_no_machine_has_is_still_shown(low, high):
+    estimate = Estimate(value=1.0, low=low, high=high, rests_on="5 runs")
+    ratio = Ratio(metric="tokens_per_second", estimate=estimate, verdict="no_difference_shown")
+    assert re.match(r"1\.0+x the tokens/s", formatting.ratio_in_words(ratio))
+
+
 @pytest.mark.parametrize("digits", [0.5, 0.012345, 1.0, 1.00049, 1.5, 9.99, 12.0, 4e7])
 def test_both_ends_of_an_interval_of_a_ratio_can_be_told_apart(digits):
     ratio = Ratio(

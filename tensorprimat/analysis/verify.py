@@ -187,7 +187,9 @@ def _last_digit(value: float) -> float:
     >>> [f"{_last_digit(value):.2g}" for value in (12.3456, 0.0003668, 0.0)]
     ['0.001', '1e-07', '0']
     """
-    return min(1e-3, 1.01 * 10.0 ** (math.floor(math.log10(abs(value))) - 3)) if value else 0.0
+    if not value or not math.isfinite(value):
+        return 0.0
+    return min(1e-3, 1.01 * 10.0 ** (math.floor(math.log10(abs(value))) - 3))
 
 
 def _shown(value: Any) -> str:

@@ -276,9 +276,10 @@ def ratio_form(ratio: Ratio) -> Form:
     distinguish them.
     """
     value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
-    if value is None or low is None or high is None or high <= low or value >= 10:
+    half = (high - low) / 2 if low is not None and high is not None else 0.0
+    if value is None or not 0 < half < math.inf or value >= 10:
         return times
-    decimals = min(3, max(2, math.ceil(-math.log10((high - low) / 2))))
+    decimals = min(3, max(2, math.ceil(-math.log10(half))))
     return lambda number: times(number, decimals)
 
 

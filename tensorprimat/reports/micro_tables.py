@@ -63,7 +63,7 @@ def with_spread(mean: float, deviation: float | None) -> str:
     >>> with_spread(31.0, 3.774), with_spread(12.34567, 0.01234), with_spread(12345.6, 150.0), with_spread(12.3, None)
     ('31.0 ± 3.8', '12.346 ± 0.012', '12,346 ± 150', '12.3')
     """
-    if not deviation:
+    if not deviation or not math.isfinite(deviation):
         return milliseconds(mean)
     decimals = max(0, 1 - math.floor(math.log10(deviation)))
     return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
