@@ -14,7 +14,7 @@ from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core import regular, store
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import fields
+from tensorprimat.logs import fields, spelling
 
 MEGATRON = (
     " [2026-01-05 10:00:{0:02d}] iteration {0:8d}/      40 | consumed samples: {0:12d} | elapsed time per iteration "
@@ -208,3 +208,61 @@ def test_a_line_of_unfinished_meshes_is_read_in_linear_time():
     pattern = logs.torchtitan._MESH
     assert pattern.search("Building 1-D device mesh with [" * 10_000) is None
     assert time.process_time() - begun < 2
+
+
+def numbered(*lines: str) -> list[tuple[int, str]]:
+    return list(enumerate(lines, start=1))
+
+
+def test_rows_of_one_width_are_cut_where_other_lines_end_at_the_same_column():
+    banner = ["Loading the tokenizer of meta-llama/Llama-3.1", "Building device mesh with parallelism: pp=1, dp=8",
+              "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10", "Compiling each TransformerBlock with torch.compile",
+              "short"]  # fmt: skip
+    rows = [f"step: {n:05} | loss {9.5 - n / 100:.2f} | tokens/s 262{n % 7}44.31" for n in range(1, 20)]
+    cut = [line[:36] for line in (*banner, *rows)]
+    cited = set(range(6, 25))
+    assert spelling.cut_width(numbered(*cut), cited) == 36
+    assert spelling.cut_width(numbered(*cut[4:]), {line - 4 for line in cited}) is None  # nothing tells
+    assert spelling.cut_width(numbered(*banner, *rows), cited) is None
+
+
+def test_decimals_that_grow_where_digits_before_the_point_are_fewer_and_end_in_zero_are_cut():
+    cut = [f"step: {n:05} | loss {10.35 - n / 20:.6f}"[:25] for n in range(1, 20)]
+    assert spelling.cut_width(numbered(*cut), set(range(1, 20))) == 25
+    four_digits = [f"step: {n:05} | loss {f'{10.36 - n / 20:.4g}':>7}" for n in range(1, 20)]
+    assert spelling.cut_width(numbered(*four_digits), set(range(1, 20))) is None
+
+
+def test_lines_that_a_logger_pads_to_the_terminal_are_not_cut():
+    kinds = ("building the mesh", "loading the data", "compiling blocks", "starting to train", "writing the state")
+    lines = [f"INFO  {kind:<40} trainer.py:{100 + n}" for n, kind in enumerate(kinds)]
+    lines += [f"INFO  {f'step {n:05} loss {9.5 - n / 100:.4f}':<40} trainer.py:110" for n in range(1, 20)]
+    assert spelling.cut_width(numbered(*lines), set(range(6, 25))) is None
+
+
+def test_losses_without_any_decimal_are_a_sign_of_cut_lines(tmp_path):
+    rows = [
+        f"completed step: {n}, seconds: 5.{n}12, TFLOP/s/device: 141.512, Tokens/s/device: 9098.123, total_weights: "
+        f"65536, loss: {11 - n / 10:.3f}"
+        for n in range(1, 10)
+    ]
+    (tmp_path / "a.log").write_text("\n".join(row[: row.index("loss: ") + 7] for row in rows) + "\n")
+    assert any("no loss of" in warning for warning in logs.read(tmp_path / "a.log").warnings)
+    (tmp_path / "a.log").write_text("\n".join(rows) + "\n")
+    assert not any("no loss of" in warning for warning in logs.read(tmp_path / "a.log").warnings)
+
+
+@pytest.mark.parametrize("behind", ["mfu: 42.50%", "mfu: N/A"])
+def test_a_torchtitan_rate_of_the_hardware_needs_what_follows_it(tmp_path, behind):
+    rows = [
+        f"step: {n:2}  loss:  {9 - n / 100:.5f}  memory: 38.50GiB(48.67%)  tps: 8,1{n}  tflops: 400.13  {behind}"
+        for n in range(10, 20)
+    ]
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(rows) + "\n")
+    assert set(logs.read(path).steps.column("reported_tflops_per_gpu")) == {400.13}
+    for width in range(rows[0].index("400.13") + 1, rows[0].index("400.13") + 7):
+        path.write_text("\n".join(row[:width] for row in rows) + "\n")
+        assert not logs.read(path).steps.has("reported_tflops_per_gpu")
+    path.write_text("\n".join(row[:-1] for row in rows) + "\n")
+    assert not logs.read(path).steps.has("reported_mfu")

@@ -76,7 +76,7 @@ def problems(log: Log, steps: Steps) -> list[str]:
             path=log.name,
             remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
         )
-    return [*_odd_rates(steps), *_odd_tokens(steps), *_of_lines(log, steps)]
+    return [*_odd_rates(steps), *_odd_tokens(steps), *_whole_losses(steps), *_of_lines(log, steps)]
 
 
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
@@ -234,20 +234,65 @@ def _is_rest(label: str, known: str) -> bool:
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     """Return the width at which all longer lines were cut, or None.
 
-    All rows have that width although the text before their last number has not: no framework pads so.
+    Rows of that width are cut if the text before their last number has not one width: no framework pads so. Rows
+    whose text before it has one width are cut if other kinds of lines end at the same column, or if their last number
+    has more decimals where it has fewer digits before the point, and a zero at its end, which no framework leaves
+    standing that prints so.
 
     >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
     >>> cut_width(rows, set(range(7, 13)))
     30
     >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
+    >>> cut_width([(n, f"step {n:3} | loss {13.7 - n / 2:.4f}"[:21]) for n in range(1, 13)], set(range(1, 13)))
+    21
     """
     width = max((len(text) for _, text in lines), default=0)
-    longest = [text for line, text in lines if len(text) == width and line in cited]
-    rows = sum(line in cited for line, _ in lines)
-    if width < LEAST_WIDTH or len(longest) < max(LEAST_ROWS, LEAST_SHARE * rows):
+    if width < LEAST_WIDTH:
         return None
-    starts = {match.start() for text in longest if (match := re.search(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$", text))}
-    return width if len(starts) > 1 else None
+    rows = sum(line in cited for line, _ in lines)
+    longest = [(line, text) for line, text in lines if len(text) == width]
+    starts = {match.start() for line, text in longest if line in cited and (match := _LAST_LABEL.search(text))}
+    at_width = sum(line in cited for line, _ in longest)
+    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1:
+        return width
+    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _LAST_NUMBER.search(text))]
+    if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
+        return None
+    kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
+    if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
+        return width
+    numbers = [match["number"] for match in of_rows]
+    whole = {number.partition(".")[0] for number in numbers}
+    decimal = all(number.strip("-+").replace(".", "").isdigit() and "." in number for number in numbers)
+    if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
+        return width
+    return None
+
+
+_LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
+_LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
+_CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
+"""A logger's own place at the end of a padded line: trainer.py:99."""
+MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
+
+
+def _kind_of(text: str) -> str:
+    """Return the beginning of a line without its numbers, which kinds of lines differ in."""
+    return re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS]
+
+
+KIND_CHARACTERS = 16
+
+
+def _whole_losses(steps: Steps) -> Iterator[str]:
+    """Yield a warning if no loss has a decimal."""
+    losses = steps.column("loss")
+    known = losses[np.isfinite(losses)]
+    if len(known) >= LEAST_ROWS and known.any() and (known == np.floor(known)).all():
+        yield (
+            f"steps: no loss of {len(known)} rows has a decimal, so the lines seem cut inside their losses; read the "
+            "log as it was written"
+        )
 
 
 def _odd_rates(steps: Steps) -> Iterator[str]:

@@ -36,10 +36,10 @@ NO_LOSS = -1.0  # printed by ranks that hold none
 
 _ROW = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
 _FIELD = re.compile(
-    rf"\b(loss|grad_norm|memory|tflops|mfu):\s{{0,9}}({NUMBER})(?:GiB|%)?(?![\w.])"
+    rf"\b(loss|grad_norm|tflops):\s{{0,9}}({NUMBER})(?=\s)|\b(?P<sized>memory|mfu):\s{{0,9}}(?P<size>{NUMBER})(?:GiB|%)"
     rf"|\b(?P<rate>tps|wps):\s{{0,9}}(?P<value>{NUMBER})(?=\s|$)"
 )
-"""A rate is never the last of a row: at the end it lacks digits."""
+"""A rate may be the last of a row; every other number is followed by its unit or by the next name."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
 _START = re.compile(r"Training starts at step (\d{1,15})")
@@ -181,7 +181,10 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     row = _ROW.search(text)
     if row is None:
         return None
-    values = {match[1] or match["rate"]: match[2] or match["value"] for match in _FIELD.finditer(text, row.end())}
+    values = {
+        match[1] or match["sized"] or match["rate"]: match[2] or match["size"] or match["value"]
+        for match in _FIELD.finditer(text, row.end())
+    }
     rate = fields.positive(values.get("tps") or values.get("wps"))
     if rate is None:
         return None
