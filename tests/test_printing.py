@@ -1,6 +1,7 @@
 """No text from files and names steers a terminal, no encoding ends a command, and an unexpected error is one line."""
 
 import ast
+import io
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import plausible
 import pytest
 
 from tensorprimat import cli
-from tensorprimat.cli import main
+from tensorprimat.cli import main, options
 from tensorprimat.core import store
 from tensorprimat.reports import harmless
 
@@ -98,7 +99,7 @@ import os, sys, tempfile
 folder = tempfile.mkdtemp()
 os.chdir(folder)
 os.rmdir(folder)
-from tensorprimat.cli import main
+from tensorprimat.cli import main, options
 for words in (["compare"], ["analyze"], ["run", "--dry-run", "--model", "llama"], ["history", "output"],
               ["extract", "--log-file", "x.log"], ["verify", "."], ["aggregate", "x"]):
     print(words[0], main(words), flush=True)
@@ -125,3 +126,26 @@ def test_an_unexpected_error_is_one_line_and_debug_shows_where_it_came_from(monk
     assert "--debug" in said
     with pytest.raises(ZeroDivisionError):
         main(["compare", "--debug"])
+
+
+@pytest.mark.parametrize("columns", [30, 80])
+def test_names_of_written_files_are_never_broken_on_a_terminal(monkeypatch, columns):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    names = ["comparison_plot.png", "comparison_report.html", "comparison.json", "comparison.csv"]
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    options.say_files("Written to output", names)
+    lines = screen.getvalue().splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= columns for line in lines)
+    assert all(any(name in line for line in lines) for name in names)
+
+
+def test_names_of_written_files_are_one_line_in_a_file(capsys):
+    options.say_files("Written to output", ["a.json", "b.csv"])
+    options.say_files("Written to output", [])
+    assert capsys.readouterr().err == "Written to output: a.json, b.csv\nWritten to output\n"

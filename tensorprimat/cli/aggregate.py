@@ -114,7 +114,7 @@ def command(
         write_atomically(html, reports.render_html(tables, heading=heading))
         written.append(html)
     if written:
-        print(f"Files: {', '.join(map(str, written))}", file=sys.stderr)
+        options.say_files("Files", [str(path) for path in written])
     if output is None and html is None and csv is None:
         print(document, end="")
     return 0

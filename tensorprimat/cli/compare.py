@@ -12,7 +12,7 @@ import typer
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.options import TO_FILE, fraction, named_file, writable_folder
+from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_files, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.safe_text import one_line
 
@@ -135,7 +135,7 @@ def command(
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison)
-    print(f"Written to {output_dir}" + (f": {', '.join(written)}" if written else ""), file=sys.stderr)
+    say_files(f"Written to {output_dir}", written)
     return 0
 
 

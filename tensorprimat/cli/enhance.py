@@ -12,7 +12,7 @@ import typer
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, folders_here
-from tensorprimat.cli.options import TO_FILE, named_file, writable_folder
+from tensorprimat.cli.options import TO_FILE, named_file, say_files, writable_folder
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.safe_text import one_line
 
@@ -112,7 +112,7 @@ def command(
         from tensorprimat.reports import harmless
 
         enhanced.show(content, harmless.console(highlight=False).print, explain=explain)
-    print(f"Written to {output_dir}" + (f": {', '.join(files)}" if files else ""), file=sys.stderr)
+    say_files(f"Written to {output_dir}", list(files))
     return 0
 
 

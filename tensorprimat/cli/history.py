@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli.options import named_file, refuse_file, writable_folder
+from tensorprimat.cli.options import named_file, refuse_file, say_files, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 from tensorprimat.core.safe_text import one_line
 
@@ -89,7 +89,7 @@ def command(
     for series in all_series:
         content = table_of(series)
         console.print(safe(content.title, "bold"), table(content), "", sep="\n")
-    print(f"Written to {folder}: {', '.join(files)}", file=sys.stderr)
+    say_files(f"Written to {folder}", list(files))
     return 0
 
 

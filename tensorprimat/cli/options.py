@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,3 +73,16 @@ def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> 
         raise UsageError(f"{flag} {path}: is a folder")
     writable_folder(flag, path.parent)
     return path
+
+
+def say_files(lead: str, names: Sequence[str]) -> None:
+    """Print the names of files to stderr after a lead; a terminal's lines break between names, never inside one."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    lines = [f"{lead}:" if names else lead]
+    for place, name in enumerate(names, start=1):
+        piece = f" {name}" + ("," if place < len(names) else "")
+        if width is not None and len(lines[-1]) + len(piece) > width:
+            lines.append(f" {piece}")
+        else:
+            lines[-1] += piece
+    print("\n".join(lines), file=sys.stderr)
