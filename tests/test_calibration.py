@@ -79,6 +79,16 @@ def test_a_family_of_equal_candidates_is_rarely_split(calibration, random):
     assert calibration.family_alarms(random, 400) <= 0.08
 
 
+def test_looking_after_every_run_is_corrected_and_would_not_be_without(calibration, random):
+    corrected, plain = calibration.looking_alarms(random, 300)
+    assert corrected <= 0.08 < plain
+
+
+@pytest.mark.parametrize("family", ["models_alarms", "gate_of_models_alarms"])
+def test_several_models_are_judged_together(calibration, random, family):
+    assert getattr(calibration, family)(random, 200) <= 0.08
+
+
 def test_an_assumption_that_is_true_gives_few_false_alarms(calibration, random):
     assert calibration.assumed_alarms(random, 600) <= 0.08
 
