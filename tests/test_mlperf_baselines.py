@@ -127,7 +127,10 @@ def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_p
     candidate = str(own(tmp_path))
     arguments = ["gate", "--against", name, "--candidate", candidate, "--accept", "same_work_per_token"]
     assert main(arguments) == 3
-    assert "llama" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a published figure has no runs; --assume-run-cv PERCENT says by how much they vary" in said
+    assert "runs on each side would decide" not in said
+    assert main([*arguments, "--assume-run-cv", "1%"]) in (0, 1)
     assert main(["gate", "--against", "published:nobody", "--candidate", candidate]) == 2
     assert "0 published rows" in capsys.readouterr().err
 

@@ -29,6 +29,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
+PUBLISHED = "published"  # engine of a row of a published table (analysis/published)
 MEMORY_KINDS = ("memory_allocated", "memory_reserved", "memory_device_used")
 """Best first; only equal kinds are compared."""
 
@@ -153,12 +154,14 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
     log = meeting.log
     status: Status = "undecided"
     if log is None:
-        sentence = "no rate in common" if meeting.metric is None else "each side needs at least 2 runs"
+        sentence, further = "each side needs at least 2 runs", _more_runs(meeting, abs(least), assumed)
+        if meeting.metric is None:
+            sentence = "no rate in common"
+        elif any(group.result.provenance.engine == PUBLISHED for group in meeting.groups):
+            sentence, further = "a published figure has no runs", "--assume-run-cv PERCENT says by how much they vary"
         return Check(
             model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
-            sentence="; ".join(
-                filter(None, (sentence, _more_runs(meeting, abs(least), assumed), scope(meeting, assumed)))
-            ),
+            sentence="; ".join(filter(None, (sentence, further, scope(meeting, assumed)))),
         )  # fmt: skip
     look = look_of(meeting)
     level = stats.level_of_look(assumed.confidence, look)
