@@ -174,6 +174,7 @@ TOLD = (
     "segments: ",
     "segments between",
     "global_batch_size: grows",
+    "tokens_per_step: other from step",
     "audit: ",
     ": computed ",
     "no line says why",
@@ -437,3 +438,24 @@ def test_rows_that_hold_more_tokens_than_the_settings_allow_are_told(read: Reade
     rows = [line for line in JOBS["maxtext"](replace(LONG, length=4096, seconds=4.0)) if "completed step" in line]
     result = read(banner, rows)
     assert any("settings and rows may be of different jobs" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("name", "changes"), [("metrics table", {"length": 1024}), ("composer", {"batch": 16})])
+def test_a_total_of_tokens_that_goes_back_begins_a_training_with_work_of_its_own(
+    name: str, changes: dict[str, int], read: Reader
+) -> None:
+    first = replace(LONG, last=30)
+    second = replace(LONG, first=31, last=45, banner=False, **changes)
+    result = read(ALL_JOBS[name](first), ALL_JOBS[name](second))
+    assert result.performance_metrics.tokens_per_step == first.batch * first.length
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(first.seconds, rel=0.004)
+    assert any("tokens_per_step" in warning for warning in result.warnings)
+
+
+def test_tokens_of_samples_that_differ_in_length_are_no_total(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rows = [f"{n},{1000 + 37 * n % 211},{2 + n % 3 / 1000:.4f},2.5" for n in range(1, 60)]
+    path.write_text("\n".join(["step,total_tokens,step_time_s,loss", *rows]) + "\n")
+    result = logs.read(path)
+    assert not result.steps.has("tokens")
+    assert len(result.provenance.segments) <= 1

@@ -29,6 +29,10 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
             yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
     for row in _shifts(_gpus(steps)):
         yield row, "the rows divide their rates by another number of GPUs"
+    if not steps.has("samples"):
+        for row, is_restart in _other_tokens(steps.column("tokens")):
+            if is_restart:
+                yield row, "the tokens of a step become another number"
     per_step = 1.0 if not steps.has("samples") else samples
     for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
         name = next((name for name in names if steps.has(name)), None)
@@ -39,6 +43,36 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
             if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
                 yield row, f"{name} × seconds becomes another amount of work"
+
+
+def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
+    """Yield (row, True if another training begins there) where the tokens of a step reach another level.
+
+    A level that grows is a ramp-up, unless the row between both levels belongs to neither: the total of another
+    training begins there.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        jumps = np.abs(np.diff(np.log(tokens), prepend=np.nan, append=np.nan)) > OTHER_WORK
+    spikes = jumps[:-1] & jumps[1:]
+    levels = np.where(spikes, np.nan, tokens)
+    for row in _shifts(levels):
+        last = int(np.flatnonzero(np.isfinite(levels[:row]))[-1])  # rows between both levels open the second
+        yield last + 1, bool(spikes[last + 1 : row].any() or levels[row] < levels[last])
+
+
+def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
+    """Return the tokens of a step of two trainings whose rows count them, where each has one number, but another.
+
+    None where rows count no tokens, or samples of changing length, or (nearly) the same.
+    """
+    levels = []
+    for steps in (one, other):
+        tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))] if steps.has("tokens") else np.empty(0)
+        if len(tokens) < STEADY_ROWS or np.ptp(tokens) > SAME_WORK * tokens.min():
+            return None
+        levels.append(int(np.median(tokens)))
+    mine, theirs = levels
+    return (mine, theirs) if abs(mine - theirs) > OTHER_WORK * min(mine, theirs) else None
 
 
 def _gpus(steps: Steps) -> np.ndarray:
@@ -75,6 +109,11 @@ def of_speed(steps: Steps) -> Iterator[str]:
     samples = steps.column("samples")[np.isfinite(steps.column("samples"))]
     if len(samples) and (samples != samples[0]).any():
         yield f"global_batch_size: grows from {samples.min():.0f} to {samples.max():.0f} in the log"
+    elif steps.has("tokens") and not len(samples):
+        for row, _ in _other_tokens(steps.column("tokens")):
+            yield (
+                f"tokens_per_step: other from step {int(steps.column('index')[row])} on in the log; rates are over both"
+            )
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     pace = np.where(steps.column("interrupted_by") == 0, pace_of(steps) / work, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):

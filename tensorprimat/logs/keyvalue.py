@@ -29,6 +29,7 @@ from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
+MOST_RESTARTS = 0.02  # of the rows
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
@@ -93,7 +94,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
     found = list(_rows(log, dialect, seen))
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
-    steps = with_times(with_tokens(steps, {row.line: row.values.get("total_tokens") for row in found}))
+    totals = {row.line: row.values.get("total_tokens") for row in found}
+    steps = with_times(with_tokens(steps, totals))
     config = _configuration(dialect, seen, steps)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
@@ -103,6 +105,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
         platform=devices.platform_of(seen.device),
         source=dialect.source,
         evidence=Evidence(elapsed=_elapsed(dialect, found)),
+        begins=restarts(steps, totals),
         timestamp=fields.iso(seen.began),
         warnings=[*dialect.notes, *unseen, *seen.notes],
     )
@@ -245,15 +248,32 @@ def _step(row: _Row) -> Step:
 def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> Steps:
     """Return the tokens of a step from the growth of a total, where the rows do not state them.
 
-    totals: by the column `by` of the rows.
+    totals: by the column `by` of the rows. What falls more often than trainings restart is no total.
     """
     if steps.has("tokens") or not len(steps):
         return steps
     total = clocks.at(totals, steps.column(by))
+    if len(_falls(total, steps)) > max(1, MOST_RESTARTS * len(steps)):
+        return steps
     with np.errstate(invalid="ignore"):
         tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
         tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
     return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
+
+
+def restarts(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> list[tuple[int, str]]:
+    """Return (line, reason) of rows at which the total falls although the number of the step grows."""
+    falls = _falls(clocks.at(totals, steps.column(by)), steps)
+    if len(falls) > max(1, MOST_RESTARTS * len(steps)):
+        return []
+    return [(int(line), "the total of tokens goes back") for line in steps.column("line")[falls]]
+
+
+def _falls(total: np.ndarray, steps: Steps) -> np.ndarray:
+    """Return the rows whose total is below that of the known row before, within a stretch of growing numbers."""
+    known = np.flatnonzero(np.isfinite(total))
+    fallen = (np.diff(total[known]) < 0) & (np.diff(steps.column("segment")[known]) == 0)
+    return np.asarray(known[1:][fallen])
 
 
 def with_times(steps: Steps) -> Steps:

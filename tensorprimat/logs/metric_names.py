@@ -67,6 +67,9 @@ FIELDS: Mapping[str, tuple[str, float]] = {
             "throughput/total_tokens",
             "throughput/total tokens",
             "consumed_tokens",
+            "total_tokens",
+            "tokens_seen",
+            "num_tokens",  # TRL's, since the start
         ),
         ("total_tokens", 1.0),
     ),

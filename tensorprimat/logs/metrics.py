@@ -80,6 +80,7 @@ def read_table(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) 
     steps = fields.merged((None, _step(row)) for row in found.noted(_merged(_with_totals(table, names, reading))))
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
         reading.steps = keyvalue.with_times(found.with_tokens(steps))
+        reading.begins = found.restarts(steps)
         reading.evidence = Evidence(elapsed=found.elapsed())
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in names):
             reading.warnings.append(
@@ -307,11 +308,21 @@ class _Table:
 
     def with_tokens(self, steps: Steps) -> Steps:
         """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
-        has_lines = min(self.lines, default=0) >= 0
-        numbers = np.array(self.lines if has_lines else self.steps)
+        return keyvalue.with_tokens(steps, self._totals(), by="line" if self.has_lines else "index")
+
+    @property
+    def has_lines(self) -> bool:
+        """Return True if every row has a line."""
+        return min(self.lines, default=0) >= 0
+
+    def restarts(self, steps: Steps) -> list[tuple[int, str]]:
+        """Return the rows at which the total of tokens goes back."""
+        return keyvalue.restarts(steps, self._totals()) if self.has_lines else []
+
+    def _totals(self) -> ByStep:
+        numbers = np.array(self.lines if self.has_lines else self.steps)
         order = np.argsort(numbers, kind="stable")
-        totals = ByStep(numbers[order], np.array(self.tokens)[order])
-        return keyvalue.with_tokens(steps, totals, by="line" if has_lines else "index")
+        return ByStep(numbers[order], np.array(self.tokens)[order])
 
     def marks(self) -> Iterator[TimeMark]:
         """Yield the rows with a clock and a loss."""
@@ -337,7 +348,7 @@ def _by_clock(found: _Table, reading: Reading) -> Reading:
         )
         return reading
     reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
-    if min(found.lines, default=0) >= 0:
+    if found.has_lines:
         reading.begins = pauses(reading.steps)
     reading.warnings.append(
         "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"

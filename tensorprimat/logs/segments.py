@@ -97,9 +97,13 @@ def facts_of(reading: Reading) -> dict[str, Any]:
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
-    """Return settings that both state and that differ: field → (value of one, value of the other)."""
+    """Return settings that both state and that differ: field → (value of one, value of the other); so do the tokens of
+    a step, as rows count them.
+    """
     mine, theirs = one.facts, other.facts
-    return {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}
+    found = {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}
+    counted = changes.other_work(one.reading.steps, other.reading.steps)
+    return found if counted is None else {**found, "tokens_per_step": counted}
 
 
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
@@ -213,6 +217,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         segment = _read_one(log, format, (own,), number + 1, reason)
         if segment is None and header:  # rows that cannot be read without what stands above them: those of a CSV
             segment = _read_one(log, format, (*header, own), number + 1, reason)
+            segment = segment and replace(segment, first_line=first)
         if segment is None or (reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
             continue
         inherited: tuple[Part, ...] = ()
