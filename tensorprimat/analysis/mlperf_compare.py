@@ -206,7 +206,8 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
             for (name, configured), number in counts.items()
         ]
         silent = ["not stated"] if not stated else ["else not stated"] * (counts.total() < len(each.scored))
-        parts.append(f"{each.gpu} {', '.join([*stated, *silent])}")
+        name = f"{each.gpu} {each.round}" if first.gpu == second.gpu else each.gpu
+        parts.append(f"{name} {', '.join([*stated, *silent])}")
     return f"precision: {'; '.join(parts)}; the ratio holds the difference"
 
 
