@@ -35,11 +35,12 @@ class Definition:
     unit: str
     """Of the value in JSON; reports choose what a person reads."""
     formula: str
+    section: str | None = None
+    """Section of the reports that shows it; None for a figure about a budget or a pair of sides."""
 
 
-DEFINITIONS: dict[str, Definition] = {
-    name: Definition(title=title, unit=unit, formula=formula)
-    for name, title, unit, formula in (
+_TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
+    "Efficiency": (
         ("tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", "as measured"),
         ("flops_per_token", "FLOPs per token", "FLOP", "forward and backward, by the convention"),
         ("model_tflops_per_gpu", "model TFLOP/s per GPU", "TFLOP/s", "tokens/s/GPU × FLOPs per token"),
@@ -57,6 +58,8 @@ DEFINITIONS: dict[str, Definition] = {
             "TFLOP/s",
             "reported TFLOP/s per GPU × FLOPs per token by the convention / FLOPs per token by its own",
         ),
+    ),
+    "Memory": (
         ("memory_utilization", "memory utilisation", "fraction", "peak memory / device memory"),
         ("memory_headroom_gb", "memory head-room", "GB", "device memory - peak memory"),
         (
@@ -65,19 +68,18 @@ DEFINITIONS: dict[str, Definition] = {
             "sequences",
             "(95 % of device memory - fixed state) / ((peak memory - fixed state) / micro batch size)",
         ),
+    ),
+    "Energy, cost and time": (
         ("power_watts_per_gpu", "power per GPU", "W", "as measured, or nameplate"),
         ("joules_per_token", "energy per token", "J", "power per GPU / tokens/s/GPU"),
         ("tokens_per_watt_hour", "tokens per watt-hour", "tokens/Wh", "tokens/s/GPU × 3600 / power per GPU"),
         ("price_usd_per_gpu_hour", "price", "USD/h", "as stated"),
-        (
-            "cost_usd_per_trillion_tokens",
-            "cost of 1 T tokens",
-            "USD",
-            "10¹² / (tokens/s/GPU × 3600) × price",
-        ),
+        ("cost_usd_per_trillion_tokens", "cost of 1 T tokens", "USD", "10¹² / (tokens/s/GPU × 3600) × price"),
         ("tokens_per_dollar", "tokens per dollar", "tokens/USD", "tokens/s/GPU × 3600 / price"),
         ("time_to_1t_tokens_seconds", "time to 1 T tokens", "s", "10¹² / tokens/s over all GPUs"),
         ("time_to_15t_tokens_seconds", "time to 15 T tokens", "s", "15·10¹² / tokens/s over all GPUs"),
+    ),
+    None: (
         ("budget_gpu_hours", "GPU-hours for the budget", "h", "budget / tokens/s/GPU / 3600"),
         ("budget_seconds", "time for the budget", "s", "budget / tokens/s over all GPUs"),
         ("budget_energy_kwh", "energy for the budget", "kWh", "budget × energy per token"),
@@ -89,8 +91,14 @@ DEFINITIONS: dict[str, Definition] = {
             "baseline price × tokens/s/GPU / baseline tokens/s/GPU",
         ),
         ("budget_saving_usd", "saving on the budget", "USD", "cost of the budget on the baseline - cost of the budget"),
-    )
+    ),
 }
+DEFINITIONS: dict[str, Definition] = {
+    name: Definition(title=title, unit=unit, formula=formula, section=section)
+    for section, rows in _TABLE.items()
+    for name, title, unit, formula in rows
+}
+"""Every metric by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

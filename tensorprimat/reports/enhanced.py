@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorprimat.analysis.economics import Economics, Enhanced, Return
-from tensorprimat.analysis.metric import Input, Metric
+from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
@@ -20,27 +20,10 @@ from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 SECTIONS = {
-    "Efficiency": (
-        "tokens_per_second_per_gpu",
-        "flops_per_token",
-        "model_tflops_per_gpu",
-        "mfu",
-        "hfu",
-        "achievable_fraction",
-        "reported_tflops_per_gpu_restated",
-    ),
-    "Memory": ("memory_utilization", "memory_headroom_gb", "largest_micro_batch_size"),
-    "Energy, cost and time": (
-        "power_watts_per_gpu",
-        "joules_per_token",
-        "tokens_per_watt_hour",
-        "price_usd_per_gpu_hour",
-        "cost_usd_per_trillion_tokens",
-        "tokens_per_dollar",
-        "time_to_1t_tokens_seconds",
-        "time_to_15t_tokens_seconds",
-    ),
+    section: tuple(name for name, one in DEFINITIONS.items() if one.section == section)
+    for section in dict.fromkeys(one.section for one in DEFINITIONS.values() if one.section)
 }
+"""Section of a report → its metrics."""
 QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
 """Left out where no side knows it: few runs have what they need."""
 
