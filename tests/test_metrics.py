@@ -306,6 +306,7 @@ def test_energy_and_cost_follow_from_rate_power_and_price():
     priced = {"prices": {"H100": 3.6}}
     assert metric("joules_per_token").value == pytest.approx(700 / 13_107.2)
     assert metric("tokens_per_watt_hour").value == pytest.approx(13_107.2 * 3600 / 700)
+    assert metric("model_tflops_per_watt").value == pytest.approx(metric("model_tflops_per_gpu").value / 700)
     assert metric("cost_usd_per_trillion_tokens", **priced).value == pytest.approx(1e12 / 13_107.2 / 1000)
     assert metric("tokens_per_dollar", **priced).value == pytest.approx(13_107_200 / 1)
     assert metric("time_to_1t_tokens_seconds").value == pytest.approx(1e12 / 104_857.6)

@@ -73,6 +73,7 @@ _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
         ("power_watts_per_gpu", "power per GPU", "W", "as measured, or nameplate"),
         ("joules_per_token", "energy per token", "J", "power per GPU / tokens/s/GPU"),
         ("tokens_per_watt_hour", "tokens per watt-hour", "tokens/Wh", "tokens/s/GPU × 3600 / power per GPU"),
+        ("model_tflops_per_watt", "model TFLOP/s per watt", "TFLOP/s/W", "model TFLOP/s per GPU / power per GPU"),
         ("price_usd_per_gpu_hour", "price", "USD/h", "as stated"),
         ("cost_usd_per_trillion_tokens", "cost of 1 T tokens", "USD", "10¹² / (tokens/s/GPU × 3600) × price"),
         ("tokens_per_dollar", "tokens per dollar", "tokens/USD", "tokens/s/GPU × 3600 / price"),

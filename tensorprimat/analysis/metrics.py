@@ -49,7 +49,7 @@ def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[st
         utilization(result, gpu),
         headroom(result, gpu),
         largest_micro_batch(result, gpu),
-        *_energy_and_money(result, gpu, chosen),
+        *_energy_and_money(result, gpu, chosen, convention),
     )
     return {metric.name: metric for metric in metrics}
 
@@ -205,17 +205,23 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")
 
 
-def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices) -> list[Metric]:
+def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, convention: str) -> list[Metric]:
     per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate(result)
     power, price = inputs.power(result, gpu), inputs.price(result, gpu, chosen.prices)
     power_kind = (power.source or "").partition(":")[0]
     budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
     joules = derive("joules_per_token", (power, per_gpu), formulas.calculate_joules_per_token, remark=power_kind)
+    tflops = derive(
+        "model_tflops_per_gpu", (per_gpu, flops_per_token(result, convention).as_input()), formulas.calculate_tflops
+    )
     hours = derive("budget_gpu_hours", (budget, per_gpu), formulas.calculate_gpu_hours)
     return [
         derive("power_watts_per_gpu", (power,), lambda watts: watts, remark=power_kind),
         joules,
         derive("tokens_per_watt_hour", (per_gpu, power), formulas.calculate_tokens_per_watt_hour, remark=power_kind),
+        derive(
+            "model_tflops_per_watt", (tflops.as_input(), power), lambda rate, watts: rate / watts, remark=power_kind
+        ),
         derive("price_usd_per_gpu_hour", (price,), lambda usd: usd, remark=price.source),
         derive("cost_usd_per_trillion_tokens", (per_gpu, price), formulas.calculate_cost_per_trillion_tokens),
         derive("tokens_per_dollar", (per_gpu, price), formulas.calculate_tokens_per_dollar),

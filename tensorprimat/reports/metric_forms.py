@@ -24,6 +24,7 @@ FORMS: dict[str, formatting.Form] = {
     "power_watts_per_gpu": _unit("W"),
     "joules_per_token": with_prefix("J"),
     "tokens_per_watt_hour": formatting.rate,
+    "model_tflops_per_watt": formatting.rate,
     "price_usd_per_gpu_hour": lambda value: formatting.UNMEASURED if value is None else f"{money(value)}/h",
     "cost_usd_per_trillion_tokens": money,
     "tokens_per_dollar": with_prefix("tokens"),
