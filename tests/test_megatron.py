@@ -292,6 +292,15 @@ def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix:
     assert result.model.parameters == 8_030_261_248
 
 
+def test_an_interleaved_pipeline_is_a_setting_and_a_plain_one_is_not(tmp_path: Path) -> None:
+    name = "virtual_pipeline_model_parallel_size"
+    stated = {
+        value: read(tmp_path, [f"  {name} ............ {value}"] + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+        for value in ("5", "None")
+    }
+    assert {value: getattr(found.training_config, name) for value, found in stated.items()} == {"5": 5, "None": None}
+
+
 def test_fp8_on_top_of_bf16_is_fp8(tmp_path: Path) -> None:
     dump = ["  bf16 ............................ True", "  fp8 ............................. hybrid"]
     assert read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config.precision == "fp8"

@@ -100,6 +100,8 @@ class TrainingConfig(ConfigurationRecord):
     num_nodes: Count = None
     tensor_model_parallel_size: Count = None
     pipeline_model_parallel_size: Count = None
+    virtual_pipeline_model_parallel_size: Count = None
+    """Stages of the model on each pipeline rank (interleaved schedule); None where there is one, or none is stated."""
     context_parallel_size: Count = None
     expert_model_parallel_size: Count = None
     data_parallel_size: Count = None

@@ -83,7 +83,7 @@ def _parallel(name: str, label: str, symbol: str, flag: str | None = None, share
     option = None if flag is None else Option(
         flag=flag, help=f"GPUs that share {shared}.", shown_default=_METHODOLOGY_OR_ONE, engine="NeMo", least=1
     )  # fmt: skip
-    applies: Applies = "where stated" if symbol == "EP" else "always"  # no shape here has experts
+    applies: Applies = "where stated" if symbol in ("EP", "VPP") else "always"  # few trainings have any
     return Setting(name=name, label=label, kind="count", symbol=symbol, option=option, applies=applies)
 
 
@@ -151,6 +151,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="gradient_accumulation_steps", label="gradient accumulation", kind="count"),
     _parallel("tensor_model_parallel_size", "tensor parallel", "TP", "--tensor-parallel-size", "each layer"),
     _parallel("pipeline_model_parallel_size", "pipeline parallel", "PP", "--pipeline-parallel-size", "the layers"),
+    _parallel("virtual_pipeline_model_parallel_size", "virtual pipeline stages", "VPP"),
     _parallel("context_parallel_size", "context parallel", "CP", "--context-parallel-size", "a sequence"),
     _parallel("data_parallel_size", "data parallel", "DP"),
     _parallel("expert_model_parallel_size", "expert parallel", "EP"),

@@ -27,6 +27,7 @@ CONFIGURATION = {
     "world_size": "num_gpus",
     "nnodes": "num_nodes",
     **{name: name for name in PARALLEL_SIZES},
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
     "data_parallel_size": "data_parallel_size",
     "seed": "seed",
     "padded_vocab_size": "padded_vocabulary_size",
