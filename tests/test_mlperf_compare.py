@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 
 from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
 from tensorprimat.analysis.mlperf_score import Scored
@@ -19,6 +20,7 @@ from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
 from tensorprimat.reports import mlperf as mlperf_report
+from tensorprimat.reports import mlperf_plot
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
@@ -205,6 +207,18 @@ def test_the_precisions_of_two_rounds_of_one_gpu_are_told_by_round(capsys):
     warning = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: precision"))
     assert "MI300X v5.0 FP8 in 1 of 4" in warning
     assert "MI300X v5.1 FP8 in 1 of 4" in warning
+
+
+def test_the_plot_of_two_rounds_of_one_gpu_names_the_round_of_every_entry():
+    [one] = mlperf_compare.compare(
+        [entry for entry in bundled().entries if entry.benchmark == "llama2_70b_lora" and entry.num_gpus == 8],
+        "MI300X@v5.0",
+        "MI300X@v5.1",
+    )
+    axes = Figure().subplots()
+    mlperf_plot._entries(axes, one, 0.95)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert {name.split(",")[0] for name in names} == {"MI300X v5.0", "MI300X v5.1"}
 
 
 def test_a_precision_of_the_logs_has_no_mark():

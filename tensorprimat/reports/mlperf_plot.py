@@ -109,6 +109,7 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
 def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
     """Draw the minutes of every entry, grouped by side, with each side's mean and interval as a band."""
     place, places, names = 0.0, [], []
+    one_gpu = len({side.gpu for side in comparison.sides}) == 1
     for number, side in enumerate(comparison.sides):
         colour, start = COLOURS[number], place
         for one in side.scored:
@@ -120,7 +121,8 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
             axes.plot(minutes, place, marker=MARKS[number % len(MARKS)], color=colour, ms=6)
             batch = one.entry.global_batch_size
             stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
-            names.append(shortened(f"{side.gpu}, {one.entry.submitter}", 34) + f" ({', '.join(filter(None, stated))})")
+            whose = f"{_named(side) if one_gpu else side.gpu}, {one.entry.submitter}"
+            names.append(shortened(whose, 34) + f" ({', '.join(filter(None, stated))})")
             places.append(place)
             place += 1
         axes.plot((side.minutes,) * 2, (start - 0.45, place - 0.55), color=colour, linewidth=1.6)
