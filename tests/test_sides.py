@@ -4,6 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
+import job_logs
 import pytest
 from plausible import result
 from test_extract import log
@@ -215,3 +216,16 @@ def test_a_file_that_contradicts_any_file_of_a_side_is_a_benchmark_of_its_own():
     one, silent, other = (result("h100", attention_kernel=kernel) for kernel in ("flash", None, "eager"))
     groups = sides.gather(on_side("old", one, silent, other, one), "platform")
     assert sorted(len(group.files) for group in groups) == [1, 3]
+
+
+def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_said_not_to_apply(tmp_path, compare):
+    for side, seconds in (("a", 2.0), ("b", 2.2)):
+        (tmp_path / side).mkdir()
+        for number in range(2):
+            rows = job_logs.mlperf(job_logs.Job(seconds=seconds + 0.001 * number, hour=8 + number))
+            (tmp_path / side / f"result_{number}.txt").write_text("\n".join(rows) + "\n")
+    (tmp_path / "a" / "scaling.json").write_text('{"scaling_factor": 1.02}')
+    code, _, said = compare(tmp_path / "a", tmp_path / "b")
+    assert code == 0
+    assert "scaling.json: MLPerf's factor is not applied here; tprimat mlperf import scores with it" in said
+    assert "left out" not in said

@@ -15,6 +15,7 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
 
+SCALING = "scaling.json"  # next to the logs of an MLPerf submission
 LEAST_SIDES = 2  # with fewer sides that can be read there is nothing to compare
 
 
@@ -132,12 +133,18 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
     try:
         return store.load_all([folder], read=read)
     except InputError as refusal:
+        files = files_of(folder)
+        logs_of_folder = [file for file in files if Path(file).name != SCALING]
         try:
-            found, notes = _of_logs(files_of(folder), one_side=one_side)
+            found, notes = _of_logs(logs_of_folder, one_side=one_side)
         except InputError:
             raise refusal from None
         if not found:
             raise
+        if len(logs_of_folder) < len(files):
+            notes.append(
+                f"{folder / SCALING}: MLPerf's factor is not applied here; tprimat mlperf import scores with it"
+            )
         return found, notes
 
 
