@@ -55,7 +55,8 @@ def side(machine, number, **options):
     config |= {"micro_batch_size": number + 3, "padded_vocabulary_size": 128_256 + 64 * number}
     stated = TrainingConfig.model_validate(one.training_config.model_dump() | config)
     known = {
-        "device_count": 9 + number, "total_memory_gb": 80.5 + number, "gpu_cores": 17_000 + number,
+        "device_count": 9 + number, "power_boundary": ("GPU", "module")[number],
+        "total_memory_gb": 80.5 + number, "gpu_cores": 17_000 + number,
         "software_version": f"12.{number}", "pytorch_version": f"2.{number}", "power_limit_watts": 700.0 + number,
     }  # fmt: skip
     kinds = ("allocated", "reserved", "device_used")
@@ -79,7 +80,15 @@ def side(machine, number, **options):
             "training_config": stated,
             "gpu_info": one.gpu_info.model_copy(update=known),
             "memory_metrics": MemoryMetrics.model_validate(memory),
-            "power_metrics": PowerMetrics(avg_power_watts_per_gpu=610.0 + number, energy_joules_per_gpu=9e5 + number),
+            "power_metrics": PowerMetrics(
+                avg_power_watts_per_gpu=610.0 + number,
+                energy_joules_per_gpu=9e5 + 1e3 * number,
+                sampled_energy_joules_per_gpu=9.2e5 + 1e3 * number,
+                avg_clock_hertz=(1.7 + number / 10) * 1e9,
+                avg_temperature_celsius=61.0 + number,
+                max_temperature_celsius=71.0 + number,
+                throttled_seconds=2.5 + number,
+            ),
             "performance_metrics": figures,
             "runs": runs,
             "host_memory_peak_gb": 5.5 + number,
@@ -109,7 +118,7 @@ def tables_of(comparison):
         yield forest.table(scale)
     yield sections.verdicts(comparison.pairs)
     yield from (sections.fairness(pair) for pair in comparison.pairs)
-    of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.provenance)
+    of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.power, facts.provenance)
     yield from (build(comparison.sides) for build in (*of_sides, sections.efficiency, sections.runs, sections.analysis))
     yield sections.published(comparison.published, left_out=5)
 

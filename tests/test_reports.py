@@ -18,7 +18,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import Enhanced
 from tensorprimat.analysis.records import Estimate, Ratio
-from tensorprimat.core.result import Audit
+from tensorprimat.core.result import Audit, PowerMetrics
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
@@ -349,6 +349,18 @@ def test_the_report_has_every_section(two):
         "Runs",
         "Fairness", "Warnings", "Provenance",
     ]  # fmt: skip
+
+
+def test_a_section_is_left_out_where_nothing_measured_it(two):
+    assert "Power and clocks" not in markdown.render(two)
+    hot = PowerMetrics(avg_power_watts_per_gpu=691.3, max_temperature_celsius=74.0)
+    sides = tuple(
+        replace(side, result=side.result.model_copy(update={"power_metrics": hot})) if number else side
+        for number, side in enumerate(two.sides)
+    )
+    text = markdown.render(replace(two, sides=sides))
+    assert "## Power and clocks" in text
+    assert "| Power of one GPU | – | 691 W |" in text
 
 
 def test_every_row_of_every_markdown_table_has_as_many_cells_as_its_head(three_models):

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from tensorprimat.core.units import GB, SECONDS_PER_HOUR
+from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
 
 UNMEASURED = "–"
 Form = Callable[[float | None], str]
@@ -87,6 +87,42 @@ def gigabytes(value: float | None) -> str:
     ('45.68 GB', '0.002 GB')
     """
     return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
+
+
+def watts(value: float | None) -> str:
+    """Return electrical power.
+
+    >>> watts(691.34), watts(98.76)
+    ('691 W', '98.8 W')
+    """
+    return UNMEASURED if value is None else f"{value:,.0f} W" if value >= 100 else f"{value:.3g} W"
+
+
+def joules(value: float | None) -> str:
+    """Return energy, in kJ from 10,000 J on.
+
+    >>> joules(4321.5), joules(138_268.0)
+    ('4,322 J', '138.3 kJ')
+    """
+    return UNMEASURED if value is None else f"{value:,.0f} J" if value < 1e4 else f"{value / 1000:,.1f} kJ"
+
+
+def gigahertz(value: float | None) -> str:
+    """Return a clock in hertz as GHz.
+
+    >>> gigahertz(1_980e6)
+    '1.98 GHz'
+    """
+    return UNMEASURED if value is None else f"{value / GIGA:.2f} GHz"
+
+
+def celsius(value: float | None) -> str:
+    """Return a temperature.
+
+    >>> celsius(61.4)
+    '61 °C'
+    """
+    return UNMEASURED if value is None else f"{value:.0f} °C"
 
 
 def percent(value: float | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensorprimat.analysis.records import Side
-from tensorprimat.core import settings
+from tensorprimat.core import quantities, settings
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import SideRow, Table, side_by_side
@@ -217,6 +217,36 @@ def memory(sides: Sequence[Side]) -> Table:
         note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
         "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
     )  # fmt: skip
+
+
+def _power(field: str, label: str, form: formatting.Form, of: str) -> SideRow:
+    return SideRow(
+        label=label,
+        read=lambda side: getattr(side.result.power_metrics, field, None),
+        form=form,
+        source=lambda side: f"{of}; {source_of(side)}",
+    )
+
+
+POWER = (
+    SideRow(label="Power includes", read=lambda side: side.result.gpu_info.power_boundary),
+    _power("avg_power_watts_per_gpu", "Power of one GPU", quantities.watts, "energy over time of the measured steps"),
+    _power("energy_joules_per_gpu", "Energy of one GPU", quantities.joules, "over the measured steps"),
+    _power(
+        "sampled_energy_joules_per_gpu", "Energy of one GPU, from samples", quantities.joules,
+        "sampled power over the measured steps, beside the device's own counter",
+    ),
+    _power("avg_clock_hertz", "Clock, mean", quantities.gigahertz, "of the compute units over the measured steps"),
+    _power("avg_temperature_celsius", "Temperature, mean", quantities.celsius, "hottest GPU over the measured steps"),
+    _power("max_temperature_celsius", "Temperature, maximum", quantities.celsius, "hottest GPU, hottest measured step"),
+    _power("throttled_seconds", "Time throttled", formatting.seconds, "measured time with a clock held down"),
+)  # fmt: skip
+
+
+def power(sides: Sequence[Side]) -> Table:
+    """Return power, energy, clocks and temperature over the measured steps; no rows where nothing measured them."""
+    measured = any(side.result.power_metrics is not None for side in sides)
+    return side_by_side("power", "Power and clocks", POWER if measured else (), sides, numeric=True)
 
 
 PROVENANCE = (

@@ -94,11 +94,15 @@ def _level(pair: Pair) -> list[str]:
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
-    """Return a section: its title, and one table per model, under the model's name where there are several."""
+    """Return a section: its title, and one table per model, under the model's name where there are several; nothing for
+    a section without rows.
+    """
     parts: list[str] = []
     for model in comparison.models:
         sides = sections.sides_of(comparison, model)
         content = build(sides)
+        if not content.rows:
+            continue
         parts += [f"## {content.title}"] if not parts else []
         if len(comparison.models) > 1:
             parts.append(f"**{safe(sections.model_heading(sides))}**")

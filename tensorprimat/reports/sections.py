@@ -468,6 +468,7 @@ OF_A_MODEL: tuple[Build, ...] = (
     facts.performance,
     efficiency,
     facts.memory,
+    facts.power,
     analysis,
     runs,
 )
