@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
+from job_logs import JOBS, Job
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
@@ -516,3 +517,15 @@ def test_rows_that_tell_where_their_block_began_measure_the_steps_up_to_the_next
     result = journal.read(tmp_path / "run.txt")
     assert [step.covers for step in result.steps] == [192, 48, 48, 48]
     assert result.audit.ratio == pytest.approx(1.0)
+
+
+def test_lines_that_were_written_twice_are_not_two_ranks(tmp_path: Path) -> None:
+    lines = JOBS["mlperf"](Job())
+    path = tmp_path / "result_0.txt"
+    path.write_text("".join(f"{line}\n{line}\n" for line in lines))
+    assert logs.read(path).training_config.num_gpus is None
+    ranks = [line for line in lines if '"init_start"' in line]
+    at = lines.index(ranks[0])
+    eight = [ranks[0].replace("1767600000000", str(1767600000000 + n)) for n in range(8)]
+    path.write_text("".join(f"{line}\n{line}\n" for line in [*lines[:at], *eight, *lines[at + 1 :]]))
+    assert logs.read(path).training_config.num_gpus == 8

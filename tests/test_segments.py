@@ -175,6 +175,7 @@ TOLD = (
     "segments between",
     "global_batch_size: grows",
     "tokens_per_step: other from step",
+    "a row may be lost before it",
     "audit: ",
     ": computed ",
     "no line says why",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -155,6 +156,7 @@ def _events(log: Log) -> Iterator[_Event]:
 def _content(log: Log) -> _Content:
     content = _Content()
     known: set[tuple[object, ...]] = set()
+    starts: Counter[tuple[object, ...]] = Counter()
     evaluation: float | None = None
     loss = learning_rate = None
     for event in _events(log):
@@ -165,6 +167,7 @@ def _content(log: Log) -> _Content:
             if run.stopped is not None:
                 run = MlperfEvents()
                 content.runs.append(run)
+            starts[event.key, event.time, str(event.metadata)] += len(content.runs) == 1
             run.started = event.time if run.started is None else run.started
         elif event.key == "run_stop":
             run.stopped = event.time
@@ -184,7 +187,7 @@ def _content(log: Log) -> _Content:
                 run.evaluations.append((evaluation, event.time))
             evaluation = None
         elif event.key == "init_start":
-            content.ranks += run.started is None  # of the first run only
+            starts[event.key, event.time, str(event.metadata)] += len(content.runs) == 1 and run.started is None
         elif event.key == "train_loss":
             loss, learning_rate = _logged(event.value), number_in(event.metadata.get("lr"))
         elif event.key == "tracked_stats":
@@ -194,7 +197,19 @@ def _content(log: Log) -> _Content:
                 run.rows.append(row)
         else:
             content.settings.setdefault(event.key, event.value)
+    content.ranks = _ranks(starts)
     return content
+
+
+def _ranks(starts: Counter[tuple[object, ...]]) -> int:
+    """Return the number of ranks that wrote init_start, of the events init_start and run_start of the first run.
+
+    Only one rank writes run_start. Where all these lines occur several times, the log itself was written so often.
+    """
+    seen = [count for count in starts.values() if count]
+    copies = min(seen, default=1) if any(key == "run_start" for key, *_ in starts) else 1
+    copies = copies if all(count % copies == 0 for count in seen) else 1
+    return sum(count for (key, *_), count in starts.items() if key == "init_start") // copies
 
 
 def _counts(event: _Event) -> dict[str, float]:
