@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
 
 
+@facts.with_facts(after="folders")
 def command(
     folders: Annotated[
         list[Path] | None,
@@ -18,20 +19,13 @@ def command(
             metavar="FOLDER", help="Folders or files.", show_default="amd-logs nvi-logs benchmark_results output"
         ),
     ] = None,
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
     output: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for --save, or a file for the findings{TO_FILE}")
     ] = Path("output"),
+    **typed_facts: Any,
 ) -> int:
     """Survey folders of old training data: text logs, TensorBoard events, Excel profiles, results.
 
@@ -53,14 +47,5 @@ def command(
     """
     from tensorprimat.cli.surveying import show_survey
 
-    stated = facts.statements(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        preset=preset,
-        shape=shape,
-        precision=precision,
-        sequence_length=sequence_length,
-        global_batch_size=global_batch_size,
-        model_name=model_name,
-    )
+    stated = facts.statements(typed_facts)
     return show_survey(folders or [], stated, as_json=json, as_csv=csv, save=save, output=output)

@@ -6,7 +6,7 @@ import fnmatch
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,6 +37,7 @@ ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base
 ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen intervals of one machine by it."
 
 
+@facts.with_facts(after="warmup")
 def command(
     results: Annotated[
         list[str] | None,
@@ -51,14 +52,6 @@ def command(
     warmup: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
     ] = None,
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
     price: prices.Prices = None,
     published: Annotated[
         bool, typer.Option("--published", help="Show published results next to ours, marked as such.")
@@ -68,6 +61,7 @@ def command(
     json: Annotated[
         bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
     ] = False,
+    **typed_facts: Any,
 ) -> int:
     """Compare benchmark results: training rates with confidence intervals, and a verdict on whether the comparison is
     fair.
@@ -94,16 +88,7 @@ def command(
     """
     from tensorprimat.session.second_process import second_process
 
-    stated = facts.statements(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        preset=preset,
-        shape=shape,
-        precision=precision,
-        sequence_length=sequence_length,
-        global_batch_size=global_batch_size,
-        model_name=model_name,
-    )
+    stated = facts.statements(typed_facts)
     with second_process() as aside:
         if not no_plot:
             aside(_load_matplotlib)  # while results are read here

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nem
 PICTURE = "enhanced_plot"
 
 
+@facts.with_facts(after="output_dir")
 def command(
     results: Annotated[
         list[Path] | None,
@@ -38,17 +39,10 @@ def command(
     output_dir: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for enhanced_*{TO_FILE}")
     ] = DEFAULT_FOLDER,
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
+    **typed_facts: Any,
 ) -> int:
     """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
@@ -75,16 +69,7 @@ def command(
     from tensorprimat.reports import enhanced, enhanced_json
 
     results = results or folders_here()
-    stated = facts.statements(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        preset=preset,
-        shape=shape,
-        precision=precision,
-        sequence_length=sequence_length,
-        global_batch_size=global_batch_size,
-        model_name=model_name,
-    )
+    stated = facts.statements(typed_facts)
     assumptions = assumed(price, flops, budget_tokens, near=results)
     loaded, problems = load_all(results)
     for problem in problems:

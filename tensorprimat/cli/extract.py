@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,23 +11,13 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
 
 
+@facts.with_facts(after="log_file", options=facts.OF_A_LOG)
 def command(
     logs: Annotated[
         list[str] | None, typer.Argument(metavar="LOG", help="Logs: files, folders, patterns, or - for standard input.")
     ] = None,
     log_file: Annotated[
         list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as LOG; may be repeated.")
-    ] = None,
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
-    micro_batch_size: Annotated[
-        list[str] | None, typer.Option(metavar="[SIDE=]N", help="Sequences of one forward pass.")
     ] = None,
     warmup: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
@@ -51,6 +41,7 @@ def command(
         typer.Option(metavar="FIELD", help="Show formula, inputs and log lines of a figure or setting; write no file."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show a running summary while the log grows.")] = False,
+    **typed_facts: Any,
 ) -> int:
     """Read training logs of any known framework into result files that can be compared.
 
@@ -77,18 +68,7 @@ def command(
         return extraction.show_formats()
     return extraction.extract(
         [*(logs or []), *(log_file or [])],
-        stated=facts.statements(
-            gpu=gpu,
-            num_gpus=num_gpus,
-            preset=preset,
-            shape=shape,
-            precision=precision,
-            sequence_length=sequence_length,
-            global_batch_size=global_batch_size,
-            model_name=model_name,
-            micro_batch_size=micro_batch_size,
-            warmup_steps=warmup,
-        ),
+        stated=facts.statements(typed_facts, warmup_steps=warmup),
         output=output,
         format=format,
         segment=segment,

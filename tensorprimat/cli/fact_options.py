@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.cli.shared_options import Command, with_options
 from tensorprimat.core import settings
 
 if TYPE_CHECKING:
@@ -20,43 +23,37 @@ NUM_GPUS, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE = (
 )
 MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
 
-GpuOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=GPU)]
-NumGpus = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=NUM_GPUS)]
-PresetOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]NAME", help=PRESET)]
-ShapeOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]SHAPE", help=SHAPE)]
-PrecisionOption = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]P", help=PRECISION)]
-SequenceLength = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=SEQUENCE_LENGTH)]
-GlobalBatchSize = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]N", help=GLOBAL_BATCH_SIZE)]
-ModelName = Annotated[list[str] | None, typer.Option(metavar="[SIDE=]MODEL", help=MODEL_NAME)]
+MICRO_BATCH_SIZE = settings.option("micro_batch_size").help
+OPTIONS = {
+    "model_name": ("MODEL", MODEL_NAME),
+    "gpu": ("NAME", GPU),
+    "num_gpus": ("N", NUM_GPUS),
+    "preset": ("NAME", PRESET),
+    "shape": ("SHAPE", SHAPE),
+    "precision": ("P", PRECISION),
+    "sequence_length": ("N", SEQUENCE_LENGTH),
+    "global_batch_size": ("N", GLOBAL_BATCH_SIZE),
+}
+"""Fact → its value on the command line, and its help."""
+OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", MICRO_BATCH_SIZE)}
 
 
-def statements(
-    *,
-    gpu: list[str] | None,
-    num_gpus: list[str] | None,
-    preset: list[str] | None,
-    shape: list[str] | None,
-    precision: list[str] | None,
-    sequence_length: list[str] | None,
-    global_batch_size: list[str] | None,
-    model_name: list[str] | None,
-    micro_batch_size: list[str] | None = None,
-    warmup_steps: int | None = None,
-) -> tuple[Statement, ...]:
-    """Return the stated facts, checked. Raises UsageError that names the flag."""
+def with_facts(*, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command one option for each fact that a user can state, after a parameter."""
+    made = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[list[str] | None, typer.Option(metavar=f"[SIDE=]{metavar}", help=text)],
+        )
+        for name, (metavar, text) in options.items()
+    ]
+    return with_options(made, after=after)
+
+
+def statements(facts: Mapping[str, list[str] | None], *, warmup_steps: int | None = None) -> tuple[Statement, ...]:
+    """Return the stated facts, checked. facts: the keywords of a command. Raises UsageError that names the flag."""
     from tensorprimat.core.statements import read
 
-    return read(
-        {
-            "model_name": model_name,
-            "gpu": gpu,
-            "num_gpus": num_gpus,
-            "preset": preset,
-            "shape": shape,
-            "precision": precision,
-            "sequence_length": sequence_length,
-            "global_batch_size": global_batch_size,
-            "micro_batch_size": micro_batch_size,
-            "warmup_steps": warmup_steps,
-        }
-    )
+    return read({**facts, "warmup_steps": warmup_steps})

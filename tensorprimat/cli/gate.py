@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 
+@facts.with_facts(after="confidence")
 def command(
     candidate: Annotated[
         list[Path], typer.Option(metavar="RESULT", help="Result file or folder to judge; may be repeated.")
@@ -57,14 +58,7 @@ def command(
         str | None, typer.Option(metavar="PERCENT", help="Assume that machines vary by this much.")
     ] = None,
     confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of every decision.")] = "95%",
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
+    **typed_facts: Any,
 ) -> int:
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.
 
@@ -102,16 +96,7 @@ def command(
         host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
         confidence=fraction("--confidence", confidence),
     ).checked()
-    stated = facts.statements(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        preset=preset,
-        shape=shape,
-        precision=precision,
-        sequence_length=sequence_length,
-        global_batch_size=global_batch_size,
-        model_name=model_name,
-    )
+    stated = facts.statements(typed_facts)
     bases, problems = _bases(baseline or [], against)
     candidates, more_problems = load_all(candidate)
     for problem in (*problems, *more_problems):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.enhance import FLOPS, assumed
 
 
+@facts.with_facts(after="budget_tokens")
 def command(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="One result file.")],
     price: prices.Prices = None,
@@ -19,15 +20,8 @@ def command(
     budget_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
     ] = "1e12",
-    model_name: facts.ModelName = None,
-    gpu: facts.GpuOption = None,
-    num_gpus: facts.NumGpus = None,
-    preset: facts.PresetOption = None,
-    shape: facts.ShapeOption = None,
-    precision: facts.PrecisionOption = None,
-    sequence_length: facts.SequenceLength = None,
-    global_batch_size: facts.GlobalBatchSize = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **typed_facts: Any,
 ) -> int:
     """Show every derived figure of one result with its inputs: MFU, memory, energy, cost, time to train.
 
@@ -49,16 +43,7 @@ def command(
     from tensorprimat.core.store import Loaded, load
     from tensorprimat.reports import enhanced, enhanced_json
 
-    stated = facts.statements(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        preset=preset,
-        shape=shape,
-        precision=precision,
-        sequence_length=sequence_length,
-        global_batch_size=global_batch_size,
-        model_name=model_name,
-    )
+    stated = facts.statements(typed_facts)
     loaded = laid_over([Loaded(path=result, result=load(result))], stated)
     content = economics(loaded, assumed(price, flops, budget_tokens, near=[result]))
     if json:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from tensorprimat.cli.shared_options import Command, with_options
 from tensorprimat.core.settings import BY_NAME, WITH_OPTION, Option
-
-Command = TypeVar("Command", bound=Callable[..., int])
 
 IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and one.option.in_ab)
 """Parameters that may differ between the two configurations of --ab."""
@@ -31,19 +30,11 @@ def with_settings(
     """
     options = {name: option for name in names or BY_NAME if (option := BY_NAME[name].option) is not None}
 
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        place = next(number for number, one in enumerate(parameters, 1) if one.name == after)
-        made = [
-            _parameter(option, (helps or {}).get(name) or _help(option, engines), environment)
-            for name, option in options.items()
-        ]
-        every = [*parameters[:place], *made, *parameters[place:]]
-        command.__signature__ = own.replace(parameters=_in_order(every))  # type: ignore[attr-defined]
-        return command
-
-    return decorate
+    made = [
+        _parameter(option, (helps or {}).get(name) or _help(option, engines), environment)
+        for name, option in options.items()
+    ]
+    return with_options(made, after=after)
 
 
 def values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,8 +70,3 @@ def _completion(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
         return [choice for choice in choices if choice.startswith(incomplete)]
 
     return complete if choices else None
-
-
-def _in_order(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return the parameters as keywords, so that those of the command may follow those of the settings."""
-    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
