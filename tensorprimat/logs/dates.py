@@ -27,9 +27,12 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     Stamps without a year become a clock of the audit alone.
     """
     steps = reading.steps
-    wanted = np.unique(steps.column("line"))
     known = steps.has("ended_at") or reading.evidence.elapsed is not None or reading.timing == "timestamps"
-    if known or log.is_folder or log.is_binary or len(wanted) < FEWEST_ROWS or wanted[0] <= 0:
+    if known or log.is_folder or log.is_binary:
+        return reading
+    lines = np.sort(steps.column("line"))
+    wanted = lines[np.diff(lines, prepend=0) > 0]
+    if len(wanted) < FEWEST_ROWS or lines[0] <= 0:
         return reading
     if not any(moment for _, moment in _stamps(log, wanted[:LOOKED_AT].tolist())):
         return reading
