@@ -10,7 +10,8 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core import store
-from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.errors import InputError, NotALogError
+from tensorprimat.logs import mlflow
 
 START = 1_750_000_000_000
 
@@ -68,6 +69,16 @@ def test_a_metric_file_that_lies_alone_is_known_by_its_name(tmp_path: Path) -> N
     path = tmp_path / "step_time_ms"
     path.write_text("".join(f"{START + n} 250.5 {n}\n" for n in range(1, 20)))
     assert logs.read(path).performance_metrics.avg_step_time_seconds == pytest.approx(0.2505)
+
+
+def test_a_run_of_more_values_than_can_be_sorted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "step_time_ms"
+    path.write_text("".join(f"{START + n} 250.5 {n}\n" for n in range(1, 20)))
+    monkeypatch.setattr(mlflow, "MOST_VALUES", 19)
+    assert len(logs.read(path).steps) == 19
+    monkeypatch.setattr(mlflow, "MOST_VALUES", 18)
+    with pytest.raises(InputError, match="more than 18 values"):
+        logs.read(path)
 
 
 def test_a_metric_of_an_unknown_name_is_refused_with_it(tmp_path: Path) -> None:

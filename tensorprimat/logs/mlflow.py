@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files
 from tensorprimat.logs.format import Reading
@@ -23,7 +24,7 @@ from tensorprimat.logs.text import Log
 
 FOLDER, PARAMETERS = "metrics", "params"
 MOST_FILES = 2000
-LARGEST_METRIC = 2**28  # bytes; a line has some forty
+MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
 LARGEST_PARAMETER = 2**12
 
 _LINE = re.compile(
@@ -62,7 +63,13 @@ def read(log: Log) -> Reading:
         some = ", ".join(name for name, _ in found[:5])
         reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
         return reading
-    entries = [entry for name, path in known for entry in _entries(name, path)]
+    entries = list(islice((entry for name, path in known for entry in _entries(name, path)), MOST_VALUES + 1))
+    if len(entries) > MOST_VALUES:
+        raise InputError(
+            f"holds more than {MOST_VALUES:,} values",
+            path=log.name,
+            remedy="copy the folder without the metrics that are logged most often, or export the run to CSV",
+        )
     entries.sort(key=lambda entry: (entry[0], entry[1]))
     table: Iterator[tuple[int | None, MetricRow]] = (
         (None, {"step": step, name: value, CLOCK_MS: time}) for time, step, name, value in entries
@@ -90,8 +97,6 @@ def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, str]]:
     """Yield (milliseconds since 1970, step, name, value); a line that is cut is none."""
-    if path.stat().st_size > LARGEST_METRIC:
-        return
     for block in files.blocks(path):
         for text in block.decode("utf-8", "replace").split("\n")[: None if block.endswith(b"\n") else -1]:
             if match := _LINE.fullmatch(text.rstrip("\r")):
