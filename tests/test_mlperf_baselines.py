@@ -154,3 +154,15 @@ def test_every_stated_precision_is_of_an_entry_of_the_library():
     for (round, submitter, system, benchmark), row in catalogue._mlperf_precisions().items():
         assert f"{round}/{submitter}/{system}/{benchmark}" in entries
         assert row.source.startswith(f"mlcommons/training_results_{round}, {submitter}/benchmarks/{benchmark}/")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens_per_second", "peak_tflops"),
+    [("Megatron-Bridge 25.09/llama/8xH100 SXM/fp8/128x8192", 14079, 1978.9),
+     ("NeMo/llama/8xB200/bf16/128x8192", 21629, 2250.0)],
+)  # fmt: skip
+def test_the_mfu_of_a_published_rate_is_charged_at_the_precision_that_ran(name, tokens_per_second, peak_tflops):
+    found = [one for one in published.baselines() if one.name.replace("_", " ").startswith(f"published:{name}")]
+    matrices = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336) + 4096 * 128256
+    work = 6 * matrices + 6 * 32 * 32 * 128 * 8192
+    assert [one.mfu for one in found] == [pytest.approx(tokens_per_second * work / (peak_tflops * 1e12), rel=1e-3)]
