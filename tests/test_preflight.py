@@ -416,3 +416,23 @@ def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, 
 def test_fail_below_must_be_a_share(tmp_path, capsys):
     assert main(["preflight", "--device", "cpu", "--output", str(tmp_path), "--fail-below", "fast"]) == 2
     assert "--fail-below" in capsys.readouterr().err
+
+
+def test_a_node_is_held_against_the_median_gpu_not_the_best():
+    devices = [DeviceCheck(index=n, host=f"node{n // 2}", flops_per_second=rate * 1e14)
+               for n, rate in enumerate((5, 6, 7, 7, 7, 14))]  # fmt: skip
+    shares = {node.host: node.slowest_share for node in made(devices=tuple(devices)).nodes()}
+    assert shares == {"node0": pytest.approx(5 / 7), "node1": 1.0, "node2": 1.0}
+    [first, second] = made(devices=tuple(devices)).below(0.9)
+    assert "node0: gpu 0 reaches 71.4 %" in first
+    assert "gpu 1 reaches 85.7 %" in second
+
+
+def test_memory_bandwidth_counts_every_array_that_is_read_or_written(monkeypatch):
+    monkeypatch.setattr(matmul, "intervals", lambda *_: [2.0, 1.0, 4.0])
+    size = 2**16
+    rates = preflight.memory_rates(CPU, size, None)
+    assert {row.kind: row.best_bytes_per_second for row in rates} == {"copy": 2 * size, "read": size, "triad": 3 * size}
+    assert {row.kind: row.typical_bytes_per_second for row in rates} == {
+        "copy": size, "read": size / 2, "triad": 1.5 * size,
+    }  # fmt: skip

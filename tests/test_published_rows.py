@@ -11,7 +11,9 @@ from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
-from tensorprimat.analysis.published import beside, with_published
+from tensorprimat.analysis.mlperf_choice import EntryChoice
+from tensorprimat.analysis.published import baselines, beside, choose, with_published
+from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, csv, html, json, markdown, sections
 
@@ -100,3 +102,23 @@ def test_the_sentence_of_a_published_row_names_the_side_it_is_about_where_sides_
 def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one():
     tiny = comparison_of(plausible.result("cpu", preset="tiny", seconds=0.21, noise=0.05, runs=3)).sides
     assert all(against.ratio is None for row in beside(tiny) for against in row.against)
+
+
+def test_a_ratio_is_the_rate_measured_here_over_the_published_one():
+    (side,) = comparison_of(plausible.result("h100", runs=2)).sides
+    compared = [row for row in beside([side]) if row.against[0].ratio is not None]
+    rates = [row.published.tokens_per_second_per_gpu for row in compared]
+    ratios = [row.against[0].ratio for row in compared]
+    assert ratios == pytest.approx([side.tokens_per_second_per_gpu.value / rate for rate in rates])
+    assert max(ratios) != pytest.approx(1 / max(ratios))
+
+
+@pytest.mark.parametrize("wanted", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
+def test_baselines_that_are_chosen_meet_every_condition(wanted):
+    found = [one.row for one in choose(bundled(), EntryChoice(**wanted)) if one.entry is None]
+    every = [one.row for one in baselines() if one.entry is None]
+    field, value = {"num_gpus": ("num_gpus", 8), "gpu": ("gpu", "H100 SXM"), "benchmark": ("model", "llama")}[
+        next(iter(wanted))
+    ]
+    assert {getattr(row, field) for row in found} == {value}
+    assert len(found) == sum(getattr(row, field) == value for row in every)
