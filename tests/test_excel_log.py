@@ -224,3 +224,7 @@ def test_real_reports_of_two_vendors_are_read(shared):
     assert {row.name: row for row in profile.compare(h100, mi300x)}["total"].ratio == pytest.approx(0.9495, rel=1e-3)
     nccl = excel.read_profile([folder / "mi300x_llama_70b_nccl.xlsx"])
     assert (nccl.timelines, len(nccl.collectives)) == ((), 5)
+
+
+def test_a_whole_number_of_hundreds_of_digits_is_unmeasured():
+    assert [excel._number(value) for value in (10**400, -(10**400), 10**18)] == [None, None, 1e18]

@@ -251,7 +251,10 @@ def _label(cell: object) -> str:
 def _number(cell: object) -> float | None:
     if isinstance(cell, bool) or not isinstance(cell, (int, float)):
         return None
-    value = float(cell)
+    try:
+        value = float(cell)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
     return value if math.isfinite(value) and value >= 0 else None
 
 
