@@ -1,11 +1,14 @@
 """Very long logs are read by shorter ways, which give what the longer ways give."""
 
+import json
+
 import numpy as np
 import pytest
 from job_logs import ALL_JOBS, Job
 
 from tensorprimat import logs
 from tensorprimat.core.clocks import ByStep, at
+from tensorprimat.core.errors import NotALogError
 from tensorprimat.logs import starts
 
 
@@ -41,3 +44,14 @@ def test_numbers_by_step_are_those_of_a_dictionary():
     assert dict(columns) == known
     assert [columns.get(int(step)) for step in wanted] == [known.get(int(step)) for step in wanted]
     assert np.array_equal(at(columns, wanted), at(known, wanted), equal_nan=True)
+
+
+def test_a_document_is_not_parsed_again_for_each_of_its_rows(tmp_path, monkeypatch):
+    rows = [{"epoch": n / 100, "learning_rate": 5e-05, "loss": 9.5 - n / 1000, "step": n} for n in range(1, 200)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"global_step": 199, "log_history": rows}, indent=2))
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **options: parsed.append(len(text)) or loads(text, **options))
+    with pytest.raises(NotALogError):
+        logs.read(path)
+    assert sum(size > 1000 for size in parsed) <= 3

@@ -103,6 +103,7 @@ EVERY_ROWS = 0.3
 TAKEN_AS_ROWS = 5  # hits of a format's needle that were rows: the others are taken for rows too
 GIVEN_UP = 50  # hits that were none
 OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
+INSIDE = 2**31  # number of a line that no reader takes for the beginning of a document
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
 MANY_ROWS = 20_000  # of several lines each: only gaps longer than usual are searched, and some to tell what is usual
 SAMPLED_GAPS = 1000
@@ -344,7 +345,7 @@ class _OtherRows:
     def _is_row(self, block: bytes, at: int, other: Format) -> bool:
         start = block.rfind(b"\n", 0, max(0, at - ROW_BYTES)) + 1
         end = block.find(b"\n", at + ROW_BYTES)
-        return other.detect(Log(self._log.path, window=window_of(1, block[start : end if end >= 0 else None]))) > 0
+        return other.detect(Log(self._log.path, window=window_of(INSIDE, block[start : end if end >= 0 else None]))) > 0
 
 
 MARK_BYTES = 300  # of a line, behind the place at which a mark begins
