@@ -25,7 +25,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help="import: the round's folder; list, show: parts of names; compare: one GPU or two.",
+            help="import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors.",
         ),
     ] = None,
     round: Annotated[str | None, typer.Option("--round", metavar="VERSION", help="The round, such as v5.1.")] = None,
@@ -65,7 +65,8 @@ def command(
     list     one row per system and benchmark
     show     all data of the entries whose name contains NAME, each run with its file and SHA-256
     compare  time to train of two GPUs on one task, split into rate, samples, evaluation and set-up; of one GPU
-             its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round
+             its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round; of AMD,
+             NVIDIA or both the fastest entry in each round
 
     \b
     Examples:
@@ -73,6 +74,7 @@ def command(
       tprimat mlperf show v5.1/AMD/MI355X
       tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8
       tprimat mlperf compare B200 --benchmark llama31_8b --plot scaling.png
+      tprimat mlperf compare AMD NVIDIA --benchmark llama2_70b_lora --gpus 8
       tprimat mlperf compare MI300X@v5.0 MI300X@v5.1 --benchmark llama2_70b_lora
       tprimat mlperf import training_results_v5.1 --round v5.1 --output mlperf_v5.1.jsonl
       tprimat mlperf list --library mlperf_v5.1.jsonl --json
@@ -132,9 +134,15 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
 
 
 def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
-    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
+    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling, mlperf_vendors
     from tensorprimat.reports import mlperf_comparison as report
 
+    if names and all(vendors := [mlperf_vendors.vendor_named(name) for name in names]):
+        if plot is not None:
+            raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
+        rounds_of = mlperf_vendors.fastest_by_round(chosen, [vendor for vendor in vendors if vendor])
+        print((report.vendor_json if as_json else report.vendor_text)(rounds_of), end="")
+        return
     form = _form(plot) if plot is not None else "png"
     if len(names) == 2:
         found = mlperf_compare.compare(chosen, *names)

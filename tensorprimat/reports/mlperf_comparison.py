@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling
+from tensorprimat.analysis.mlperf_vendors import VendorRound
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
@@ -74,6 +75,51 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         return "One number of GPUs and one round: nothing to compare.\n"
     shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
     return "\n".join(parts) + f"\nRates: {DERIVED.format(round=', '.join(sorted(shown)))}.\n"
+
+
+def vendor_text(rounds: Sequence[VendorRound]) -> str:
+    """Return the fastest entry of each vendor in each round as a table."""
+    if not rounds:
+        return "No scored entry of these vendors in this selection.\n"
+    lines = [
+        (
+            one.scored.entry.benchmark,
+            str(one.scored.entry.num_gpus),
+            one.vendor,
+            one.scored.entry.round,
+            _minutes(one.minutes),
+            "" if one.over_before is None else f"{one.over_before:.3f}x",
+            one.scored.entry.gpu or "unknown",
+            "–" if one.scored.entry.global_batch_size is None else str(one.scored.entry.global_batch_size),
+            f"{one.scored.entry.submitter}/{one.scored.entry.system}",
+        )
+        for one in rounds
+    ]
+    titles = ("benchmark", "GPUs", "vendor", "round", "minutes", "over before", "GPU", "batch", "fastest entry")
+    shown = ", ".join(sorted({one.scored.entry.round for one in rounds}))
+    return (
+        "Rounds over time, the fastest entry of each vendor: one entry each, so no interval; the GPU can change from "
+        f"round to round\n{table(titles, lines)}\nTimes: scored by the rules of MLPerf from the logs of MLPerf "
+        f"Training {shown}.\n"
+    )
+
+
+def vendor_json(rounds: Sequence[VendorRound]) -> str:
+    """Return the fastest entry of each vendor in each round as JSON."""
+    rows = [
+        {
+            "benchmark": one.scored.entry.benchmark,
+            "num_gpus": one.scored.entry.num_gpus,
+            "vendor": one.vendor,
+            "round": one.scored.entry.round,
+            "minutes": _figure(one.minutes),
+            "over_before": _figure(one.over_before),
+            "gpu": one.scored.entry.gpu,
+            "name": one.scored.entry.name,
+        }
+        for one in rounds
+    ]
+    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
 
 
 def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
