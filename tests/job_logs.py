@@ -464,7 +464,8 @@ def metrics_rows(job: Job) -> list[str]:
 
 def timestamps(job: Job) -> list[str]:
     return [
-        f"{now:%Y-%m-%d %H:%M:%S},123 INFO step {n}/999 loss {9 - n / 100:.4f} lr 1e-05" for n, _, now in job.steps()
+        f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d} INFO step {n}/999 loss {9 - n / 100:.4f} lr 1e-05"
+        for n, _, now in job.steps()
     ]
 
 

@@ -270,7 +270,7 @@ def test_outliers_of_a_file_without_step_numbers_are_named_by_row(tmp_path):
     times = [6.0, *[2.0, 2.01, 1.99] * 6, 9.0, *[2.0, 1.99] * 4]
     result = read(tmp_path, changed(VERSION_1, raw_step_times=times))
     (warning,) = (note for note in result.warnings if "outlier" in note)
-    assert "row 20 took 9 s" in warning
+    assert "row 20 took 9.000 s" in warning
     assert "step 0" not in warning
 
 

@@ -44,7 +44,12 @@ def test_rows_are_timed_from_their_stamps_and_the_result_says_so(read_text: Any)
 def test_whole_seconds_are_merged_until_they_are_fine_enough(read_text: Any, form: str) -> None:
     result = read_text(log(*(row(n, 0.7, form) for n in range(1, 1200))))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.7, rel=0.01)
-    assert len(result.steps) <= 10 if form[0] != "I" else len(result.steps) > 100
+    assert len(result.steps) <= 10
+
+
+def test_a_fraction_that_never_changes_adds_nothing_to_whole_seconds(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match=r"nothing but timestamps, known to 1 s"):
+        read_text(log(*(row(n, 0.5, "{:%Y-%m-%d %H:%M:%S},123 INFO") for n in range(1, 12))))
 
 
 def test_stamps_too_coarse_for_any_step_are_refused_with_the_reason(read_text: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tensorprimat.logs.text import Log
 STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
 LONGEST_ROW = 2**12
 LEAST_ROWS = 3
+FINEST = 1e-6  # seconds: the finest stamp
 
 _STEP = re.compile(
     r"(?<![\w/])(?:global[_ ]?|train(?:ing)?[_ ]?|opt(?:imizer)?[_ ]?)?(?:step|iter(?:ation)?|update)s?"
@@ -65,7 +67,7 @@ def _validation_in(text: str) -> bool:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
-    marks = list(_marks(log, reading))
+    marks = _with_true_resolution(list(_marks(log, reading)))
     steps = Steps.of(steps_between(marks))
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
@@ -110,6 +112,18 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
             interrupted_by=interrupted_by,
         )
         interrupted_by = ""
+
+
+def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
+    """Return the marks with a resolution of a second where their fractions never change, and steps share a stamp.
+
+    Such a logger cuts the clock to whole seconds and prints a constant behind it.
+    """
+    apart = np.diff([mark.moment.seconds for mark in marks])
+    whole = np.abs(apart - np.round(apart)) < FINEST
+    if not len(apart) or not whole.all() or (np.round(apart) != 0).all():
+        return marks
+    return [replace(mark, moment=replace(mark.moment, resolution=max(1.0, mark.moment.resolution))) for mark in marks]
 
 
 def _lines(log: Log) -> Iterator[tuple[int, str]]:
