@@ -153,8 +153,8 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     for gap in sorted({*by_gap, *certain}):
         if gap == 0 and gap not in by_gap:
             continue
-        next_row = int(rows[gap]) if gap < len(rows) else None
-        found += _cuts_in(by_gap.get(gap, []), certain.get(gap), next_row, is_first=gap == 0)
+        before, next_row = int(rows[gap - 1]) if gap else None, int(rows[gap]) if gap < len(rows) else None
+        found += _cuts_in(by_gap.get(gap, []), certain.get(gap), before, next_row)
     return found
 
 
@@ -183,10 +183,14 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
     return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
 
 
-def _cuts_in(marks: Sequence[StartMark], certain: Cut | None, next_row: int | None, *, is_first: bool) -> Iterator[Cut]:
+def _cuts_in(
+    marks: Sequence[StartMark], certain: Cut | None, before: int | None, next_row: int | None
+) -> Iterator[Cut]:
     """Yield the places between two rows at which segments begin.
 
-    certain: the latest place at which one begins, if that is known beforehand.
+    before, next_row: lines of the two rows. certain: the latest place at which a segment begins, if that is known
+    beforehand. Where another format begins, nothing may mark its first settings: its training begins behind the row
+    before, or behind the text that ends it.
     """
     told_on = [mark for mark in marks if mark.kind == "own"]
     marks = [mark for mark in marks if mark.kind != "own"]
@@ -195,12 +199,14 @@ def _cuts_in(marks: Sequence[StartMark], certain: Cut | None, next_row: int | No
     starts = [mark for mark in after if mark.kind in ("start", "foreign", "row")]
     deaths = [mark for mark in marks if mark.kind == "death"]
     at: int | None = None
-    if not is_first and (certain or starts or ((ends or deaths) and next_row)):
+    if before is not None and (certain or starts or ((ends or deaths) and next_row)):
         reason = certain.reason if certain else _reason(starts or ends or deaths)
         opening = [mark.line for mark in after if mark.kind in ("start", "foreign", "row", "prelude")]
         if certain:
             opening.append(certain.line)
         at = min(opening) if opening else ends[-1].line + 1 if ends else next_row
+        if any(mark.kind in ("row", "foreign") and mark.line == at for mark in after):
+            at = max(before, *(mark.line for mark in ends)) + 1 if ends else before + 1
         if at is not None:
             yield Cut(at, reason)
     if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank that was not listened to
