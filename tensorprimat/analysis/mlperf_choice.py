@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core import catalogue
@@ -47,12 +47,21 @@ def choose(library: Library, wanted: EntryChoice) -> tuple[Entry, ...]:
 
 def of_gpu(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
     """Return the entries of a GPU by its catalogue name, or by the first word of it (H100 for H100 SXM)."""
+    meant = gpus_meant(name, {entry.gpu for entry in entries})
+    return tuple(entry for entry in entries if entry.gpu in meant)
+
+
+def gpus_meant(name: str, there: Collection[str | None]) -> set[str]:
+    """Return those GPUs that a name means: the catalogue's name for it, else all that begin with it as a word.
+
+    >>> sorted(gpus_meant("h100", {"H100 SXM", "H100 PCIe", "H200 SXM", None}))
+    ['H100 PCIe', 'H100 SXM']
+    """
     device = catalogue.find_gpu(name)
     exact = {name.casefold(), *([device.name.casefold()] if device else [])}
-    found = tuple(entry for entry in entries if (entry.gpu or "").casefold() in exact)
-    return found or tuple(
-        entry for entry in entries if (entry.gpu or "").casefold().split()[:1] == [name.casefold().strip()]
-    )
+    known = {gpu for gpu in there if gpu}
+    found = {gpu for gpu in known if gpu.casefold() in exact}
+    return found or {gpu for gpu in known if gpu.casefold().split()[:1] == [name.casefold().strip()]}
 
 
 def named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -74,8 +74,9 @@ def choose(library: Library, wanted: EntryChoice, parts: Sequence[str] = ()) -> 
     UsageError where nothing is left.
     """
     tables = list(_tables()) if wanted.round is None and wanted.submitter is None else []
-    gpu = find_gpu(wanted.gpu) if wanted.gpu else None
-    tables = [one for one in tables if one.row is not None and _meets(one.row, wanted, gpu)]
+    every = {one.row.gpu for one in tables if one.row is not None}
+    gpus = mlperf_choice.gpus_meant(wanted.gpu, every) if wanted.gpu else every
+    tables = [one for one in tables if one.row is not None and _meets(one.row, wanted, gpus)]
     try:
         entries = mlperf_choice.choose(library, wanted)
     except UsageError:
@@ -90,11 +91,11 @@ def choose(library: Library, wanted: EntryChoice, parts: Sequence[str] = ()) -> 
     return found
 
 
-def _meets(row: Published, wanted: EntryChoice, gpu: catalogue.Gpu | None) -> bool:
+def _meets(row: Published, wanted: EntryChoice, gpus: Collection[str | None]) -> bool:
     return (
         (wanted.benchmark is None or row.model == names.key(wanted.benchmark))
         and (wanted.num_gpus is None or row.num_gpus == wanted.num_gpus)
-        and (wanted.gpu is None or (row.gpu or "").casefold() == (gpu.name if gpu else wanted.gpu).casefold())
+        and row.gpu in gpus
     )
 
 
