@@ -86,6 +86,16 @@ def test_json_goes_to_stdout_and_all_talk_to_stderr(
     assert json.loads(capsys.readouterr().out)["provenance"]["format"] == "megatron"
 
 
+def test_json_alone_writes_no_file(
+    primus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert extract(primus, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 3
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_an_output_file_can_be_named(primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert extract(primus, "--output", tmp_path / "mine.json") == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "mine.json")

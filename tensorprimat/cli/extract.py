@@ -22,7 +22,9 @@ def command(
     warmup: Annotated[
         int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=f"Folder for results{TO_FILE}")] = Path("output"),
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR|FILE", help=f"Folder for results{TO_FILE}", show_default="output")
+    ] = None,
     segment: Annotated[
         str | None,
         typer.Option(
@@ -35,7 +37,9 @@ def command(
     ] = None,
     format: Annotated[str | None, typer.Option(metavar="F", help="Read as this format.", show_default="found")] = None,
     formats: Annotated[bool, typer.Option("--formats", help="List the formats.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print results as JSON; write no file.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print results as JSON; write files only with --output.")
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Show formula, inputs and log lines of a figure or setting; write no file."),

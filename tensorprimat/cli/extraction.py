@@ -21,6 +21,8 @@ from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
 from tensorprimat.session.follow import follow as follow_log
 
+DEFAULT_FOLDER = Path("output")
+
 
 def show_formats() -> int:
     """Print the table of formats: what each reads, and the text that gives it away."""
@@ -35,7 +37,7 @@ def extract(
     named: Sequence[str],
     *,
     stated: Sequence[Statement],
-    output: Path,
+    output: Path | None,
     format: str | None,
     segment: str | None,
     as_json: bool,
@@ -67,7 +69,10 @@ def extract(
         for extracted in results:
             print(explaining.explain(extracted.result, explain, extracted.logs))
         return 2 if failed or not results else 0
-    _write_all(results, output, quiet=as_json)
+    for extracted in results:
+        _say_summary(extracted)
+    if output is not None or not as_json:
+        _write_all(results, output or DEFAULT_FOLDER, quiet=as_json)
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)
@@ -121,7 +126,6 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
         refuse_several(file, len(results))
     written: set[Path] = set()
     for extracted in results:
-        _say_summary(extracted)
         if file is None:
             written.add(_write(extracted.result, output, written, quiet=quiet))
     if file is not None:
