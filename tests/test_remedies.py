@@ -80,6 +80,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/budget.py": ("run",),
     "session/extract.py": ("extract", "run"),
     "session/found_log.py": ("run",),
+    "session/preflight.py": ("preflight",),
     "engines": ("run",),
     "logs": LOGS,
     "machine": ("run",),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensorprimat.cli import micro_options as options
+
+if TYPE_CHECKING:
+    from tensorprimat.session.preflight import Outcome
 
 
 def command(
@@ -54,64 +55,39 @@ def command(
       2  a flag is wrong, or the device is not there
     """
     from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
-    from tensorprimat.core import preflight as records
-    from tensorprimat.core.errors import UsageError
-    from tensorprimat.core.store import write_atomically
-    from tensorprimat.machine import noise
-    from tensorprimat.machine.platform import detect
-    from tensorprimat.reports.preflight import tables
+    from tensorprimat.session import preflight
 
     least = None if fail_below is None else fraction("--fail-below", fail_below)
-    machine = detect(cpu=device == "cpu")
-    chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
-    if chosen.startswith("cuda") and machine.platform == "cpu":
-        raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
-    if not chosen.startswith("cuda") and chosen != "cpu":
-        raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
-    rank = int(os.environ.get("RANK", "0"))
     file = named_file("--output", output, (".json",))
     refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
-    folder = file.parent if file else writable_folder("--output", output)
-    from tensorprimat.micro import preflight
+    place = preflight.RecordPlace(folder=file.parent if file else writable_folder("--output", output), file=file)
+    outcome = preflight.run(
+        device,
+        place,
+        quick=quick,
+        keep_noisy=keep_noisy,
+        least_share=least,
+        on_part=lambda part: options.say(f"measuring {part} …"),
+    )
+    return 0 if outcome is None else _show(outcome, as_json=json)
 
-    if ":" in chosen and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
-    number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
-    if chosen != "cpu":
-        if not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0):
-            raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
-        chosen = f"cuda:{number}"
-    talk = (lambda part: options.say(f"measuring {part} …")) if rank == 0 else (lambda _: None)
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # processes of torchrun would take one another for strangers
-    before = noise.look(machine.gpu_ids) if alone else None
-    found = preflight.measure(machine, chosen, quick=quick, on_part=talk)
-    if rank != 0:
-        return 0
-    disturbed: list[str] = []
-    if before is not None:
-        after = noise.look(machine.gpu_ids)
-        disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
-        without_us = replace(after, gpus=())  # our own process is on the GPUs by now
-        disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
-        found = found.model_copy(update={"warnings": (*found.warnings, *disturbed)})
-    path = None
-    if not disturbed or keep_noisy:
-        path = file or records.save(found, folder / records.FOLDER)
-        if file:
-            write_atomically(file, found.model_dump_json(indent=2))
-    if json:
-        print(found.model_dump_json(indent=2))
+
+def _show(outcome: Outcome, *, as_json: bool) -> int:
+    """Print the outcome; return the exit code."""
+    from tensorprimat.reports.preflight import tables
+
+    if as_json:
+        print(outcome.found.model_dump_json(indent=2))
     else:
-        for table in tables(found):
+        for table in tables(outcome.found):
             print(f"\n{table.title}")
             options.show(table)
-    for warning in found.warnings:
+    for warning in outcome.found.warnings:
         options.say(f"warning: {warning}")
-    if path is None:
+    if outcome.path is None:
         options.say("not kept: the machine was not quiet; run again when it is, or keep the figures with --keep-noisy")
-        return 1
-    options.say(f"Saved: {path}")
-    slow = () if least is None else found.below(least)
-    for sentence in slow:
+    else:
+        options.say(f"Saved: {outcome.path}")
+    for sentence in outcome.slow:
         options.say(sentence)
-    return 1 if slow else 0
+    return 1 if outcome.failed else 0

@@ -1,0 +1,115 @@
+"""Measurement of a machine's best performance, kept only where nothing else used the machine meanwhile."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorprimat.core import preflight as records
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.store import write_atomically
+from tensorprimat.machine import noise, platform
+
+if TYPE_CHECKING:
+    from tensorprimat.core.preflight import Preflight
+    from tensorprimat.machine.platform import Machine
+    from tensorprimat.micro.preflight import OnPart
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPlace:
+    """The folder or file in which a preflight is kept."""
+
+    folder: Path
+    file: Path | None = None
+    """The user's own name for the record; None for the machine's name in the folder."""
+
+    def keep(self, found: Preflight) -> Path:
+        """Write the record and return its path. Raises OSError."""
+        if self.file is None:
+            return records.save(found, self.folder / records.FOLDER)
+        write_atomically(self.file, found.model_dump_json(indent=2))
+        return self.file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of a preflight."""
+
+    found: Preflight
+    path: Path | None
+    """None: not kept, because the machine was not quiet."""
+    slow: tuple[str, ...] = ()
+    """A sentence for each GPU below the requested share of the median."""
+
+    @property
+    def failed(self) -> bool:
+        """Return True if the figures were not kept or a GPU is too slow."""
+        return self.path is None or bool(self.slow)
+
+
+def device_of(device: str, machine: Machine) -> str:
+    """Return torch's name of the device to measure: cpu or cuda:N. Raises UsageError for one that is not there."""
+    chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
+    if chosen.startswith("cuda") and machine.platform == "cpu":
+        raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
+    if not chosen.startswith("cuda") and chosen != "cpu":
+        raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
+    if ":" in chosen and processes() > 1:
+        raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
+    if chosen == "cpu":
+        return chosen
+    number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
+    if not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0):
+        raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
+    return f"cuda:{number}"
+
+
+def processes() -> int:
+    """Return the number of processes that torchrun started together with this one; 1 where it started none."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def measure(device: str, *, quick: bool, on_part: OnPart) -> tuple[Preflight, list[str]] | None:
+    """Measure this machine; return the record and a sentence for everything that disturbed it.
+
+    None on every rank but the first, which alone has the whole. Raises UsageError for a device that is not there.
+    """
+    machine = platform.detect(cpu=device == "cpu")
+    chosen = device_of(device, machine)
+    from tensorprimat.micro import preflight
+
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    alone = processes() == 1  # processes of torchrun would take one another for strangers
+    before = noise.look(machine.gpu_ids) if alone else None
+    found = preflight.measure(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
+    if not is_first:
+        return None
+    disturbed: list[str] = []
+    if before is not None:
+        after = noise.look(machine.gpu_ids)
+        disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
+        without_us = replace(after, gpus=())  # our own process is on the GPUs by now
+        disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
+    return found.model_copy(update={"warnings": (*found.warnings, *disturbed)}), disturbed
+
+
+def run(
+    device: str, place: RecordPlace, *, quick: bool, keep_noisy: bool, least_share: float | None, on_part: OnPart
+) -> Outcome | None:
+    """Measure this machine and keep the record; None on every rank but the first.
+
+    keep_noisy: keep it although the machine was busy. least_share: of the median GPU that each GPU must reach.
+    """
+    measured = measure(device, quick=quick, on_part=on_part)
+    if measured is None:
+        return None
+    found, disturbed = measured
+    path = place.keep(found) if keep_noisy or not disturbed else None
+    return Outcome(found=found, path=path, slow=_slow(found, least_share) if path else ())
+
+
+def _slow(found: Preflight, least_share: float | None) -> tuple[str, ...]:
+    return () if least_share is None else found.below(least_share)
