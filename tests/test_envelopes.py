@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from tensorprimat import logs
+from tensorprimat.core.errors import ContradictionError
 from tensorprimat.logs import envelopes
 from tensorprimat.logs.format import Given
 from tensorprimat.logs.text import Log
@@ -71,6 +73,15 @@ def fluent_bit(lines: list[str]) -> str:
     )
 
 
+def journal(lines: list[str]) -> str:
+    """Return the lines as `journalctl -o json` prints them: as bytes where they have colours."""
+    return "".join(
+        json.dumps({"MESSAGE": list(line.encode()) if "\x1b" in line else line, "__REALTIME_TIMESTAMP": "1768548720"})
+        + "\n"
+        for line in lines
+    )
+
+
 ENVELOPES: dict[str, Callable[[list[str]], str]] = {
     "docker": docker,
     "logcli": logcli,
@@ -80,6 +91,7 @@ ENVELOPES: dict[str, Callable[[list[str]], str]] = {
     "CloudWatch": cloudwatch,
     "CloudWatch in one line": cloudwatch_in_one_line,
     "Fluent Bit": fluent_bit,
+    "journald": journal,
 }
 each_envelope = pytest.mark.parametrize("envelope", ENVELOPES)
 
@@ -117,6 +129,9 @@ def test_a_line_that_docker_cut_into_pieces_is_one_line_again(tmp_path: Path) ->
     entries = [{"log": part, "stream": "stdout", "time": "t"} for part in (text, text, "end\n", "next\n")]
     log = Log(written(tmp_path, "".join(json.dumps(entry) + "\n" for entry in entries)))
     assert [(number, len(line)) for number, line in log.lines() if line] == [(3, 2 * 16_384 + 3), (4, 4)]
+    dated = [{**entry, "time": "2026-01-16T07:32:00.5Z"} for entry in entries]
+    log = Log(written(tmp_path, "".join(json.dumps(entry) + "\n" for entry in dated)))
+    assert list(log.lines()) == [(1, ""), (2, ""), (3, 2 * text + "end"), (4, "next")]
 
 
 @each_envelope
@@ -159,3 +174,86 @@ def test_a_cut_envelope_gives_the_rows_before_the_cut(tmp_path: Path, envelope: 
         seconds == [2.7003 + n / 1000 for n in range(1, len(seconds) + 1)]
         or max(abs(a - (2.7003 + n / 1000)) for n, a in enumerate(seconds, start=1)) < 1e-9
     )
+
+
+WITHOUT_A_DATE = {
+    "nemo": "Training epoch 0, iteration {n}/99 | lr: 1e-05 | global_batch_size: 8 | global_step: {n} | "
+    "reduced_train_loss: 9.{n:02} | train_step_timing in s: 2.0 | consumed_samples: 80",
+    "litgpt": "Epoch 1 | iter {n} step {n} | loss train: 9.{n:02}, val: n/a | iter time: 2000.00 ms (step) remaining "
+    "time: 0:12:01",
+    "verl": "(TaskRunner pid=71) step:{n} - actor/pg_loss:1.{n} - perf/time_per_step:2.0 - perf/total_num_tokens:512 "
+    "- perf/throughput:256.0",
+    "timestamps": "step {n} loss 9.{n:02} lr 1e-05",
+}
+DATED = {
+    "docker": '{{"log": "{line}\\n", "stream": "stdout", "time": "{date}.{micro:06}789Z"}}',
+    "docker without last zeros": '{{"log": "{line}\\n", "stream": "stdout", "time": "{date}{short}Z"}}',
+    "logcli": '{{"labels": {{}}, "line": "{line}", "timestamp": "{date}.{micro:06}+02:00"}}',
+    "Loki": '{{"streams": [{{"stream": {{}}, "values": [["{unix}{micro:06}000", "{line}"]]}}]}}',
+    "Cloud Logging": '{{"insertId": "a", "jsonPayload": {{"message": "{line}"}}, "timestamp": "{date}.{micro:06}Z"}}',
+    "gcloud, printed": '{{\n  "insertId": "a",\n  "textPayload": "{line}",\n  "timestamp": "{date}.{micro:06}Z"\n}}',
+    "CloudWatch": '{{"events": [{{"timestamp": {unix}{milli:03}, "message": "{line}"}}]}}',
+    "CloudWatch, printed": '{{\n  "timestamp": {unix}{milli:03},\n  "message": "{line}",\n  "ingestionTime": 5\n}}',
+    "Fluent Bit": '{{"date": {unix}.{micro:06}, "log": "{line}", "kubernetes": {{}}}}',
+    "zap": '{{"level": "info", "ts": {unix}.{milli:03}, "msg": "{line}", "stream": "out"}}',
+    "journalctl -o json": '{{"MESSAGE": "{line}", "__REALTIME_TIMESTAMP": "{unix}{micro:06}"}}',
+    "journalctl": "{month} node-3 train.service[12]: {line}",
+    "journalctl -o short-precise": "{month}.{micro:06} node-3 python3[12]: {line}",
+    "journalctl -o short-iso": "{date}+0000 node-3 python3[12]: {line}",
+    "kubectl --timestamps": "{date}.{micro:06}789Z {line}",
+    "ts": "{month} {line}",
+}
+
+
+def dated(row: str, collector: str, gap: float = 2.0, rows: int = 200) -> str:
+    """Return rows of 2 s each as a collector of logs stores them, dated `gap` seconds apart."""
+    lines = []
+    for n in range(1, rows + 1):
+        moment = datetime(2026, 1, 5, 8, tzinfo=timezone.utc) + timedelta(seconds=gap * n + 0.01 * (n % 7))
+        spelled = {
+            "date": f"{moment:%Y-%m-%dT%H:%M:%S}",
+            "month": f"{moment:%b} {moment.day:2} {moment:%H:%M:%S}",
+            "unix": int(moment.timestamp()),
+            "micro": moment.microsecond,
+            "milli": moment.microsecond // 1000,
+            "short": f".{moment.microsecond:06}".rstrip("0").rstrip("."),
+        }
+        lines.append(DATED[collector].format(line=row.format(n=n), **spelled) + "\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("row", WITHOUT_A_DATE)
+@pytest.mark.parametrize("collector", DATED)
+def test_the_dates_of_a_collector_are_the_clock_of_rows_that_have_none(
+    tmp_path: Path, collector: str, row: str
+) -> None:
+    result = logs.read(written(tmp_path, dated(WITHOUT_A_DATE[row], collector)))
+    assert result.provenance.format == row
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.005)
+    if result.provenance.timing == "reported":
+        assert result.audit is not None
+        assert result.audit.clock == "the dates of the rows"
+        assert result.audit.ratio == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("collector", DATED)
+def test_the_dates_of_a_collector_refuse_rows_that_leave_out_a_third_of_the_time(
+    tmp_path: Path, collector: str
+) -> None:
+    with pytest.raises(ContradictionError, match="by the dates of the rows"):
+        logs.read(written(tmp_path, dated(WITHOUT_A_DATE["litgpt"], collector, gap=3.0)))
+
+
+def test_a_stamp_of_the_logger_comes_before_that_of_the_collector(tmp_path: Path) -> None:
+    row = "2026-03-01 09:{minute:02}:{second:02},500 INFO step {n} loss 2.5"
+    rows = [row.format(n=n, minute=n // 30, second=2 * n % 60) for n in range(1, 40)]
+    for wrapped in (docker(rows), "".join(f"2026-03-01T10:00:00+0100 host train[5]: {text}\n" for text in rows)):
+        result = logs.read(written(tmp_path, wrapped))
+        assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+        assert result.timestamp == "2026-03-01T09:00:02"
+
+
+def test_a_table_behind_the_stamps_of_kubernetes_is_read(tmp_path: Path) -> None:
+    rows = ["step,step_time,train/loss", *(f"{n},2.5,9.{n}" for n in range(1, 20))]
+    text = "".join(f"2026-01-05T08:00:{n:02}.{n:09}Z {row}\n" for n, row in enumerate(rows))
+    assert logs.read(written(tmp_path, text)).performance_metrics.avg_step_time_seconds == pytest.approx(2.5)

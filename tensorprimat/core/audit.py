@@ -33,7 +33,6 @@ REFUSED = 0.20
 FEWEST_ROWS = 8  # with dates; of fewer, one slow print or pause decides
 PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
 LEAST_SECONDS = 1.0  # between two marks a log spends so much on printing and stopping
-FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
 IN_LUMPS = 0.4  # of the steps' time: if less lies between rows that follow one another closely, most have one date
 STEADY = 0.2  # of the median gap: the middle half of all gaps lies within
 UNTIMED_SHARE = 0.20  # of the steps: so many may stand before the first row with a time
@@ -198,7 +197,7 @@ class _Rows:
             distance=apart * weight[picked],
             ended_at=ended_at,
             dates=elapsed.name if elapsed else DATES,
-            resolution=elapsed.resolution if elapsed else _resolution(ended_at),
+            resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
             interrupted=steps.column("interrupted_by")[picked],
             announced=_announced(steps.column("line")[picked], evidence.announced),
             measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
@@ -371,17 +370,6 @@ def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.in
         codes = np.array([INTERRUPTIONS.index(kind) for kind in announced.values()], np.int8)
         kinds[places[inside]] = codes[inside]
     return kinds
-
-
-def _resolution(dates: FloatArray) -> float:
-    """Return the seconds to which dates are printed: a minute, a second (also with a fraction that never changes), or
-    less.
-    """
-    apart = np.diff(dates[np.isfinite(dates)])
-    for grain in (60.0, 1.0):
-        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (apart[:1000], apart)):
-            return grain  # a thousand rows tell of most logs that it is not
-    return FINEST
 
 
 def _is_steady(gaps: FloatArray, resolution: float) -> bool:

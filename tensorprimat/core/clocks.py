@@ -7,6 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
+LOOKED_AT = 1000  # stamps, which tell of most logs that they are fine
+
+
+def resolution_of(moments: np.ndarray) -> float:
+    """Return the seconds to which moments are printed, by their differences: a minute, a second (also with a fraction
+    that never changes), or less.
+
+    >>> resolution_of(np.array([60.0, 180.0])), resolution_of(np.array([0.25, 2.25])), resolution_of(np.array([1, 1.5]))
+    (60.0, 1.0, 0.001)
+    """
+    apart = np.diff(moments)
+    for grain in (60.0, 1.0):
+        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (apart[:LOOKED_AT], apart)):
+            return grain
+    return FINEST
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogClock:

@@ -16,14 +16,20 @@ import numpy as np
 
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import prefixes
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, utc_seconds
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: nothing that a loop does every so often
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
-LARGEST_FRACTION = 9
+STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
+OWN_STAMP_CHARACTERS = 48  # of a line behind what launchers put before it
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _WITHOUT_YEAR = re.compile(  # glog, absl
     r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
+)
+_BY_MONTH = re.compile(  # syslog, journald
+    rf"^(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
 )
 _STAMPS = (
     re.compile(
@@ -33,6 +39,7 @@ _STAMPS = (
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     ),
     _WITHOUT_YEAR,
+    _BY_MONTH,
 )
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 
@@ -69,9 +76,10 @@ def moment_in(text: str) -> Moment | None:
     """
     for pattern in _STAMPS:
         if match := pattern.search(text):
-            has_year = pattern is not _WITHOUT_YEAR
+            has_year = pattern not in (_WITHOUT_YEAR, _BY_MONTH)
             year = match["year"] if has_year else _UNKNOWN_YEAR
-            seconds = utc_seconds(year, match["month"], match["day"], match["time"])
+            month = f"{MONTHS.index(match['month']) + 1:02}" if pattern is _BY_MONTH else match["month"]
+            seconds = utc_seconds(year, month, match["day"].replace(" ", "0"), match["time"])
             if seconds is None:
                 continue
             fraction = match["fraction"] or ""
@@ -79,6 +87,12 @@ def moment_in(text: str) -> Moment | None:
                 seconds=seconds + float(f"0.{fraction or 0}"), resolution=10.0 ** -len(fraction), has_year=has_year
             )
     return None
+
+
+def written_at(text: str) -> Moment | None:
+    """Return when a line was written: by its own stamp, or else by one that a launcher or collector put before it."""
+    own = prefixes.strip(text[: 2 * STAMP_CHARACTERS])
+    return moment_in(own[:OWN_STAMP_CHARACTERS]) or moment_in(text[:STAMP_CHARACTERS])
 
 
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:

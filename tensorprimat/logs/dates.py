@@ -13,11 +13,10 @@ import numpy as np
 
 from tensorprimat.core.audit import DATES, FEWEST_ROWS
 from tensorprimat.core.clocks import Elapsed
-from tensorprimat.logs.clocks import Moment, moment_in
+from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
 LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked for
 
 
@@ -64,6 +63,6 @@ def _stamps(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
         if wanted is None:
             return
         if line == wanted:
-            stamp = moment_in(text[:STAMP_CHARACTERS]) or stamp
+            stamp = written_at(text) or stamp
     if wanted is not None:
         yield wanted, stamp

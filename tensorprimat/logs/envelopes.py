@@ -2,11 +2,13 @@
 
 An entry stays one line, so that line numbers are those of the file; the lines of one message are parted by carriage
 returns, which readers take as drawings of one line. A document that holds many entries in one line becomes many lines.
+The time of an entry becomes a prefix of its line, spelled as Kubernetes does, unless the line has a stamp of its own.
 
 - docker's json-file driver: `{"log": "…\\n", "stream": "stdout", "time": "…"}`, long lines in pieces of 16 KiB
 - logcli -o jsonl: `{"labels": {…}, "line": "…", "timestamp": "…"}`; Loki's API: one document, the newest line first
 - Cloud Logging: `textPayload` or `jsonPayload.message`; CloudWatch: `{"events": [{"timestamp": …, "message": "…"}]}`
 - Fluent Bit and others: `{"log" or "message": "…", "kubernetes" or "@timestamp": …}`
+- journalctl -o json: `{"MESSAGE": "…", "__REALTIME_TIMESTAMP": "…"}`, microseconds
 """
 
 from __future__ import annotations
@@ -14,22 +16,39 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-MESSAGES = ("textPayload", "log", "line", "message", "msg")
+from tensorprimat.logs.clocks import moment_in
+
+JOURNAL = "MESSAGE"
+"""Key of journald, which writes a line with colours as a list of bytes."""
+MESSAGES = ("textPayload", "log", "line", "message", "msg", JOURNAL)
 """Keys of the line itself."""
+TIMES = ("timestamp", "@timestamp", "time", "ts", "date", "__REALTIME_TIMESTAMP")
+"""Keys of the time at which the line was written."""
 COMPANIONS = frozenset(
     (
         *("stream", "time", "timestamp", "@timestamp", "ts", "date", "labels", "kubernetes", "container_id", "_p"),
         *("insertId", "logName", "receiveTimestamp", "resource", "ingestionTime", "eventId", "logStreamName"),
+        "__REALTIME_TIMESTAMP",
     )
 )
 """Keys that accompany the line in an envelope and that no row of a training has."""
 DOCKER_PIECE_BYTES = 16_000  # docker cuts lines into pieces of 16 KiB
 LOOKED_AT_LINES = 40  # of a file: an entry printed over several lines has some ten
+STAMP_CHARACTERS = 100  # of a line, in which its own stamp stands
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LONG_DOCUMENT = re.compile(rb'"(?:events|streams|result)": ?\[ ?\{|"textPayload": ?"')
 _LINE_OF_ENTRY = re.compile(r'^\s+"(?:' + "|".join(MESSAGES) + r')": ("(?:[^"\\]|\\.)*"),?\s*$')
+_TIME_OF_ENTRY = re.compile(r'^\s+"(?:' + "|".join(TIMES) + r')": ("[^"\\]{1,64}"|\d{1,20}(?:\.\d{1,9})?),?\s*$')
+_DATE = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9})\d*)?"
+    r" ?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
+_SINCE_EPOCH = re.compile(r"(?P<seconds>\d{10})(?:\.?(?P<fraction>\d{1,9}))?")
+"""Seconds, milliseconds, microseconds or nanoseconds since 1970, of the years 2001 to 2286."""
 _COMPANION_OF_ENTRY = re.compile(r'^\s+"(' + "|".join(map(re.escape, sorted(COMPANIONS))) + r')": ')
 
 
@@ -50,33 +69,64 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield blocks of whole lines with each entry replaced by the lines in it; others stay as they are."""
     piece = ""
     for block in blocks:
-        lines = []
+        lines: list[str] = []
+        time, undated = "", -1  # of an entry that is printed over several lines: its time, its line without one
         for line in block.decode("utf-8", "replace").split("\n"):
-            text, is_piece = _line(line)
-            if is_piece:
-                piece, text = piece + text, ""
-            elif piece and text:
-                piece, text = "", piece + text
-            lines.append(text)
+            if line.lstrip()[:1] != '"':
+                text, piece = _line(line, piece)
+                lines.append(text)
+            elif match := _LINE_OF_ENTRY.match(line):
+                lines.append(_drawings(_decoded(match[1]), time))
+                time, undated = "", -1 if time else len(lines) - 1
+            elif match := _TIME_OF_ENTRY.match(line):
+                time = _prefix(_decoded(match[1]))
+                if undated >= 0:
+                    lines[undated], time, undated = _drawings(lines[undated], time), "", -1
+                lines.append(line)
+            else:
+                lines.append(line)
         yield "\n".join(lines).encode()
 
 
-def _line(line: str) -> tuple[str, bool]:
-    """Return the content of one line of the file, and True if it is a piece of a longer one."""
-    start = line.lstrip()[:1]
-    if start == '"' and (match := _LINE_OF_ENTRY.match(line)):
-        return _drawings(_decoded(match[1])), False
-    if start not in ("{", "["):
-        return line, False
-    messages = _messages(line)
+def _line(line: str, piece: str) -> tuple[str, str]:
+    """Return the content of one line of the file, and the pieces so far of a longer line that it continues."""
+    messages = _messages(line) if line.lstrip()[:1] in ("{", "[") else []
     if not messages:
-        return line, False
-    is_piece = len(messages) == 1 and not messages[0].endswith("\n") and len(messages[0]) >= DOCKER_PIECE_BYTES
-    return (messages[0] if is_piece else "\n".join(map(_drawings, messages))), is_piece
+        return (piece + line, "") if line else (line, piece)
+    (text, time), *others = messages
+    if not others and not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES:
+        return "", piece + text
+    return "\n".join(_drawings(text, _prefix(time)) for text, time in ((piece + text, time), *others)), ""
 
 
-def _drawings(message: str) -> str:
-    return message.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r")
+def _drawings(message: str, stamp: str) -> str:
+    """Return a message as one line, each of its own lines behind the stamp if it has none."""
+    if not message.endswith("\n") and "\n" not in message and "\r" not in message:
+        return _stamped(message, stamp)
+    texts = message.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r").split("\r")
+    return "\r".join(_stamped(text, stamp) for text in texts)
+
+
+def _stamped(text: str, stamp: str) -> str:
+    return stamp + text if stamp and text and moment_in(text[:STAMP_CHARACTERS]) is None else text
+
+
+def _prefix(time: Any) -> str:
+    """Return the time of an entry as Kubernetes writes it before a line; empty for none.
+
+    >>> _prefix("2026-01-16 07:32:00.25+01:00"), _prefix(1768548720250), _prefix("1768548720.5"), _prefix("today")
+    ('2026-01-16T07:32:00.25+01:00 ', '2026-01-16T07:32:00.250Z ', '2026-01-16T07:32:00.5Z ', '')
+    """
+    if isinstance(time, str) and (match := _DATE.match(time)):
+        fraction = f".{match['fraction']}" if match["fraction"] else ""
+        return f"{match['day']}T{match['time']}{fraction}{match['zone'] or 'Z'} "
+    if isinstance(time, bool) or not isinstance(time, (str, int, float)):
+        return ""
+    if not (match := _SINCE_EPOCH.fullmatch(f"{time:.6f}" if isinstance(time, float) else str(time))):
+        return ""
+    moment = EPOCH + timedelta(seconds=int(match["seconds"]))
+    fraction = f".{match['fraction']}" if match["fraction"] else ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z "
 
 
 def _decoded(text: str) -> str:
@@ -86,14 +136,14 @@ def _decoded(text: str) -> str:
         return text
 
 
-def _messages(line: str) -> list[str]:
-    """Return the lines in one JSON document, the oldest first; none where it is no envelope."""
+def _messages(line: str) -> list[tuple[str, Any]]:
+    """Return (line, its time) of each entry of one JSON document, the oldest first; none where it is no envelope."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
         return []
     entries = _entries(document)
-    found = [text for entry in entries if (text := _message(entry)) is not None]
+    found = [(text, _time(entry)) for entry in entries if (text := _message(entry)) is not None]
     return found if len(found) == len(entries) else []
 
 
@@ -122,6 +172,13 @@ def _message(entry: Any) -> str | None:
     payload = entry.get("jsonPayload")
     for within in (entry, payload if isinstance(payload, dict) else {}):
         for name in MESSAGES:
-            if isinstance(text := within.get(name), str):
+            text = within.get(name)
+            if isinstance(text, list) and name == JOURNAL and all(isinstance(part, int) for part in text):
+                text = bytes(part & 0xFF for part in text).decode("utf-8", "replace")
+            if isinstance(text, str):
                 return text
     return None
+
+
+def _time(entry: dict[str, Any]) -> Any:
+    return next((entry[name] for name in TIMES if name in entry), None)

@@ -48,7 +48,7 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Lightning")
-    if _is_header(next(log.bare_lines(), (0, ""))[1]):
+    if _is_header(next(log.lines(), (0, ""))[1]):
         reading.steps = _steps(log, reading)
     else:
         _report_bars(log, reading)
@@ -102,7 +102,7 @@ def _columns(log: Log, reading: Reading) -> dict[str, _Numbers]:
     """Return the numbers of each kind; a row of another width is a torn one and left out."""
     found = {name: _Numbers() for name in KINDS}
     width, step_cell, cells_of = 0, 0, dict[str, list[int]]()
-    for line, text in log.bare_lines():
+    for line, text in log.lines():
         if len(text) > LONGEST_ROW:
             continue
         cells = next(csv.reader([text]), []) if '"' in text else text.split(",")

@@ -73,7 +73,7 @@ def _cells(text: str) -> list[str]:
 
 
 def _rows(log: Log) -> list[dict[str, str]]:
-    lines = (cells for _, text in log.bare_lines() if (cells := _cells(text)))
+    lines = (cells for _, text in log.lines() if (cells := _cells(text)))
     header = next(lines, [])
     if not set(COLUMNS) <= set(header):
         return []

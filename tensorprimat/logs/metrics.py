@@ -151,7 +151,7 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
 
 def _rows(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
     """Yield (line, values by name) of a table in any of its shapes."""
-    lines = log.bare_lines()
+    lines = log.lines()
     number, first = next(((line, text) for line, text in lines if text.strip()), (0, ""))
     start = first.lstrip("\ufeff \t")[:1]
     if start == "[" or (start == "{" and _object(first) is None):

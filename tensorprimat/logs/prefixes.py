@@ -31,9 +31,15 @@ PREFIXES = {
     "mpirun --tag-output": r"\[\d{1,6},(?P<rank>\d{1,6})\]<std(?:out|err)>:\s?",
     "Ray": r"\([^()\n]{0,80}\bpid=\d{1,10}(?:, ip=[\d.a-f:]{1,45})?\)\s?",
     "pdsh, DeepSpeed": r"(?:worker|node|host|gpu|ip)[\w.-]{0,60}\d: |(?:\d{1,3}\.){3}\d{1,3}: ",
+    "journald, syslog, ts": (
+        r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? "
+        r"(?:[\w.-]{1,255} [\w./@-]{1,64}\[\d{1,10}\]: )?"
+        r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?[+-]\d\d:?\d\d "
+        r"[\w.-]{1,255} [\w./@-]{1,64}\[\d{1,10}\]: "
+    ),
     "Kubernetes": (
         r"\[pod/[^\]\n]{1,200}\]\s"
-        r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"
+        r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"
     ),
     "Primus": (
         r"(?P<leading>\d{1,6})?\[?(?P<time>\d{8} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\](?:\[[^\]\n]{0,200}\]){0,3}?"
@@ -50,7 +56,7 @@ def _anonymous(expression: str) -> str:
 _ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.values()))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
 MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
-_STARTS = frozenset("[(0123456789 wnhgi")  # what a prefix can begin with: most lines are done after one look
+_STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # what a prefix can begin with: most lines are done after one look
 
 
 def strip(text: str) -> str:

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from tensorprimat.core.clocks import resolution_of
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, moment_in, pauses, steps_between
+from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, pauses, steps_between, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
 LONGEST_ROW = 2**12
 LEAST_ROWS = 3
-FINEST = 1e-6  # seconds: the finest stamp
 
 _STEP = re.compile(
     r"(?<![\w/])(?:global[_ ]?|train(?:ing)?[_ ]?|opt(?:imizer)?[_ ]?)?(?:step|iter(?:ation)?|update)s?"
@@ -56,7 +56,7 @@ def _row(text: str) -> tuple[re.Match[str], Moment] | None:
     match = _STEP.search(text)
     if match is None or _LOSS.search(text) is None or _validation_in(text):
         return None
-    moment = moment_in(text[:STAMP_CHARACTERS])
+    moment = written_at(text)
     return (match, moment) if moment else None
 
 
@@ -115,15 +115,18 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
 
 
 def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
-    """Return the marks with a resolution of a second where their fractions never change, and steps share a stamp.
+    """Return the marks with one resolution: the printed one of most rows, as some writers drop zeros at the end.
 
-    Such a logger cuts the clock to whole seconds and prints a constant behind it.
+    Where rows share a stamp it is that of the differences: such a logger cuts the clock to whole seconds and prints a
+    constant behind it.
     """
-    apart = np.diff([mark.moment.seconds for mark in marks])
-    whole = np.abs(apart - np.round(apart)) < FINEST
-    if not len(apart) or not whole.all() or (np.round(apart) != 0).all():
+    if not marks:
         return marks
-    return [replace(mark, moment=replace(mark.moment, resolution=max(1.0, mark.moment.resolution))) for mark in marks]
+    moments = np.array([mark.moment.seconds for mark in marks])
+    resolution = median(np.array([mark.moment.resolution for mark in marks]))
+    if (np.diff(moments) == 0).any():
+        resolution = max(resolution, resolution_of(moments))
+    return [replace(mark, moment=replace(mark.moment, resolution=resolution)) for mark in marks]
 
 
 def _lines(log: Log) -> Iterator[tuple[int, str]]:
