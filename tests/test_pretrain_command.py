@@ -196,3 +196,15 @@ def test_a_source_that_cannot_be_converted_is_refused_in_one_line(
     assert main(["convert", "--model", model, "--source", source, "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+def test_a_wrong_number_of_nodes_names_the_flag_of_this_command(trained, capsys):
+    assert main(["pretrain", "--num-nodes", "0"]) == 2
+    assert "--num-nodes" in capsys.readouterr().err
+    assert not trained
+
+
+def test_help_shows_the_defaults_of_nemos_recipes(capsys):
+    assert main(["pretrain", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(the methodology's, or bf16)" in shown and "(agreed where it knows the GPU)" in shown

@@ -28,16 +28,21 @@ OWN = (
     "num_gpus",
 )
 """Settings of NeMo's recipes that a flag or an environment variable sets."""
-HELPS = {"precision": "bf16 or fp8 (hybrid, delayed scaling).", "num_gpus": "GPUs of one node."}
+HERE: dict[str, dict[str, Any]] = {
+    "methodology": {"shown_default": "agreed where it knows the GPU"},
+    "precision": {"help": "bf16 or fp8 (hybrid, delayed scaling).", "shown_default": "the methodology's, or bf16"},
+    "num_gpus": {"help": "GPUs of one node.", "shown_default": "all"},
+}
+"""What the recipes have otherwise than the other engines."""
 
 
-@with_settings(*OWN, after="model", helps=HELPS, environment="TPRIMAT_", engines=False)
+@with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
     model: Annotated[
         str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Model: llama, qwen or mistral.")
     ] = "llama",
     num_nodes: Annotated[
-        int, typer.Option(metavar="N", envvar="TPRIMAT_NUM_NODES", help="Nodes, under srun or torchrun.")
+        int, typer.Option(metavar="N", min=1, envvar="TPRIMAT_NUM_NODES", help="Nodes, under srun or torchrun.")
     ] = 1,
     recompute: Annotated[
         bool,

@@ -32,7 +32,7 @@ IN_AB_TOO = ("engine", "recompute")
 """Options besides the settings that may differ between the configurations of --ab."""
 
 
-@with_settings(after="runs", helps={"preset": PRESET})
+@with_settings(after="runs", differing={"preset": {"help": PRESET}})
 def command(
     context: typer.Context,
     model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL)] = "all",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -18,23 +19,19 @@ IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and 
 def with_settings(
     *names: str,
     after: str,
-    helps: Mapping[str, str] | None = None,
+    differing: Mapping[str, Mapping[str, Any]] | None = None,
     environment: str | None = None,
     engines: bool = True,
 ) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one option for each setting; the command takes them as keywords.
 
-    names: settings of `core/settings`; none for all that have an option. after: the parameter that they follow. helps:
-    name → help, where the command has another. environment: prefix of the environment variables that set them too.
-    engines: name the engines that have an option.
+    names: settings of `core/settings`; none for all that have an option. after: the parameter that they follow.
+    differing: name → fields of `Option` that this command has otherwise, such as its help. environment: prefix of the
+    environment variables that set them too. engines: name the engines that have an option.
     """
     options = {name: option for name in names or BY_NAME if (option := BY_NAME[name].option) is not None}
-
-    made = [
-        _parameter(option, (helps or {}).get(name) or _help(option, engines), environment)
-        for name, option in options.items()
-    ]
-    return with_options(made, after=after)
+    here = {name: replace(option, **(differing or {}).get(name, {})) for name, option in options.items()}
+    return with_options([_parameter(one, _help(one, engines), environment) for one in here.values()], after=after)
 
 
 def values(given: Mapping[str, Any]) -> dict[str, Any]:
