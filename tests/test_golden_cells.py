@@ -7,6 +7,7 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.core import quantities
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import facts, forest, formatting, sections
 
@@ -104,7 +105,7 @@ def test_each_column_of_the_runs_is_the_figure_of_its_heading(comparison):
     assert len(set(shown["Step time"])) == len(every)
     assert shown["Ended"] == ["complete"] * 5
     assert shown["Host"] == ["node-7"] * 5
-    assert shown["Started"] == [formatting.moment(run.started_at) for run in every]
+    assert shown["Started"] == [quantities.moment(run.started_at) for run in every]
 
 
 def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_heading(comparison):

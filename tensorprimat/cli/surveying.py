@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tensorprimat.cli import options
-from tensorprimat.core import store
+from tensorprimat.core import quantities, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import csv_cell, one_line
@@ -27,7 +27,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.logs.profile import Contrast, Profile, compare
 from tensorprimat.logs.survey import SurveyedFile
-from tensorprimat.reports import console, formatting, harmless, markdown
+from tensorprimat.reports import console, harmless, markdown
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.survey import Survey, survey_folders
 
@@ -224,9 +224,9 @@ def _row(finding: SurveyedFile, result: Result) -> tuple[Cell, ...]:
         text(_marked(result.model.name, "model.name" in from_path)),
         text(_marked(config.precision, "precision" in from_path)),
         text(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
-        figure(performance.total_steps, formatting.count),
-        figure(performance.tokens_per_second_per_gpu, formatting.rate),
-        figure(len(result.warnings), formatting.count),
+        figure(performance.total_steps, quantities.count),
+        figure(performance.tokens_per_second_per_gpu, quantities.rate),
+        figure(len(result.warnings), quantities.count),
     )
 
 
@@ -261,7 +261,7 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
         for column in columns:
             row = column.get(name)
             cells.append(_time_and_share(row) if row else text(None))
-        rows.append((*cells, *([figure(ratios.get(name), formatting.times)] if pair else [])))
+        rows.append((*cells, *([figure(ratios.get(name), quantities.times)] if pair else [])))
     titles = ["", *(one_line(finding.path) for finding, _ in profiles), *(["second / first"] if pair else [])]
     return Table(
         key="profiles",
@@ -272,8 +272,8 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
 
 
 def _time_and_share(row: Contrast) -> Cell:
-    share = f" ({formatting.percent(row.one_share)})" if row.one_share is not None else ""
-    return Cell(text=f"{formatting.seconds(row.one_seconds)}{share}", value=row.one_seconds)
+    share = f" ({quantities.percent(row.one_share)})" if row.one_share is not None else ""
+    return Cell(text=f"{quantities.seconds(row.one_seconds)}{share}", value=row.one_seconds)
 
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
@@ -281,11 +281,11 @@ def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
         (
             text(row.name),
             text(row.dtype),
-            figure(row.group_size, formatting.count),
-            figure(row.message_bytes, lambda value: formatting.gigabytes(None if value is None else value / GB)),
-            figure(row.count, formatting.count),
-            figure(row.mean_seconds, formatting.seconds),
-            figure(row.bus_bytes_per_second, lambda value: formatting.rate(None if value is None else value / GB)),
+            figure(row.group_size, quantities.count),
+            figure(row.message_bytes, lambda value: quantities.gigabytes(None if value is None else value / GB)),
+            figure(row.count, quantities.count),
+            figure(row.mean_seconds, quantities.seconds),
+            figure(row.bus_bytes_per_second, lambda value: quantities.rate(None if value is None else value / GB)),
         )
         for row in shown.collectives
     )

@@ -151,21 +151,21 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
 
 
 def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], memory_gb: float | None) -> None:
-    from tensorprimat.reports import formatting
+    from tensorprimat.core import quantities
     from tensorprimat.reports.tables import Column, Table, figure, text
 
     titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
     rows = tuple(
         (
             text(spec.model_size),
-            figure(spec.num_parameters, formatting.count),
-            figure(spec.context_length, formatting.count),
-            figure(spec.batch_size, formatting.count),
+            figure(spec.num_parameters, quantities.count),
+            figure(spec.context_length, quantities.count),
+            figure(spec.batch_size, quantities.count),
             text(spec.pass_name),
             text(spec.precision),
-            figure(estimated.memory_gb, formatting.gigabytes),
+            figure(estimated.memory_gb, quantities.gigabytes),
             text(None if memory_gb is None else "yes" if estimated.fits(memory_gb) else "no"),
-            figure(estimated.seconds, lambda value: formatting.UNMEASURED if value is None else rough_time(value)),
+            figure(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )

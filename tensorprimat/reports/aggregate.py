@@ -14,10 +14,11 @@ from tensorprimat.analysis.aggregate import (
     told_apart,
     values_of,
 )
+from tensorprimat.core import quantities
 from tensorprimat.core.micro_result import MicroRow, is_figure
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
-from tensorprimat.reports import formatting, markdown
+from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -57,26 +58,26 @@ TITLES = {
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
 LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
-FORMS: dict[str, formatting.Form] = {
-    "num_parameters": formatting.count,
-    "flops_per_second": lambda value: formatting.rate(None if value is None else value / TERA),
-    "mfu": formatting.percent,
-    "peak_memory_gb": formatting.gigabytes,
-    "cv_percent": lambda value: formatting.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_cv_percent": lambda value: formatting.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_forward_ratio": lambda value: formatting.UNMEASURED if value is None else f"{value:.2f}",
+FORMS: dict[str, quantities.Form] = {
+    "num_parameters": quantities.count,
+    "flops_per_second": lambda value: quantities.rate(None if value is None else value / TERA),
+    "mfu": quantities.percent,
+    "peak_memory_gb": quantities.gigabytes,
+    "cv_percent": lambda value: quantities.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_cv_percent": lambda value: quantities.UNMEASURED if value is None else f"{value:.1f}",
+    "backward_forward_ratio": lambda value: quantities.UNMEASURED if value is None else f"{value:.2f}",
 }
 
 
 def shown(key: str, value: Any) -> str:
     """Return one value of a column as a reader sees it."""
     if value is None:
-        return formatting.UNMEASURED
+        return quantities.UNMEASURED
     if not is_figure(value):
         return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
     form = FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
     if form is None:
-        return formatting.count(value) if isinstance(value, int) else formatting.rate(value)
+        return quantities.count(value) if isinstance(value, int) else quantities.rate(value)
     return form(value)
 
 
@@ -188,7 +189,7 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
                 Cell(text=scaling.axis),
                 Cell(text=scaling.label),
                 Cell(text=str(len(scaling.points))),
-                Cell(text=formatting.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
+                Cell(text=quantities.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
             )
             for scaling in found
         ),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
+from tensorprimat.core import quantities
 from tensorprimat.core.result import Result
 from tensorprimat.reports import facts, formatting
 
@@ -93,9 +94,9 @@ def panels(
     takes steps of equal work.
     """
     metric = _common_rate(sides)
-    in_one_unit = formatting.seconds_together(side.step_time_seconds.value for side in sides)
+    in_one_unit = quantities.seconds_together(side.step_time_seconds.value for side in sides)
     step_time = tuple(_bar(side, looks, side.step_time_seconds, in_one_unit) for side in sides)
-    throughput = tuple(_bar(side, looks, _rate(side, metric), formatting.rate) for side in sides)
+    throughput = tuple(_bar(side, looks, _rate(side, metric), quantities.rate) for side in sides)
     memory, memory_title = _memory(sides, looks)
     kinds = dict.fromkeys(bar.group for bar in memory)
     every = (
@@ -149,7 +150,7 @@ def _rate(side: Side, metric: str) -> Estimate:
     return Estimate(value=getattr(side.result.performance_metrics, metric), rests_on="")
 
 
-def _bar(side: Side, looks: dict[str, BarStyle], estimate: Estimate, form: formatting.Form) -> Bar:
+def _bar(side: Side, looks: dict[str, BarStyle], estimate: Estimate, form: quantities.Form) -> Bar:
     return Bar(
         look=looks[side.label],
         group=formatting.model_title(side.result.model),
@@ -170,7 +171,7 @@ def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Ba
 
     def bar(side: Side, kind: str, peak: float, average: float | None = None) -> Bar:
         group = f"{formatting.model_title(side.result.model)}, {kind}" if several else kind
-        text = formatting.gigabytes(peak) + ("" if average is None else f" (average {formatting.gigabytes(average)})")
+        text = quantities.gigabytes(peak) + ("" if average is None else f" (average {quantities.gigabytes(average)})")
         return Bar(look=looks[side.label], group=group, value=peak, mark=average, text=text)
 
     bars = [

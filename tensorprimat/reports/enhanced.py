@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorprimat.analysis.economics import Economics, Enhanced, Return
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
+from tensorprimat.core import quantities
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
@@ -81,7 +82,7 @@ def _explained(metric: Metric) -> str:
 
 def _input(item: Input) -> str:
     if item.value is None:
-        return formatting.UNMEASURED
+        return quantities.UNMEASURED
     return item.value if isinstance(item.value, str) else f"{item.value:,.6g} {item.unit}".rstrip()
 
 
@@ -128,7 +129,7 @@ def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
     rows = tuple(
         (
             text(side.side.label),
-            figure(side.side.result.training_config.num_gpus, formatting.count),
+            figure(side.side.result.training_config.num_gpus, quantities.count),
             *(figure(side.metrics[name].value, FORMS[name], source=_explained(side.metrics[name])) for name in names),
         )
         for side in sides
@@ -223,7 +224,7 @@ def render_markdown(content: Economics, *, picture: str | None = None) -> str:
     """
     parts = [
         "# Efficiency, cost and time to train",
-        f"{safe(formatting.moment(content.generated_at))} · TensorPrimat {__version__}",
+        f"{safe(quantities.moment(content.generated_at))} · TensorPrimat {__version__}",
         f"{safe(convention_sentence(content))}.",
     ]
     if picture is not None:

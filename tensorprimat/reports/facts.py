@@ -46,7 +46,7 @@ def basis_of(side: Side) -> str:
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
         return f"as reported by the file, which holds no steps to check it; {source_of(side)}"
-    measured = f"{formatting.count(figures.measured_steps)} measured steps of {formatting.count(figures.total_steps)}"
+    measured = f"{quantities.count(figures.measured_steps)} measured steps of {quantities.count(figures.total_steps)}"
     left_out = [
         f"{number} {what}"
         for number, what in (
@@ -66,13 +66,13 @@ def basis_of(side: Side) -> str:
 
 HARDWARE = (
     SideRow(label="Device", read=lambda side: side.result.gpu_info.device_name),
-    SideRow(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=formatting.count),
-    SideRow(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=formatting.count),
-    SideRow(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=formatting.count),
+    SideRow(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=quantities.count),
+    SideRow(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=quantities.count),
+    SideRow(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=quantities.count),
     SideRow(
-        label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=formatting.gigabytes
+        label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=quantities.gigabytes
     ),
-    SideRow(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=formatting.count),
+    SideRow(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=quantities.count),
     SideRow(
         label="Power limit", read=lambda side: side.result.gpu_info.power_limit_watts, form=lambda watts: f"{watts:g} W"
     ),
@@ -85,11 +85,11 @@ HARDWARE = (
 
 
 FORMS: dict[Kind, Callable[[Any], str]] = {
-    "count": formatting.count,
-    "number": formatting.rate,
+    "count": quantities.count,
+    "number": quantities.rate,
     "upper": str.upper,
-    "word": formatting.plain,
-    "text": formatting.plain,
+    "word": quantities.plain,
+    "text": quantities.plain,
 }
 ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
 """Settings that stand in the tables of hardware and performance."""
@@ -112,7 +112,7 @@ def _row_of(setting: Setting) -> SideRow:
 
 CONFIGURATION = (
     SideRow(label="Model", read=lambda side: formatting.model_title(side.result.model)),
-    SideRow(label="Parameters", read=lambda side: side.result.model.parameters, form=formatting.count),
+    SideRow(label="Parameters", read=lambda side: side.result.model.parameters, form=quantities.count),
     *(
         _row_of(setting)
         for setting in settings.SETTINGS
@@ -122,7 +122,7 @@ CONFIGURATION = (
 )
 
 
-def _performance(field: str, label: str, form: formatting.Form) -> SideRow:
+def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
     def read(side: Side) -> float | None:
         value = getattr(side.result.performance_metrics, field)
         return None if value is None else float(value)
@@ -130,7 +130,7 @@ def _performance(field: str, label: str, form: formatting.Form) -> SideRow:
     return SideRow(label=label, read=read, form=form, source=basis_of)
 
 
-def _reported(field: str, label: str, form: formatting.Form) -> SideRow:
+def _reported(field: str, label: str, form: quantities.Form) -> SideRow:
     return SideRow(
         label=label,
         read=lambda side: getattr(side.result.performance_metrics.reported, field),
@@ -140,24 +140,24 @@ def _reported(field: str, label: str, form: formatting.Form) -> SideRow:
 
 
 PERFORMANCE = (
-    _performance("total_steps", "Steps logged", formatting.count),
-    _performance("warmup_steps_dropped", "Warm-up steps left out", formatting.count),
-    _performance("excluded_steps", "Interrupted steps left out", formatting.count),
-    _performance("measured_steps", "Steps measured", formatting.count),
-    _performance("measured_time_seconds", "Time measured", formatting.seconds),
-    _performance("avg_step_time_seconds", "Step time, mean", formatting.seconds),
-    _performance("median_step_time_seconds", "Step time, median", formatting.seconds),
-    _performance("min_step_time_seconds", "Step time, minimum", formatting.seconds),
-    _performance("max_step_time_seconds", "Step time, maximum", formatting.seconds),
-    _performance("std_step_time_seconds", "Step time, standard deviation", formatting.seconds),
-    _performance("cv_step_time", "Step time, CV", formatting.percent),
-    _performance("steps_per_second", "steps/s", formatting.rate),
-    _performance("samples_per_second", "samples/s", formatting.rate),
-    _performance("tokens_per_second", "tokens/s", formatting.rate),
-    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", formatting.rate),
-    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", formatting.rate),
-    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", formatting.rate),
-    _reported("mfu", "MFU, as reported", formatting.percent),
+    _performance("total_steps", "Steps logged", quantities.count),
+    _performance("warmup_steps_dropped", "Warm-up steps left out", quantities.count),
+    _performance("excluded_steps", "Interrupted steps left out", quantities.count),
+    _performance("measured_steps", "Steps measured", quantities.count),
+    _performance("measured_time_seconds", "Time measured", quantities.seconds),
+    _performance("avg_step_time_seconds", "Step time, mean", quantities.seconds),
+    _performance("median_step_time_seconds", "Step time, median", quantities.seconds),
+    _performance("min_step_time_seconds", "Step time, minimum", quantities.seconds),
+    _performance("max_step_time_seconds", "Step time, maximum", quantities.seconds),
+    _performance("std_step_time_seconds", "Step time, standard deviation", quantities.seconds),
+    _performance("cv_step_time", "Step time, CV", quantities.percent),
+    _performance("steps_per_second", "steps/s", quantities.rate),
+    _performance("samples_per_second", "samples/s", quantities.rate),
+    _performance("tokens_per_second", "tokens/s", quantities.rate),
+    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", quantities.rate),
+    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", quantities.rate),
+    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", quantities.rate),
+    _reported("mfu", "MFU, as reported", quantities.percent),
 )
 """Rows of the performance table."""
 
@@ -167,7 +167,7 @@ def _memory(statistic: str, kind: str, label: str, of: str) -> SideRow:
     return SideRow(
         label=label,
         read=lambda side: getattr(side.result.memory_metrics, field, None),
-        form=formatting.gigabytes,
+        form=quantities.gigabytes,
         source=lambda side: f"{of}; {source_of(side)}",
     )
 
@@ -184,7 +184,7 @@ MEMORY = (
     SideRow(
         label="Peak of the host process",
         read=lambda side: side.result.host_memory_peak_gb,
-        form=formatting.gigabytes,
+        form=quantities.gigabytes,
         source=source_of,
     ),
 )
@@ -203,9 +203,9 @@ def configuration(sides: Sequence[Side]) -> Table:
 def performance(sides: Sequence[Side]) -> Table:
     """Return every figure of the measured steps, and the figures that the frameworks reported."""
     step_times = [
-        fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is formatting.seconds
+        fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is quantities.seconds
     ]
-    together = formatting.seconds_together(fact.read(side) for fact in step_times for side in sides)
+    together = quantities.seconds_together(fact.read(side) for fact in step_times for side in sides)
     rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
     return side_by_side("performance", "Performance", rows, sides, numeric=True)
 
@@ -219,7 +219,7 @@ def memory(sides: Sequence[Side]) -> Table:
     )  # fmt: skip
 
 
-def _power(field: str, label: str, form: formatting.Form, of: str) -> SideRow:
+def _power(field: str, label: str, form: quantities.Form, of: str) -> SideRow:
     return SideRow(
         label=label,
         read=lambda side: getattr(side.result.power_metrics, field, None),
@@ -239,7 +239,7 @@ POWER = (
     _power("avg_clock_hertz", "Clock, mean", quantities.gigahertz, "of the compute units over the measured steps"),
     _power("avg_temperature_celsius", "Temperature, mean", quantities.celsius, "hottest GPU over the measured steps"),
     _power("max_temperature_celsius", "Temperature, maximum", quantities.celsius, "hottest GPU, hottest measured step"),
-    _power("throttled_seconds", "Time throttled", formatting.seconds, "measured time with a clock held down"),
+    _power("throttled_seconds", "Time throttled", quantities.seconds, "measured time with a clock held down"),
 )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def power(sides: Sequence[Side]) -> Table:
 
 PROVENANCE = (
     SideRow(label="Result files", read=lambda side: ", ".join(side.files) or None),
-    SideRow(label="Measured on", read=lambda side: formatting.moment(side.result.timestamp)),
+    SideRow(label="Measured on", read=lambda side: quantities.moment(side.result.timestamp)),
     SideRow(label="Engine", read=lambda side: side.result.provenance.engine),
     SideRow(label="Log format", read=lambda side: side.result.provenance.format),
     SideRow(label="Step times", read=lambda side: side.result.provenance.timing),

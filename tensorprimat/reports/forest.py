@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
+from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, text
 
@@ -129,7 +130,7 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
 
 
 def _three_decimals(value: float | None) -> str:
-    return formatting.times(value, 3)
+    return quantities.times(value, 3)
 
 
 def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:

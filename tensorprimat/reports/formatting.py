@@ -12,45 +12,7 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Sid
 from tensorprimat.core import models
 from tensorprimat.core.audit import reason
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import (
-    UNMEASURED as UNMEASURED,
-)
-from tensorprimat.core.quantities import (
-    Form as Form,
-)
-from tensorprimat.core.quantities import (
-    count as count,
-)
-from tensorprimat.core.quantities import (
-    counted as counted,
-)
-from tensorprimat.core.quantities import (
-    gigabytes as gigabytes,
-)
-from tensorprimat.core.quantities import (
-    loss as loss,
-)
-from tensorprimat.core.quantities import (
-    moment as moment,
-)
-from tensorprimat.core.quantities import (
-    percent as percent,
-)
-from tensorprimat.core.quantities import (
-    plain as plain,
-)
-from tensorprimat.core.quantities import (
-    rate as rate,
-)
-from tensorprimat.core.quantities import (
-    seconds as seconds,
-)
-from tensorprimat.core.quantities import (
-    seconds_together as seconds_together,
-)
-from tensorprimat.core.quantities import (
-    times as times,
-)
+from tensorprimat.core.quantities import Form, times
 from tensorprimat.core.result import Model
 
 METRIC_TITLES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.analysis.gate import Check, GateReport
-from tensorprimat.reports.formatting import UNMEASURED
+from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import Cell, Column, Table, text
 

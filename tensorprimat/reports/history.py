@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 
 from tensorprimat.analysis.history import HistoryEntry, Series
+from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
@@ -28,14 +29,14 @@ def table(series: Series) -> Table:
     )
 
 
-def form(metric: str) -> formatting.Form:
+def form(metric: str) -> quantities.Form:
     """Return the function that formats a metric's figures."""
-    return formatting.seconds if metric.endswith("seconds") else formatting.rate
+    return quantities.seconds if metric.endswith("seconds") else quantities.rate
 
 
 def _row(entry: HistoryEntry, metric: str) -> tuple[Cell, ...]:
     return (
-        text(formatting.moment(entry.at)),
+        text(quantities.moment(entry.at)),
         figure(entry.figure.value, form(metric)),
         text(formatting.interval(entry.figure, form(metric))),
         Cell(text=str(max(1, len(entry.result.runs))), value=max(1, len(entry.result.runs))),

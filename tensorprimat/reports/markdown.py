@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair
+from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, notices, sections
@@ -38,7 +39,7 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
     """Return the whole document. pictures: names in PICTURES of the picture files in the same folder."""
     parts = [
         "# Training benchmark comparison",
-        f"{safe(formatting.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
+        f"{safe(quantities.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
         f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+from tensorprimat.core import quantities
 from tensorprimat.core.quantities import long_time, money, with_prefix
-from tensorprimat.reports import formatting
 
 
-def _unit(unit: str, form: formatting.Form = formatting.rate) -> formatting.Form:
-    return lambda value: formatting.UNMEASURED if value is None else f"{form(value)} {unit}"
+def _unit(unit: str, form: quantities.Form = quantities.rate) -> quantities.Form:
+    return lambda value: quantities.UNMEASURED if value is None else f"{form(value)} {unit}"
 
 
-FORMS: dict[str, formatting.Form] = {
-    "tokens_per_second_per_gpu": formatting.rate,
+FORMS: dict[str, quantities.Form] = {
+    "tokens_per_second_per_gpu": quantities.rate,
     "flops_per_token": with_prefix("FLOP"),
-    "model_tflops_per_gpu": formatting.rate,
-    "mfu": formatting.percent,
-    "hfu": formatting.percent,
-    "achievable_fraction": formatting.percent,
-    "reported_tflops_per_gpu_restated": formatting.rate,
-    "memory_utilization": formatting.percent,
-    "memory_headroom_gb": formatting.gigabytes,
-    "largest_micro_batch_size": formatting.count,
+    "model_tflops_per_gpu": quantities.rate,
+    "mfu": quantities.percent,
+    "hfu": quantities.percent,
+    "achievable_fraction": quantities.percent,
+    "reported_tflops_per_gpu_restated": quantities.rate,
+    "memory_utilization": quantities.percent,
+    "memory_headroom_gb": quantities.gigabytes,
+    "largest_micro_batch_size": quantities.count,
     "power_watts_per_gpu": _unit("W"),
     "joules_per_token": with_prefix("J"),
-    "tokens_per_watt_hour": formatting.rate,
-    "model_tflops_per_watt": formatting.rate,
-    "price_usd_per_gpu_hour": lambda value: formatting.UNMEASURED if value is None else f"{money(value)}/h",
+    "tokens_per_watt_hour": quantities.rate,
+    "model_tflops_per_watt": quantities.rate,
+    "price_usd_per_gpu_hour": lambda value: quantities.UNMEASURED if value is None else f"{money(value)}/h",
     "cost_usd_per_trillion_tokens": money,
     "tokens_per_dollar": with_prefix("tokens"),
     "time_to_1t_tokens_seconds": long_time,
     "time_to_15t_tokens_seconds": long_time,
-    "budget_gpu_hours": formatting.count,
+    "budget_gpu_hours": quantities.count,
     "budget_seconds": long_time,
     "budget_energy_kwh": _unit("kWh"),
     "budget_cost_usd": money,
     "budget_saving_usd": money,
-    "break_even_price_usd_per_gpu_hour": lambda value: formatting.UNMEASURED if value is None else f"{money(value)}/h",
+    "break_even_price_usd_per_gpu_hour": lambda value: quantities.UNMEASURED if value is None else f"{money(value)}/h",
 }

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorprimat.core import quantities
 from tensorprimat.core.micro_result import MicroResult, MicroRow
 from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.core.units import TERA
-from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table
 
 
@@ -34,7 +34,7 @@ def milliseconds(value: float | None) -> str:
     ('12.35', '0.01234', '12,346')
     """
     if value is None:
-        return formatting.UNMEASURED
+        return quantities.UNMEASURED
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -84,13 +84,13 @@ def _precision(cell: MicroResult) -> str:
 
 FIELDS = (
     MicroColumn(title="Model", read=lambda cell: cell.model_size),
-    MicroColumn(title="Parameters", read=lambda cell: cell.num_parameters, form=formatting.count),
-    MicroColumn(title="Context", read=lambda cell: cell.context_length, form=formatting.count),
-    MicroColumn(title="Batch", read=lambda cell: cell.batch_size, form=formatting.count),
+    MicroColumn(title="Parameters", read=lambda cell: cell.num_parameters, form=quantities.count),
+    MicroColumn(title="Context", read=lambda cell: cell.context_length, form=quantities.count),
+    MicroColumn(title="Batch", read=lambda cell: cell.batch_size, form=quantities.count),
     MicroColumn(title="Precision", read=_precision),
     MicroColumn(title="Attention", read=lambda cell: cell.attention),
     MicroColumn(title="Pass", read=lambda cell: cell.pass_name),
-    MicroColumn(title="Warm-up", read=lambda cell: cell.num_warmups, form=formatting.count),
+    MicroColumn(title="Warm-up", read=lambda cell: cell.num_warmups, form=quantities.count),
     MicroColumn(title="Step, ms", read=_spread),
     MicroColumn(title="CV, %", read=lambda cell: cell.cv_percent, form=lambda value: f"{value:.1f}"),
     MicroColumn(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
@@ -101,12 +101,12 @@ FIELDS = (
     MicroColumn(
         title="Backward / forward", read=lambda cell: cell.backward_forward_ratio, form=lambda value: f"{value:.2f}"
     ),
-    MicroColumn(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=formatting.rate),
+    MicroColumn(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=quantities.rate),
     MicroColumn(
-        title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: formatting.rate(value / TERA)
+        title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: quantities.rate(value / TERA)
     ),
-    MicroColumn(title="MFU", read=lambda cell: cell.mfu, form=formatting.percent),
-    MicroColumn(title="Peak memory", read=lambda cell: cell.peak_memory_gb, form=formatting.gigabytes),
+    MicroColumn(title="MFU", read=lambda cell: cell.mfu, form=quantities.percent),
+    MicroColumn(title="Peak memory", read=lambda cell: cell.peak_memory_gb, form=quantities.gigabytes),
     MicroColumn(title="Fits", read=fits),
 )
 ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
@@ -140,7 +140,7 @@ def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
 
 def _place(field: MicroColumn, cell: MicroResult) -> Cell:
     value = field.read(cell)
-    return Cell(text=formatting.UNMEASURED if value is None else field.form(value), value=value)
+    return Cell(text=quantities.UNMEASURED if value is None else field.form(value), value=value)
 
 
 def note(cells: Sequence[MicroResult]) -> str:
@@ -157,8 +157,8 @@ def note(cells: Sequence[MicroResult]) -> str:
         common(_precision, "{}"),
         common(lambda cell: cell.attention, "{} attention"),
         common(lambda cell: cell.vocab, "vocabulary {:,}"),
-        common(lambda cell: formatting.counted(cell.num_warmups, "warm-up step"), "{}"),
-        common(lambda cell: formatting.counted(cell.num_trials, "trial"), "{}"),
+        common(lambda cell: quantities.counted(cell.num_warmups, "warm-up step"), "{}"),
+        common(lambda cell: quantities.counted(cell.num_trials, "trial"), "{}"),
         common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),
         common(lambda cell: cell.memory_kind, "{} memory"),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorprimat.analysis.economics import break_even, unlike_prices
 from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.core import quantities
 from tensorprimat.core.quantities import money
 from tensorprimat.reports import formatting
 
@@ -22,7 +23,7 @@ def sentences(pair: Pair) -> list[str]:
     if even is None or even.value is None or "cpu" in (pair.baseline.result.platform, pair.candidate.result.platform):
         return []
     candidate, baseline = pair.candidate.label, pair.baseline.label
-    form = formatting.ratio_form(pair.ratio) if pair.ratio is not None else formatting.times
+    form = formatting.ratio_form(pair.ratio) if pair.ratio is not None else quantities.times
     condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
@@ -45,10 +46,10 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
     if undecided or not settled or abs(cost - 1) < CLOSE:
-        return [f"At {stated} the work costs {formatting.times(cost)} as much on {candidate.label}, not confirmed."]
+        return [f"At {stated} the work costs {quantities.times(cost)} as much on {candidate.label}, not confirmed."]
     cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("dearer", cost - 1)
     scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
-    return [f"At {stated} the same work is {formatting.percent(share)} {cheaper} on {candidate.label}{scope}."]
+    return [f"At {stated} the same work is {quantities.percent(share)} {cheaper} on {candidate.label}{scope}."]
 
 
 def _price(side: Side) -> str:

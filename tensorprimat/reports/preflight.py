@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from tensorprimat.core import quantities
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 
 
 def _share(value: float, peak: float | None) -> Cell:
-    return figure(value / peak if peak else None, formatting.percent)
+    return figure(value / peak if peak else None, quantities.percent)
 
 
 def _size(size_bytes: int) -> str:
@@ -42,13 +42,13 @@ def _matmul(found: Preflight) -> Table:
         rows=tuple(
             (
                 text(row.precision),
-                figure(row.size, formatting.count),
-                figure(row.best_flops_per_second / TERA, formatting.rate),
-                figure(row.typical_flops_per_second / TERA, formatting.rate),
+                figure(row.size, quantities.count),
+                figure(row.best_flops_per_second / TERA, quantities.rate),
+                figure(row.typical_flops_per_second / TERA, quantities.rate),
                 figure(
-                    row.achieved_flops_per_second / TERA if row.achieved_flops_per_second else None, formatting.rate
+                    row.achieved_flops_per_second / TERA if row.achieved_flops_per_second else None, quantities.rate
                 ),
-                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, formatting.rate),
+                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, quantities.rate),
                 _share(row.best_flops_per_second, row.peak_flops_per_second),
             )
             for row in found.matmul
@@ -59,7 +59,7 @@ def _matmul(found: Preflight) -> Table:
 
 def _bandwidth(found: Preflight) -> Table:
     titles = ("Memory", "Size", "Best, GB/s", "Typical, GB/s", "Best of peak")
-    launch = formatting.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
+    launch = quantities.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
     return Table(
         key="bandwidth",
         title="Memory and transfers",
@@ -68,8 +68,8 @@ def _bandwidth(found: Preflight) -> Table:
             (
                 text(row.kind.replace("_", " ")),
                 text(_size(row.size_bytes)),
-                figure(row.best_bytes_per_second / GB, formatting.rate),
-                figure(row.typical_bytes_per_second / GB, formatting.rate),
+                figure(row.best_bytes_per_second / GB, quantities.rate),
+                figure(row.typical_bytes_per_second / GB, quantities.rate),
                 _share(row.best_bytes_per_second, row.peak_bytes_per_second),
             )
             for row in found.bandwidth
@@ -88,8 +88,8 @@ def _collectives(found: Preflight) -> Table:
             (
                 text(row.kind.replace("_", "-")),
                 text(_size(row.size_bytes)),
-                figure(row.seconds, formatting.seconds),
-                figure(row.bus_bytes_per_second / GB, formatting.rate),
+                figure(row.seconds, quantities.seconds),
+                figure(row.bus_bytes_per_second / GB, quantities.rate),
             )
             for row in found.collectives
         ),
@@ -109,7 +109,7 @@ def _devices(found: Preflight) -> Table:
         rows=tuple(
             (
                 text(str(check.index)),
-                figure(check.flops_per_second / TERA, formatting.rate),
+                figure(check.flops_per_second / TERA, quantities.rate),
                 _share(check.flops_per_second, best),
             )
             for check in found.devices
@@ -132,11 +132,11 @@ def _nodes(found: Preflight) -> Table:
         rows=tuple(
             (
                 text(node.host),
-                figure(node.gpus, formatting.count),
-                figure(node.median_flops_per_second / TERA, formatting.rate),
-                figure(node.slowest.index, formatting.count),
-                figure(node.slowest.flops_per_second / TERA, formatting.rate),
-                figure(node.slowest_share, formatting.percent),
+                figure(node.gpus, quantities.count),
+                figure(node.median_flops_per_second / TERA, quantities.rate),
+                figure(node.slowest.index, quantities.count),
+                figure(node.slowest.flops_per_second / TERA, quantities.rate),
+                figure(node.slowest_share, quantities.percent),
             )
             for node in found.nodes()
         ),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Fairness, Pair, Side
+from tensorprimat.core import quantities
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
 from tensorprimat.reports.metric_forms import FORMS
@@ -41,11 +42,11 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
         peak = peak_memory(side, kind)
         if peak is not None:
             source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
-            return Cell(text=f"{formatting.gigabytes(peak)} {title}", value=peak, source=source)
+            return Cell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source)
     host = side.result.host_memory_peak_gb
     if host is not None:
         source = f"highest resident memory of a training process; {source_of(side)}"
-        return Cell(text=f"{formatting.gigabytes(host)} host", value=host, source=source)
+        return Cell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
     return text(None)
 
 
@@ -59,7 +60,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     if _memory_in_common(sides):
         return None
     peaks = [
-        f"{side.label} {formatting.gigabytes(peak)} {title}"
+        f"{side.label} {quantities.gigabytes(peak)} {title}"
         for side in sides
         for kind, title in MEMORY_KINDS
         if (peak := peak_memory(side, kind)) is not None
@@ -67,7 +68,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
-def _estimate(estimate: Estimate, form: formatting.Form, side: Side) -> Cell:
+def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> Cell:
     ends = formatting.interval(estimate, form)
     spread = (
         f"{formatting.confidence(estimate)} {ends}"
@@ -96,14 +97,14 @@ def results(sides: Sequence[Side]) -> Table:
     titles = {formatting.model_title(side.result.model) for side in sides}
     named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
     device = (
-        formatting.device_title if not named else lambda side: formatting.count(side.result.training_config.num_gpus)
+        formatting.device_title if not named else lambda side: quantities.count(side.result.training_config.num_gpus)
     )
     rates = (
         _TOKENS if any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides) else ()
     )
     if not rates and any(side.result.performance_metrics.samples_per_second for side in sides):
         rates = _SAMPLES
-    step_time = formatting.seconds_together(side.step_time_seconds.value for side in sides)
+    step_time = quantities.seconds_together(side.step_time_seconds.value for side in sides)
 
     def peak(side: Side) -> Cell:
         return _peak_memory_cell(side, sides)
@@ -139,22 +140,22 @@ def results(sides: Sequence[Side]) -> Table:
 _TOKENS: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
     (
         Column(title="tokens/s", numeric=True),
-        lambda side: figure(side.tokens_per_second.value, formatting.rate, basis_of(side)),
+        lambda side: figure(side.tokens_per_second.value, quantities.rate, basis_of(side)),
     ),
     (
         Column(title="tokens/s/GPU", numeric=True),
-        lambda side: _estimate(side.tokens_per_second_per_gpu, formatting.rate, side),
+        lambda side: _estimate(side.tokens_per_second_per_gpu, quantities.rate, side),
     ),
 )
 _SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
     (
         Column(title="samples/s", numeric=True),
-        lambda side: figure(side.result.performance_metrics.samples_per_second, formatting.rate, basis_of(side)),
+        lambda side: figure(side.result.performance_metrics.samples_per_second, quantities.rate, basis_of(side)),
     ),
     (
         Column(title="samples/s/GPU", numeric=True),
         lambda side: figure(
-            side.result.performance_metrics.samples_per_second_per_gpu, formatting.rate, basis_of(side)
+            side.result.performance_metrics.samples_per_second_per_gpu, quantities.rate, basis_of(side)
         ),
     ),
 )
@@ -165,7 +166,7 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
     rows = []
     for pair in ranked(pairs):
         ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
-        form = formatting.ratio_form(ratio) if ratio else formatting.times
+        form = formatting.ratio_form(ratio) if ratio else quantities.times
         ends = formatting.interval(ratio.estimate, form) if ratio else None
         rows.append(
             (
@@ -285,7 +286,7 @@ def _said_of(metric: Metric) -> str | None:
     return f"{figure_said}{metric.remark}" if metric.remark else None
 
 
-def _metric_cell(metric: Metric, form: formatting.Form) -> Cell:
+def _metric_cell(metric: Metric, form: quantities.Form) -> Cell:
     inputs = "; ".join(f"{one.name} {one.value} ({one.source})" for one in metric.inputs if one.value is not None)
     return figure(metric.value, form, f"{metric.definition.formula}. {inputs}")
 
@@ -296,26 +297,26 @@ def alone(pair: Pair) -> str | None:
     for side in (pair.baseline, pair.candidate):
         rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
         if rate.value is not None:
-            share = f", {formatting.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
-            said.append(f"{side.label} {formatting.rate(rate.value)} model TFLOP/s per GPU{share}")
+            share = f", {quantities.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
+            said.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
     return f"Each side by itself: {'; '.join(said)}" if said else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
     """Return one row per run of every side."""
     every = [(side, run) for side in sides for run in side.result.runs]
-    step_time = formatting.seconds_together(run.avg_step_time_seconds for _, run in every)
+    step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
             text(side.label),
             Cell(text=str(run.index + 1), value=run.index + 1),
-            text(formatting.moment(run.started_at)),
+            text(quantities.moment(run.started_at)),
             text(run.host),
-            figure(run.measured_steps, formatting.count),
-            figure(run.warmup_steps_dropped, formatting.count),
+            figure(run.measured_steps, quantities.count),
+            figure(run.warmup_steps_dropped, quantities.count),
             figure(run.avg_step_time_seconds, step_time, basis_of(side)),
-            figure(run.tokens_per_second_per_gpu, formatting.rate, basis_of(side)),
-            figure(run.final_loss, formatting.loss),
+            figure(run.tokens_per_second_per_gpu, quantities.rate, basis_of(side)),
+            figure(run.final_loss, quantities.loss),
             text("complete" if run.complete else run.ended_by or "incomplete"),
         )
         for side, run in every[:MOST_RUNS]
@@ -353,8 +354,8 @@ def analysis(sides: Sequence[Side]) -> Table:
                 text(side.label),
                 text(estimate.rests_on),
                 text(formatting.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"),
-                figure(estimate.runs_for_one_percent, formatting.count),
-                figure(side.result.performance_metrics.cv_step_time, formatting.percent, basis_of(side)),
+                figure(estimate.runs_for_one_percent, quantities.count),
+                figure(side.result.performance_metrics.cv_step_time, quantities.percent, basis_of(side)),
                 text(_BASES.get(side.result.performance_metrics.basis or "")),
             )
         )
@@ -420,11 +421,11 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
     alike = [against for against in row.against if against.ratio is not None]
     return (
         text(one.gpu),
-        figure(one.num_gpus, formatting.count),
+        figure(one.num_gpus, quantities.count),
         text(one.precision.upper() if one.precision else None),
-        figure(one.sequence_length, formatting.count),
-        figure(one.global_batch_size, formatting.count),
-        figure(one.tokens_per_second_per_gpu, formatting.rate, f"{one.source}, {one.date or 'undated'}"),
+        figure(one.sequence_length, quantities.count),
+        figure(one.global_batch_size, quantities.count),
+        figure(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
         Cell(text=_of_each(alike or row.against, _marked_level), source=_of_each(row.against, _sentence)),
         text(_of_each(row.against, _what_differs)),
@@ -458,7 +459,7 @@ def _what_differs(fairness: Fairness) -> str:
 
 
 def _against(against: Against) -> Cell:
-    shown = formatting.times(against.ratio) if against.ratio is not None else "no ratio"
+    shown = quantities.times(against.ratio) if against.ratio is not None else "no ratio"
     return Cell(text=shown, value=against.ratio, source=against.fairness.sentence)
 
 

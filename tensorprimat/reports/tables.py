@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.analysis.records import Side
-from tensorprimat.reports.formatting import UNMEASURED
+from tensorprimat.core.quantities import UNMEASURED
 
 TableValue = float | int | str | None
 

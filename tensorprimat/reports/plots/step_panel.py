@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.analysis.records import Side
+from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
 from tensorprimat.reports.bars import BarStyle, titles_of
 from tensorprimat.reports.plots.canvas import (
@@ -54,7 +55,7 @@ def step_panel(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, B
     axes.set_ylabel("seconds" + (" (logarithmic)" if logarithmic else ""))
     axes.margins(x=0.01)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
-    notes = [f"▲ {len(off_scale)} off the scale, up to {formatting.seconds(max(off_scale))}"] if off_scale else []
+    notes = [f"▲ {len(off_scale)} off the scale, up to {quantities.seconds(max(off_scale))}"] if off_scale else []
     notes += [f"no step times: {', '.join(without)}"] if without else []
     if notes:
         axes.text(
