@@ -207,4 +207,5 @@ def test_a_wrong_number_of_nodes_names_the_flag_of_this_command(trained, capsys)
 def test_help_shows_the_defaults_of_nemos_recipes(capsys):
     assert main(["pretrain", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "(the methodology's, or bf16)" in shown and "(agreed where it knows the GPU)" in shown
+    assert "(the methodology's, or bf16)" in shown
+    assert "(agreed where it knows the GPU)" in shown

@@ -27,7 +27,7 @@ def test_a_left_out_point_is_predicted_without_its_own_gpu():
 
 
 def test_a_benchmark_with_enough_left_out_points_is_projected():
-    exponent, validation = projection.project(GROUPS, "llama2_70b_lora", 4)
+    exponent, validation = projection.exponent_for(GROUPS, "llama2_70b_lora", 4)
     assert len(validation.points) >= projection.FEWEST_POINTS
     assert 0.85 <= validation.coverage <= 0.95
     middle, low, high = exponent.factor(4)
@@ -37,12 +37,12 @@ def test_a_benchmark_with_enough_left_out_points_is_projected():
 @pytest.mark.parametrize("benchmark", ["llama31_8b", "llama31_405b", "gpt3", "nothing"])
 def test_a_benchmark_whose_coverage_is_not_shown_is_refused(benchmark):
     with pytest.raises(UsageError, match="not shown to work"):
-        projection.project(GROUPS, benchmark, 4)
+        projection.exponent_for(GROUPS, benchmark, 4)
 
 
 def test_a_number_of_gpus_beyond_the_left_out_points_is_refused():
     with pytest.raises(UsageError, match="left-out points reach"):
-        projection.project(GROUPS, "llama2_70b_lora", 1000)
+        projection.exponent_for(GROUPS, "llama2_70b_lora", 1000)
 
 
 def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):

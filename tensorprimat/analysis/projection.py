@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import student
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core import catalogue, names
+from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry
+from tensorprimat.core.result import Result
 
 CONFIDENCE = 0.90
 COVERAGE = (0.85, 0.95)
@@ -109,6 +112,26 @@ class Validation:
         return len(self.points) >= FEWEST_POINTS and COVERAGE[0] <= self.coverage <= COVERAGE[1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """Rate of a result at another number of GPUs."""
+
+    benchmark: str
+    gpu: str
+    measured_gpus: int
+    gpus: int
+    measured: float
+    """Tokens per second and GPU on `measured_gpus`."""
+    tokens_per_second_per_gpu: float
+    """On `gpus`, with the ends of the interval of CONFIDENCE."""
+    low: float
+    high: float
+    exponent: Exponent
+    validation: Validation
+    other_task: str | None
+    """What the result trained, where that is another task than the benchmark."""
+
+
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
     found: dict[tuple[str, str, str, str], list[Scored]] = {}
@@ -168,7 +191,42 @@ def verdict(validation: Validation) -> str:
     )
 
 
-def project(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
+def project(
+    found: Sequence[ScalingGroup], result: Result, *, path: Path, benchmark: str, gpus: int, gpu: str | None = None
+) -> Projection:
+    """Return the rate of a result on `gpus` GPUs, if it scales as the entries of a benchmark did.
+
+    path: file of the result, for messages. gpu: name that the GPU of the result must have; None for any. Raises
+    UsageError naming the flag, and InputError for a result without the figures that a projection starts from.
+    """
+    if gpus < 1:
+        raise UsageError("--gpus: must be a number of GPUs to project to")
+    count, rate = result.training_config.num_gpus, result.performance_metrics.tokens_per_second_per_gpu
+    if not count or not rate:
+        raise InputError("states no number of GPUs or no tokens/s/GPU", path=path)
+    device = result.gpu_info.device_name or "unknown GPU"
+    if gpu is not None and catalogue.find_gpu(gpu) != catalogue.find_gpu(device):
+        raise UsageError(f"--gpu {gpu}: the result is of {device}; a projection stays on its GPU")
+    exponent, validation = exponent_for(found, benchmark, gpus / count)
+    middle, low, high = (float(f"{rate * factor * count / gpus:.6g}") for factor in exponent.factor(gpus / count))
+    trained = result.model.name
+    same_task = trained is not None and names.key(trained) == names.key(benchmark)
+    return Projection(
+        benchmark=benchmark,
+        gpu=device,
+        measured_gpus=count,
+        gpus=gpus,
+        measured=rate,
+        tokens_per_second_per_gpu=middle,
+        low=low,
+        high=high,
+        exponent=exponent,
+        validation=validation,
+        other_task=None if same_task else trained or "this",
+    )
+
+
+def exponent_for(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
     """Return the exponent of a benchmark and its validation. Raises UsageError where it is not shown to work.
 
     ratio: number of GPUs to project to, over the measured number.

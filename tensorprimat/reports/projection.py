@@ -1,0 +1,68 @@
+"""A projection and its validation as text and JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, Validation, verdict
+from tensorprimat.core.quantities import count
+from tensorprimat.core.safe_text import one_line
+from tensorprimat.reports.mlperf import table
+
+_COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
+
+
+def document(found: Projection) -> dict[str, Any]:
+    """Return what --json prints of a projection."""
+    return {
+        "benchmark": found.benchmark, "gpu": found.gpu, "measured_gpus": found.measured_gpus, "gpus": found.gpus,
+        "measured": found.measured, "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu, "low": found.low,
+        "high": found.high, "confidence": CONFIDENCE, "exponent": found.exponent.mean,
+        "left_out_points": len(found.validation.points), "coverage": found.validation.coverage,
+        "median_error": found.validation.median_error, "sentence": sentence(found),
+    }  # fmt: skip
+
+
+def sentence(found: Projection) -> str:
+    """Return the projection with what it rests on."""
+    expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
+    task = f", another task than {one_line(found.other_task)}" if found.other_task else ""
+    exponent = found.exponent
+    return (
+        f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {found.measured_gpus} GPUs, {expected} on "
+        f"{found.gpus}, {CONFIDENCE:.0%} interval, if it scales as {exponent.groups} submissions of {found.benchmark} "
+        f"did{task} (samples/s × GPUs^{exponent.mean:.3f} ± {exponent.half_width:.3f}); {verdict(found.validation)}. "
+        "The global batch and the network are taken to be like theirs; the scatter of the result itself is not in it."
+    )
+
+
+def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
+    """Return what --json prints of the left-out points of a benchmark."""
+    return {
+        "benchmark": benchmark, "shown_to_work": found.works, "left_out_points": len(found.points),
+        "coverage": _finite(found.coverage), "median_error": _finite(found.median_error),
+        "points": [dict(zip(_COLUMNS, _row(point), strict=True)) for point in found.points],
+    }  # fmt: skip
+
+
+def validation_text(benchmark: str, found: Validation) -> str:
+    """Return the left-out points of a benchmark as a table, and what they show."""
+    rows = table(_COLUMNS, [_row(point) for point in found.points]) if found.points else ""
+    shown = "shown to work" if found.works else "not shown to work"
+    return f"{rows}{one_line(benchmark)}: projection is {shown}: {verdict(found)}."
+
+
+def _row(point: LeftOut) -> tuple[str, ...]:
+    return (
+        point.fewer.entry.name,
+        f"{point.fewer.entry.num_gpus} → {point.more.entry.num_gpus}",
+        f"{point.more.samples_per_second:.4g}",
+        f"{point.predicted:.4g}",
+        f"{point.low:.4g} to {point.high:.4g}",
+        "" if point.covered else "missed",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
