@@ -43,8 +43,8 @@ def test_limits_that_move_during_a_run_are_said():
     before = replace(QUIET, gpus=(GPU,))
     after = replace(QUIET, cpu_cap_hertz=2.0e9, gpus=(replace(GPU, power_limit_watts=500.0, max_clock_hertz=1.5e9),))
     cpu, power, clock = noise.moved(before, after, "during run 1")
-    assert "3.50 to 2.00 GHz" in cpu
-    assert "700 to 500 W" in power
+    assert "3.50 GHz to 2.00 GHz" in cpu
+    assert "700 W to 500 W" in power
     assert "highest clock of GPU 0" in clock
 
 

@@ -12,6 +12,7 @@ from tensorprimat.analysis.fairness import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core.quantities import count
 from tensorprimat.core.resolution import rounding_deviation
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
@@ -154,7 +155,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
     spread = stats.of_one_run(rows, confidence)
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
-    rests_on = f"one run of {len(rows)} rows ({spread.effective:.0f} effective)"
+    rests_on = f"one run of {len(rows)} rows ({count(spread.effective)} effective)"
     none_because = _silent_because(group, len(rows))
     half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf))
     return Estimate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.core import catalogue, flops
+from tensorprimat.core.quantities import count, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
@@ -20,13 +21,13 @@ def impossible(result: Result) -> tuple[str, ...]:
     device, achieved = result.gpu_info.device_name, _achieved_tflops(result)
     if achieved is not None and achieved > peak * ROUNDING:
         return (
-            f"{device}: {achieved:,.0f} TFLOP/s per GPU would be an MFU of {100 * achieved / peak:,.0f} % "
+            f"{device}: {count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} "
             f"({name} {peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
         )
     said = result.performance_metrics.reported
     if said.tflops_per_gpu and said.tflops_per_gpu > peak * ROUNDING:
         return (
-            f"{device}: the framework reports {said.tflops_per_gpu:,.0f} TFLOP/s per GPU, above the {name} "
+            f"{device}: the framework reports {count(said.tflops_per_gpu)} TFLOP/s per GPU, above the {name} "
             f"({peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
         )
     return ()

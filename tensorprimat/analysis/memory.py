@@ -8,6 +8,7 @@ from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import models, settings
 from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB
 
@@ -74,7 +75,7 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
     )
     rests_on = (used, total, state, micro_batch)
     if isinstance(used.value, float) and isinstance(state.value, float) and used.value <= state.value:
-        because = f"the peak of {used.value:.1f} GB is below the estimated fixed state of {state.value:.1f} GB"
+        because = f"the peak of {gigabytes(used.value)} is below the estimated fixed state of {gigabytes(state.value)}"
         return unknown(name, because, rests_on)
     return derive(
         name,

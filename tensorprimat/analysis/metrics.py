@@ -15,6 +15,7 @@ from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Preflight
+from tensorprimat.core.quantities import fixed
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
@@ -199,7 +200,9 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     counts = {known: flops.per_token(shape, length, known) for known in flops.CONVENTIONS}
     nearest = min(counts, key=lambda known: abs(counts[known] / implied - 1))
     if abs(counts[nearest] / implied - 1) > SAME_CONVENTION:
-        because = f"it implies {implied / 1e9:.2f} GFLOP per token, which no known convention gives for this shape"
+        because = (
+            f"it implies {fixed(implied / 1e9, 2)} GFLOP per token, which no known convention gives for this shape"
+        )
         return unknown(name, because, (reported,))
     factor = counts[convention] / counts[nearest]
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")

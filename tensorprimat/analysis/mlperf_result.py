@@ -11,6 +11,7 @@ from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.core.quantities import fixed
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -46,7 +47,7 @@ def published_row(entry: Entry) -> Published | None:
         derived=True,
         source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
         date=round.published.isoformat() if round else None,
-        note=f"{minutes:.3f} min; {DERIVED.format(round=entry.round)}",
+        note=f"{fixed(minutes, 3)} min; {DERIVED.format(round=entry.round)}",
         url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )
 

@@ -19,6 +19,7 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry
+from tensorprimat.core.quantities import confidence_level, percent, rounded
 from tensorprimat.core.result import Result
 
 CONFIDENCE = 0.90
@@ -129,7 +130,7 @@ class Projection:
     exponent: Exponent
     validation: Validation
     other_task: str | None
-    """What the result trained, where that is another task than the benchmark."""
+    """Model of the result, where that is another task than the benchmark."""
 
 
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
@@ -186,8 +187,9 @@ def verdict(validation: Validation) -> str:
         return "too few scaling points to leave any out"
     few = f", and {FEWEST_POINTS} points are the least" if len(validation.points) < FEWEST_POINTS else ""
     return (
-        f"its {CONFIDENCE:.0%} interval covers {validation.coverage:.0%} of {len(validation.points)} left-out points, "
-        f"median error {validation.median_error:.1%}{few}"
+        f"its {confidence_level(CONFIDENCE)} interval covers {percent(validation.coverage, 0)} of "
+        f"{len(validation.points)} left-out points, "
+        f"median error {percent(validation.median_error, 1)}{few}"
     )
 
 
@@ -208,7 +210,7 @@ def project(
     if gpu is not None and catalogue.find_gpu(gpu) != catalogue.find_gpu(device):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; a projection stays on its GPU")
     exponent, validation = exponent_for(found, benchmark, gpus / count)
-    middle, low, high = (float(f"{rate * factor * count / gpus:.6g}") for factor in exponent.factor(gpus / count))
+    middle, low, high = (rounded(rate * factor * count / gpus) or math.nan for factor in exponent.factor(gpus / count))
     trained = result.model.name
     same_task = trained is not None and names.key(trained) == names.key(benchmark)
     return Projection(

@@ -21,6 +21,7 @@ from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import significant, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -86,7 +87,9 @@ def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
     apart = math.exp(min(abs(_plain_log(meeting)), MOST_EXPONENT))
     if apart > LARGEST_RATIO:
         remedy = "Comparable once the step times of both sides are in seconds."
-        sentence = f"Not comparable: the rates differ by a factor of {apart:.0e}, as no two machines do. {remedy}"
+        sentence = (
+            f"Not comparable: the rates differ by a factor of {significant(apart, 1)}, as no two machines do. {remedy}"
+        )
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
         return replace(meeting, fairness=odd, metric=None)
     return replace(meeting, log=log_ratio(baseline, candidate, metric, assumed))
@@ -255,7 +258,7 @@ def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str 
         return None
     changed = _verdict(replace(meeting, log=log), level)
     low, high = log.interval(level)
-    ends = f"{low:.3f}x to {high:.3f}x"
+    ends = f"{times(low, 3)} to {times(high, 3)}"
     same = "the same follows" if changed == verdict else VERDICTS_IF[changed]
     return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
 

@@ -33,7 +33,7 @@ HERE: dict[str, dict[str, Any]] = {
     "precision": {"help": "bf16 or fp8 (hybrid, delayed scaling).", "shown_default": "the methodology's, or bf16"},
     "num_gpus": {"help": "GPUs of one node.", "shown_default": "all"},
 }
-"""What the recipes have otherwise than the other engines."""
+"""Options of the recipes that differ from other engines'."""
 
 
 @with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)

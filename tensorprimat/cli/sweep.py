@@ -11,7 +11,7 @@ import typer
 
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
-from tensorprimat.core.quantities import rough_time
+from tensorprimat.core.quantities import rough_time, significant
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import CellSpec, MicroResult
@@ -142,7 +142,7 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
     estimates, rates = estimate_all(specs, output, may_run=may_run)
     for precision, (rate, origin) in rates.items():
         known = (
-            f"time estimates of {precision} assume {rate / TERA:.3g} TFLOP/s"
+            f"time estimates of {precision} assume {significant(rate / TERA, 3)} TFLOP/s"
             if rate
             else f"no estimates of {precision}"
         )

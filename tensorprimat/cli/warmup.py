@@ -10,6 +10,7 @@ import typer
 
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.core.quantities import fixed
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
@@ -128,8 +129,8 @@ def command(
 def _said(cell: MicroResult) -> str:
     if cell.status != "ok" or cell.mean_time_ms is None:
         return cell.reason or cell.status
-    scatter = "" if cell.cv_percent is None else f", CV {cell.cv_percent:.1f} %"
-    return f"{cell.mean_time_ms:,.2f} ms{scatter}"
+    scatter = "" if cell.cv_percent is None else f", CV {fixed(cell.cv_percent, 1)} %"
+    return f"{fixed(cell.mean_time_ms, 2)} ms{scatter}"
 
 
 def _plot(cells: list[MicroResult], path: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
+from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -103,7 +104,7 @@ def _disagreements(result: Result) -> list[str]:
         warnings.append(
             f"{name}: computed {_figure(computed)} but the framework reported {_figure(reported)}"
             + (
-                f" ({reported / computed:.2f} times); {remedy} would reconcile them, "
+                f" ({fixed(reported / computed, 2)} times); {remedy} would reconcile them, "
                 "unless settings and rows are of different jobs"
                 if remedy
                 else ""
@@ -125,7 +126,7 @@ def _work_of_rows(result: Result) -> list[str]:
     if tokens <= most * (1 + DISAGREEMENT):
         return []
     return [
-        f"tokens_per_step: the rows hold {tokens:,.0f} tokens a step, but the settings allow {most:,} "
+        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {most:,} "
         f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
         "jobs. The figures are those of the rows; --global-batch-size and --sequence-length state the settings"
     ]
@@ -149,8 +150,8 @@ def _flops_disagreements(result: Result) -> list[str]:
         if nearest := _nearest_of_those_off(said.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
             warnings.append(
-                f"mfu: computed {mfu:.3g} ({name}, over the dense {result.training_config.precision} peak of "
-                f"{_figure(peak)} TFLOP/s) but the framework reported {said.mfu:.3g}"
+                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {result.training_config.precision} peak "
+                f"of {_figure(peak)} TFLOP/s) but the framework reported {significant(said.mfu, 3)}"
             )
     return warnings
 

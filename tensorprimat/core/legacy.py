@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
@@ -274,8 +275,8 @@ def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnin
         if abs(max(seen) / peak - 1) > SAME_PEAK:
             kept = "the peak of the file is kept" if peak > max(seen) else "the higher one is kept"
             warnings.append(
-                f"memory_metrics: the peak is {peak:.4g} GB in this file, but its series "
-                f"reaches {max(seen):.4g} GB; {kept}"
+                f"memory_metrics: the peak is {gigabytes(peak)} in this file, but its series "
+                f"reaches {gigabytes(max(seen))}; {kept}"
             )
         columns[f"{kind}_peak_bytes"] = [*[None] * (len(columns[f"{kind}_bytes"]) - 1), peak * GB]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import fixed
 from tensorprimat.core.result import ModelShape
 
 COURSE = "course"
@@ -144,7 +145,7 @@ def _course(name: str, d_model: int, d_ff: int, num_layers: int, num_heads: int)
     return Preset(
         model=COURSE,
         name=name,
-        title=f"{name}, {parameters(shape) / 1e6:,.1f} M parameters",  # the name 2.7B is its users'; it has 3.4 billion
+        title=f"{name}, {fixed(parameters(shape) / 1e6, 1)} M parameters",  # users call one 2.7B: it has 3.4 billion
         shape=shape,
         rope_theta=10_000.0,
         rms_norm_eps=1e-5,

@@ -80,6 +80,15 @@ def seconds_together(values: Iterable[float | None]) -> Form:
 LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
 
 
+def microseconds(value: float | None) -> str:
+    """Return a time of microseconds.
+
+    >>> microseconds(4.26e-6)
+    '4.3 µs'
+    """
+    return UNMEASURED if value is None else f"{1e6 * value:.1f} µs"
+
+
 def gigabytes(value: float | None) -> str:
     """Return the memory in units of 10**9 bytes.
 
@@ -125,13 +134,35 @@ def celsius(value: float | None) -> str:
     return UNMEASURED if value is None else f"{value:.0f} °C"
 
 
-def percent(value: float | None) -> str:
-    """Return a fraction.
+def percent(value: float | None, digits: int | None = None) -> str:
+    """Return a fraction. digits: decimals, where another figure sets them.
 
-    >>> percent(0.4237), percent(0.00412)
-    ('42.4 %', '0.41 %')
+    >>> percent(0.4237), percent(0.00412), percent(0.9, 0), percent(0.98333)
+    ('42.4 %', '0.41 %', '90 %', '98.3 %')
     """
-    return UNMEASURED if value is None else f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+    if value is None:
+        return UNMEASURED
+    if digits is not None:
+        return f"{100 * value:.{digits}f} %"
+    return f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+
+
+def confidence_level(value: float) -> str:
+    """Return a level of confidence, without digits that say nothing.
+
+    >>> confidence_level(0.95), confidence_level(0.9833)
+    ('95 %', '98.3 %')
+    """
+    return f"{100 * value:.3g} %"
+
+
+def change(share: float | None, digits: int = 1) -> str:
+    """Return a change as a share of what was before, with its sign.
+
+    >>> change(0.0123), change(-0.5), change(None)
+    ('+1.2 %', '−50.0 %', '–')
+    """
+    return UNMEASURED if share is None else f"{100 * share:+.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def times(value: float | None, digits: int | None = None) -> str:
@@ -147,6 +178,33 @@ def times(value: float | None, digits: int | None = None) -> str:
     if digits is None:
         digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
     return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """Return a number without a unit, with the decimals of its column.
+
+    >>> fixed(1234.5, 2), fixed(None, 2)
+    ('1,234.50', '–')
+    """
+    return UNMEASURED if value is None else f"{value:,.{decimals}f}"
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """Return a number without a unit, to so many digits.
+
+    >>> significant(12345.678, 6), significant(0.0123456), significant(None)
+    ('12,345.7', '0.01235', '–')
+    """
+    return UNMEASURED if value is None else f"{value:,.{digits}g}"
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """Return a number for JSON with no more digits than it has; None for one that is not finite.
+
+    >>> rounded(1 / 3), rounded(math.inf)
+    (0.333333, None)
+    """
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
 def size(amount: float) -> str:

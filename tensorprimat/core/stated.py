@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import size
+from tensorprimat.core.quantities import count, size
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -317,7 +317,7 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, giv
     if batch and batch == given.global_batch_size and steps.has("samples"):
         logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
         if len(logged) != 1 or logged[0] != batch:
-            shown = f"{logged[0]:,.0f}" if len(logged) == 1 else f"{logged[0]:,.0f} to {logged[-1]:,.0f}"
+            shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
             what = f"--global-batch-size {batch:,}" if notes.overrules else "the log's own count"
             notes.warnings.append(
                 f"global_batch_size: {what} is used; the rows of the log count {shown} sequences, {batch:,} are stated"
@@ -350,7 +350,7 @@ def _conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> li
     if len(counted) != 1 or not product or counted[0] == product:
         return []
     return [
-        f"tokens_per_step: the log counts {counted[0]:,.0f}, which is used, though --global-batch-size × "
+        f"tokens_per_step: the log counts {count(counted[0])}, which is used, though --global-batch-size × "
         f"--sequence-length is {product:,}"
     ]
 

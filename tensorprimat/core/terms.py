@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.core import quantities
+from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct
@@ -42,16 +43,16 @@ def performance(
     steps: all rows; measured: those that are measured; timer: as for `step_seconds`; dropped, excluded: optimizer steps
     left out as warm-up, and because they contain other work.
     """
-    count = int(measured.column("covers").sum())
+    covered = int(measured.column("covers").sum())
     work = total(measured.column("tokens") * measured.column("covers"))
     found: dict[str, Term | None] = {
         "measured_steps": Term(
-            value=count,
+            value=covered,
             formula="Σ steps covered, over the measured rows",
-            put_in=f"{len(measured)} rows, {count} steps",
+            put_in=f"{len(measured)} rows, {covered} steps",
         ),
         "tokens_per_step": Term(
-            value=work / count, formula="Σ tokens / steps", put_in=f"{work:,.0f} tokens / {count} steps"
+            value=work / covered, formula="Σ tokens / steps", put_in=f"{count(work)} tokens / {covered} steps"
         )
         if work
         else None,
@@ -104,11 +105,11 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
         "measured_time_seconds": Term(
             value=time,
             formula="Σ seconds × steps covered, over the measured rows",
-            put_in=f"{time:,.6g} s, {spread}",
+            put_in=f"{significant(time, 6)} s, {spread}",
         ),
         "avg_step_time_seconds": mean,
         "steps_per_second": Term(
-            value=1 / mean.value, formula="1 / avg_step_time_seconds", put_in=f"1 / {mean.value:.6g} s"
+            value=1 / mean.value, formula="1 / avg_step_time_seconds", put_in=f"1 / {significant(mean.value, 6)} s"
         ),
         **{
             f"{name}_step_time_seconds": _picked(config, measured, timer, value, f"the {word} step time, by rows")
@@ -130,7 +131,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
                 "cv_step_time": Term(
                     value=deviation / mean.value,
                     formula="std_step_time_seconds / avg_step_time_seconds",
-                    put_in=f"{deviation:.6g} s / {mean.value:.6g} s",
+                    put_in=f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s",
                 ),
             }
         ),
@@ -140,7 +141,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
 def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
     """Return a step time that one row has, or of the median of an even number of rows nearly."""
     row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
-    put_in = f"{value:.6g} s, {_place(measured, row)}"
+    put_in = f"{significant(value, 6)} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
     return Term(value=value, formula=f"{formula} of the measured ones", put_in=put_in)
@@ -157,7 +158,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
             found[f"avg_memory_{kind}_gb"] = Term(
                 value=float(in_use.mean()) / GB,
                 formula=f"mean of {used} over the measured rows / 10**9",
-                put_in=f"{in_use.mean():,.0f} bytes, mean of {len(in_use)} rows",
+                put_in=f"{count(in_use.mean())} bytes, mean of {len(in_use)} rows",
             )
         names = [name for name in (used, peaks) if steps.has(name)]
         columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
@@ -168,7 +169,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
         found[f"peak_memory_{kind}_gb"] = Term(
             value=highest / GB,
             formula=f"largest of {', '.join(names)} / 10**9",
-            put_in=f"{highest:,.0f} bytes, {_place(steps, row)}",
+            put_in=f"{count(highest)} bytes, {_place(steps, row)}",
         )
     return found
 
@@ -182,19 +183,19 @@ def power(measured: Steps) -> dict[str, Term]:
         found["energy_joules_per_gpu"] = Term(
             value=joules,
             formula="Σ joules per step × steps covered, over the measured rows",
-            put_in=f"{joules:,.6g} J of {len(measured)} rows",
+            put_in=f"{significant(joules, 6)} J of {len(measured)} rows",
         )
         if drawn is not None and time:
             found["sampled_energy_joules_per_gpu"] = Term(
                 value=drawn.value * time,
                 formula="mean power × seconds of the measured rows",
-                put_in=f"{drawn.value:,.6g} W × {time:,.6g} s",
+                put_in=f"{significant(drawn.value, 6)} W × {significant(time, 6)} s",
             )
     elif drawn is not None and time:
         found["energy_joules_per_gpu"] = Term(
             value=drawn.value * time,
             formula="mean power × seconds of the measured rows",
-            put_in=f"{drawn.value:,.6g} W × {time:,.6g} s",
+            put_in=f"{significant(drawn.value, 6)} W × {significant(time, 6)} s",
         )
     if (clock := combined(measured, "clock_hertz")) is not None:
         found["avg_clock_hertz"] = clock
@@ -204,14 +205,14 @@ def power(measured: Steps) -> dict[str, Term]:
         found["max_temperature_celsius"] = Term(
             value=hottest,
             formula="highest mean of a measured step, of the hottest GPU",
-            put_in=f"{hottest:,.1f} °C of {len(measured)} rows",
+            put_in=f"{fixed(hottest, 1)} °C of {len(measured)} rows",
         )
     held = total(measured.column("throttled_seconds") * measured.column("covers"))
     if held is not None:
         found["throttled_seconds"] = Term(
             value=held,
             formula="Σ throttled seconds per step × steps covered, over the measured rows",
-            put_in=f"{held:,.6g} s of {len(measured)} rows",
+            put_in=f"{significant(held, 6)} s of {len(measured)} rows",
         )
     return found
 
@@ -232,7 +233,7 @@ def final_loss(steps: Steps) -> Term | None:
     return Term(
         value=value,
         formula="loss of the last row that has one, of all rows",
-        put_in=f"{value:.6g}, {_place(steps, int(known[-1]))}",
+        put_in=f"{significant(value, 6)}, {_place(steps, int(known[-1]))}",
     )
 
 
@@ -268,13 +269,13 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
     if time <= 0 or not work:
         return None
     steps = int(_of(covers, usable).sum())
-    told = f"{work:,.0f} {unit} of {steps} steps"
+    told = f"{count(work)} {unit} of {steps} steps"
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
         product = batch * steps * (length or 1 if unit == "tokens" else 1)
         if product == work:
             told = f"{batch} sequences × {f'{length} tokens × ' if unit == 'tokens' else ''}{steps} steps"
-    return Term(value=work / time, formula=f"Σ {unit} / Σ seconds", put_in=f"{told} / {time:,.6g} s")
+    return Term(value=work / time, formula=f"Σ {unit} / Σ seconds", put_in=f"{told} / {significant(time, 6)} s")
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -336,7 +337,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
     return Term(
         value=time / steps,
         formula="Σ seconds / steps, over the measured rows",
-        put_in=f"{time:,.6g} s, {steps:.0f} steps",
+        put_in=f"{significant(time, 6)} s, {count(steps)} steps",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tensorprimat.core.quantities import count, fixed, gigabytes
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GB
@@ -25,7 +26,7 @@ def start_block(result: Result, *, label: str) -> str:
         config.precision,
     )
     devices = f"{config.num_gpus or 1} × {gpu.device_name or 'unknown device'}"
-    memory = f"{gpu.total_memory_gb:.1f} GB" if gpu.total_memory_gb and result.platform != "cpu" else None
+    memory = gigabytes(gpu.total_memory_gb) if gpu.total_memory_gb and result.platform != "cpu" else None
     if config.max_steps is None:
         steps = None
     elif config.warmup_steps is None:
@@ -66,15 +67,15 @@ def step_line(
     """
     parts = [f"[{label}] Step {step.index:>3}"]
     if step.seconds is not None:
-        parts.append(f"Time: {step.seconds:.3f}s")
+        parts.append(f"Time: {fixed(step.seconds, 3)}s")
     if mean_seconds is not None:
-        parts.append(f"Avg: {mean_seconds:.3f}s")
+        parts.append(f"Avg: {fixed(mean_seconds, 3)}s")
     if memory_bytes is not None:
-        parts.append(f"Memory: {memory_bytes / GB:.2f}GB")
+        parts.append(f"Memory: {fixed(memory_bytes / GB, 2)}GB")
     if step.loss is not None:
-        parts.append(f"Loss: {step.loss:.4f}")
+        parts.append(f"Loss: {fixed(step.loss, 4)}")
     if tokens and step.seconds:
-        parts.append(f"{tokens / step.seconds:,.0f} tokens/s")
+        parts.append(f"{count(tokens / step.seconds)} tokens/s")
     if steps_left and mean_seconds:
         parts.append(f"{_clock(steps_left * mean_seconds)} left")
     if warmup:
@@ -100,19 +101,19 @@ def end_block(result: Result, *, label: str, path: Path | None, interruption_sec
     figures, memory = result.performance_metrics, result.memory_metrics or MemoryMetrics()
     ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
     total = (
-        f"{figures.total_steps} steps in {figures.total_time_seconds:.3f} s"
+        f"{figures.total_steps} steps in {fixed(figures.total_time_seconds, 3)} s"
         if figures.total_steps and figures.total_time_seconds is not None
         else "no step finished"
     )
     per_gpu = figures.tokens_per_second_per_gpu
     rates = _joined(
-        f"{figures.tokens_per_second:,.0f} tokens/s" if figures.tokens_per_second else None,
-        f"{per_gpu:,.0f} tokens/s/GPU" if per_gpu and (result.training_config.num_gpus or 1) > 1 else None,
+        f"{count(figures.tokens_per_second)} tokens/s" if figures.tokens_per_second else None,
+        f"{count(per_gpu)} tokens/s/GPU" if per_gpu and (result.training_config.num_gpus or 1) > 1 else None,
     )
     mean = figures.avg_step_time_seconds
     lines = {
-        "Total": _joined(total, *(f"{kind} {spent:.3f} s" for kind, spent in interruption_seconds.items())),
-        "Measured": None if mean is None else f"{figures.measured_steps} steps, {mean:.4f} s each",
+        "Total": _joined(total, *(f"{kind} {fixed(spent, 3)} s" for kind, spent in interruption_seconds.items())),
+        "Measured": None if mean is None else f"{figures.measured_steps} steps, {fixed(mean, 4)} s each",
         "Rate": rates,
         "Memory": _joined(
             _gigabytes("allocated peak", memory.peak_memory_allocated_gb),
@@ -129,4 +130,4 @@ def _joined(*parts: str | None) -> str:
 
 
 def _gigabytes(name: str, value: float | None) -> str | None:
-    return None if value is None else f"{name} {value:.2f} GB"
+    return None if value is None else f"{name} {gigabytes(value)}"

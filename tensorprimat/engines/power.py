@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.quantities import celsius, fixed, joules, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
@@ -55,14 +56,14 @@ def line(sampler: telemetry.Sampler) -> str | None:
     if cost is None:
         return None
     gpus = f"{len(sampler.first)} GPU{'s' * (len(sampler.first) != 1)}"
-    said = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {1e3 * cost:.2f} ms for a look"
+    said = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms for a look"
     hot = [
         max((one.temperature_celsius for one in part if one.temperature_celsius is not None), default=None)
         for part in (sampler.first, sampler.last)
     ]
     if None in hot:
         return said
-    return f"{said}; {hot[0]:.0f} °C at the start, {hot[1]:.0f} °C at the end"
+    return f"{said}; {celsius(hot[0])} at the start, {celsius(hot[1])} at the end"
 
 
 def judged(result: Result, sampler: telemetry.Sampler) -> Result:
@@ -73,12 +74,12 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     said = []
     if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
         why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
-        share = 100 * power.throttled_seconds / time
-        said.append(f"clock: throttled for {share:.0f} % of the measured time by {why}")
+        share = percent(power.throttled_seconds / time, 0)
+        said.append(f"clock: throttled for {share} of the measured time by {why}")
     counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
     if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
         said.append(
-            f"power_metrics: the energy counter says {counted:,.0f} J and sampled power {sampled:,.0f} J, more than "
-            f"{100 * ENERGY_TOLERANCE:.0f} % apart; energy per token may be wrong by as much"
+            f"power_metrics: the energy counter says {joules(counted)} and sampled power {joules(sampled)}, more than "
+            f"{percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
         )
     return result.model_copy(update={"warnings": (*said, *result.warnings)}) if said else result

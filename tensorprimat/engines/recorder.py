@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorprimat.core.quantities import fixed
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.engines.clock import Clock, StepMark
 
@@ -234,8 +235,8 @@ class Recorder:
         events = self._event_seconds + self.clock.seconds(self._previous, closing)
         if abs(events - wall) > CLOCK_TOLERANCE * wall + CLOCK_TOLERANCE_SECONDS:
             self.warnings.append(
-                f"timer: {self.clock.name} sum to {events:.3f} s, but a synchronised wall clock around the run says "
-                f"{wall:.3f} s; run again with sync=True to see which steps differ"
+                f"timer: {self.clock.name} sum to {fixed(events, 3)} s, but a synchronised wall clock around the run "
+                f"says {fixed(wall, 3)} s; run again with sync=True to see which steps differ"
             )
         for interruption in self._interruptions:
             if interruption.end is not None:

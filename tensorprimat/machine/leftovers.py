@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from tensorprimat.core.quantities import fixed
+
 REAPERS = ("systemd", "init")
 """Programs other than process 1 that adopt orphans: a user's own systemd."""
 LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo")
@@ -185,7 +187,7 @@ def _activity(before: _Use | str, after: _Use | str, seconds: float) -> str | No
         return before if isinstance(before, str) else str(after)
     cpu = after.cpu_seconds - before.cpu_seconds
     if cpu > IDLE_SHARE * seconds or cpu < 0:  # negative: one of its processes has ended
-        return f"is at work: used {max(cpu, 0.0):.2f} s of CPU in {seconds:g} s"
+        return f"is at work: used {fixed(max(cpu, 0.0), 2)} s of CPU in {seconds:g} s"
     if after.bytes_moved != before.bytes_moved or after.on_disk or before.on_disk:
         return f"is at work: read or wrote in {seconds:g} s"
     return None

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tensorprimat.core.processes import usable_cores
+from tensorprimat.core.quantities import fixed, gigahertz, percent, watts
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
@@ -99,9 +100,9 @@ def company(now: NoiseReading, when: str) -> list[str]:
     """Return a sentence for everything that others do here."""
     said = []
     if now.is_busy:
-        load = "" if now.load is None else f", load {now.load:.1f}"
+        load = "" if now.load is None else f", load {fixed(now.load, 1)}"
         said.append(
-            f"noise: {when} other processes use {100 * now.busy_share:.0f} % of {now.cores} cores{load}; they slow the "
+            f"noise: {when} other processes use {percent(now.busy_share, 0)} of {now.cores} cores{load}; they slow the "
             "training by an unknown amount; stop them, or wait, and run again"
         )
     for number, gpu in enumerate(now.gpus):
@@ -128,7 +129,7 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
     """Return a sentence for every limit that changed between two looks."""
     said = []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
-        caps = f"{(before.cpu_cap_hertz or 0) / 1e9:.2f} to {(after.cpu_cap_hertz or 0) / 1e9:.2f} GHz"
+        caps = f"{gigahertz(before.cpu_cap_hertz)} to {gigahertz(after.cpu_cap_hertz)}"
         said.append(
             f"noise: {when} the CPU's frequency cap changed from {caps}; runs before and after are not comparable"
         )
@@ -138,8 +139,8 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
         if earlier is None:
             continue
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
-            watts = f"{earlier.power_limit_watts:.0f} to {gpu.power_limit_watts:.0f} W"
-            said.append(f"noise: {when} the power cap of GPU {number} moved from {watts}; fix it and run again")
+            caps = f"{watts(earlier.power_limit_watts)} to {watts(gpu.power_limit_watts)}"
+            said.append(f"noise: {when} the power cap of GPU {number} moved from {caps}; fix it and run again")
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
             said.append(f"noise: {when} the highest clock of GPU {number} changed; fix it and run again")
     return said

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.micro_result import MicroResult
+from tensorprimat.core.quantities import count, fixed, percent, significant
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
@@ -54,7 +55,7 @@ def _scatter(cell: MicroResult) -> list[str]:
     """More warm-up or more trials, in numbers."""
     if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
         return []
-    said = f"scatter: CV {cell.cv_percent:.1f} % over {len(cell.trial_times_ms)} trials"
+    said = f"scatter: CV {fixed(cell.cv_percent, 1)} % over {len(cell.trial_times_ms)} trials"
     first, *later = cell.trial_times_ms
     if _first_explains(cell.cv_percent, first, later):
         return [
@@ -63,7 +64,7 @@ def _scatter(cell: MicroResult) -> list[str]:
     trials = min(MOST_TRIALS, math.ceil((cell.cv_percent / WANTED_PERCENT) ** 2))
     if trials > cell.num_trials:
         reached = max(WANTED_PERCENT, cell.cv_percent / math.sqrt(trials))
-        return [f"{said}; --trials {trials} would bring the mean to about ±{reached:.2g} %"]
+        return [f"{said}; --trials {trials} would bring the mean to about ±{significant(reached, 2)} %"]
     return [f"{said}; longer trials reduce it: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
 
 
@@ -89,7 +90,7 @@ def _memory(cell: MicroResult) -> list[str]:
     if cell.memory_kind != "allocated" or not peak or not total or peak > HALF_EMPTY * total or cell.status != "ok":
         return []
     return [
-        f"memory: {100 * (1 - peak / total):.0f} % of the device's {total:.0f} GB are unused; a larger batch uses it, "
+        f"memory: {percent(1 - peak / total, 0)} of the device's {count(total)} GB are unused; a larger batch uses it, "
         f"such as --batch-size {2 * cell.batch_size}"
     ]
 
@@ -117,8 +118,9 @@ def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
         rate, peak, total = cell.flops_per_second, cell.peak_memory_gb, cell.total_memory_gb
         if rate and peak and total and max(alike) > SPILLING * rate and peak > FULL * total:
             found[place] = (
-                f"memory: {max(alike) / rate:.1f} times slower than its FLOPs explain, with {100 * peak / total:.0f} % "
-                f"of the memory in use: memory is spilling; --batch-size {max(1, cell.batch_size // 2)}, or --fit"
+                f"memory: {fixed(max(alike) / rate, 1)} times slower than its FLOPs explain, with "
+                f"{percent(peak / total, 0)} of the memory in use: memory is spilling; "
+                f"--batch-size {max(1, cell.batch_size // 2)}, or --fit"
             )
     return found
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.core.quantities import fixed, percent
 from tensorprimat.micro.sweep import Measure
 
 COUNTS = (0, 1, 2, 5, 10)
@@ -51,24 +52,25 @@ def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
     first = statistics.median(firsts)
     of = f"median of {len(firsts)} fresh processes" if len(firsts) > 1 else "in one fresh process"
     said = [
-        f"The first step took {first:,.1f} ms ({of}), {first / settled:.1f} times the {settled:,.1f} ms of a settled "
-        "step."
+        f"The first step took {fixed(first, 1)} ms ({of}), {fixed(first / settled, 1)} times the "
+        f"{fixed(settled, 1)} ms of a settled step."
     ]
     cold = next((cell for cell in measured if cell.num_warmups == 0), None)
     if cold is not None and cold.mean_time_ms is not None and cold.cv_percent is not None:
         said.append(
-            f"Without warm-up the mean of {cold.num_trials} trials is {100 * abs(cold.mean_time_ms / settled - 1):.1f} "
-            f"% {'above' if cold.mean_time_ms > settled else 'below'} that, with a CV of {cold.cv_percent:.1f} %."
+            f"Without warm-up the mean of {cold.num_trials} trials is "
+            f"{percent(abs(cold.mean_time_ms / settled - 1), 1)} "
+            f"{'above' if cold.mean_time_ms > settled else 'below'} that, with a CV of {fixed(cold.cv_percent, 1)} %."
         )
     stable = stable_from(measured)
     if stable is not None:
         said.append(
             f"From {stable.num_warmups} warm-up step{'s' * (stable.num_warmups != 1)} on the CV is stable "
-            f"({stable.cv_percent:.1f} %): --warmup-steps {stable.num_warmups} is enough here."
+            f"({fixed(stable.cv_percent, 1)} %): --warmup-steps {stable.num_warmups} is enough here."
         )
     else:
         most = max(measured, key=lambda cell: cell.num_warmups)
-        scatter = f"{most.cv_percent:.1f} %" if most.cv_percent is not None else "unknown from one trial"
+        scatter = f"{fixed(most.cv_percent, 1)} %" if most.cv_percent is not None else "unknown from one trial"
         after = f"after {most.num_warmups} warm-up step{'s' * (most.num_warmups != 1)} the CV is"
         lowest = min((cell.cv_percent for cell in measured if cell.cv_percent is not None), default=0.0)
         if most.cv_percent is None:

@@ -19,7 +19,7 @@ from tensorprimat.core.micro_result import MicroRow, is_figure
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
-from tensorprimat.reports.micro_tables import milliseconds
+from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
 from tensorprimat.reports.tables import Cell, Column, Table
 
 TITLES = {
@@ -63,9 +63,9 @@ FORMS: dict[str, quantities.Form] = {
     "flops_per_second": lambda value: quantities.rate(None if value is None else value / TERA),
     "mfu": quantities.percent,
     "peak_memory_gb": quantities.gigabytes,
-    "cv_percent": lambda value: quantities.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_cv_percent": lambda value: quantities.UNMEASURED if value is None else f"{value:.1f}",
-    "backward_forward_ratio": lambda value: quantities.UNMEASURED if value is None else f"{value:.2f}",
+    "cv_percent": one_decimal,
+    "backward_cv_percent": one_decimal,
+    "backward_forward_ratio": two_decimals,
 }
 
 
@@ -140,7 +140,7 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
                     Cell(text=milliseconds(value))
                     for value in (pair.forward_ms, pair.forward_backward_ms, pair.backward_ms)
                 ),
-                Cell(text=f"{pair.ratio:.2f}"),
+                Cell(text=two_decimals(pair.ratio)),
                 Cell(text=milliseconds(pair.backward_std_ms)),
                 Cell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
             )
@@ -189,7 +189,7 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
                 Cell(text=scaling.axis),
                 Cell(text=scaling.label),
                 Cell(text=str(len(scaling.points))),
-                Cell(text=quantities.UNMEASURED if scaling.exponent is None else f"{scaling.exponent:.2f}"),
+                Cell(text=two_decimals(scaling.exponent)),
             )
             for scaling in found
         ),

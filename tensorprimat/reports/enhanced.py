@@ -83,7 +83,9 @@ def _explained(metric: Metric) -> str:
 def _input(item: Input) -> str:
     if item.value is None:
         return quantities.UNMEASURED
-    return item.value if isinstance(item.value, str) else f"{item.value:,.6g} {item.unit}".rstrip()
+    return (
+        item.value if isinstance(item.value, str) else f"{quantities.significant(item.value, 6)} {item.unit}".rstrip()
+    )
 
 
 def remarks(sides: Sequence[Enhanced], names: Sequence[str]) -> Iterator[str]:
@@ -135,7 +137,7 @@ def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
         for side in sides
     )
     columns = tuple(Column(title=title, numeric=bool(title)) for title in ("", "GPUs", *titles))
-    title = f"Training on {budget_tokens / TERA:,.4g} T tokens"
+    title = f"Training on {quantities.significant(budget_tokens / TERA)} T tokens"
     return Table(key="budget", title=title, columns=columns, rows=rows)
 
 

@@ -12,7 +12,7 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Sid
 from tensorprimat.core import models
 from tensorprimat.core.audit import reason
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import Form, times
+from tensorprimat.core.quantities import Form, change, confidence_level, fixed, percent, significant, times
 from tensorprimat.core.result import Model
 
 METRIC_TITLES = {
@@ -54,13 +54,13 @@ def plus_minus(estimate: Estimate) -> str | None:
     half = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
     if half > 1:
         return "±100 % or more"
-    return f"±{100 * half:.1f} %" if math.isfinite(half) and half >= 0.001 else f"±{100 * half:.1g} %"
+    return f"±{percent(half, 1)}" if math.isfinite(half) and half >= 0.001 else f"±{significant(100 * half, 1)} %"
 
 
 def with_interval(estimate: Estimate, form: Form) -> str:
     """Return the value, and ± in percent where there is an interval; that of one run says so.
 
-    >>> with_interval(Estimate(value=9.0, low=8.9, high=9.1, rests_on="", within_run=True), rate)
+    >>> with_interval(Estimate(value=9.0, low=8.9, high=9.1, rests_on="", within_run=True), "{:g}".format)
     '9 ±1.1 % within run'
     """
     width = plus_minus(estimate)
@@ -76,7 +76,7 @@ def confidence(estimate: Estimate) -> str:
     >>> confidence(Estimate(value=1.0, rests_on="", confidence=0.9833, joint=0.95))
     '95 % interval'
     """
-    return f"{100 * (estimate.joint or estimate.confidence):.3g} % interval" + within_the_run(estimate)
+    return f"{confidence_level(estimate.joint or estimate.confidence)} interval" + within_the_run(estimate)
 
 
 def within_the_run(estimate: Estimate) -> str:
@@ -217,17 +217,17 @@ def mean_in_words(comparison: Comparison) -> str | None:
     over = f"on average over {len(pairs)} models"
     condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
     low, high = mean.estimate.low, mean.estimate.high
-    level = f"{100 * (mean.estimate.joint or mean.estimate.confidence):.3g} % CI"
+    level = f"{confidence_level(mean.estimate.joint or mean.estimate.confidence)} CI"
     if low is None or high is None:
         said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         return said + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
-    ends = f"{level} {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    ends = f"{level} {change(low - 1).removesuffix(' %')} to {change(high - 1)}"
     if mean.verdict == "unsettled":
         said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):
-        shares = sorted((100 * abs(low - 1), 100 * abs(high - 1)))
-        ends = f"{level} {shares[0]:.1f} to {shares[1]:.1f} %"
-        said = f"{candidate} is {100 * abs(value - 1):.1f} % {mean.verdict} than {baseline} {over}{condition}"
+        least, most = sorted((abs(low - 1), abs(high - 1)))
+        ends = f"{level} {fixed(100 * least, 1)} to {percent(most, 1)}"
+        said = f"{candidate} is {percent(abs(value - 1), 1)} {mean.verdict} than {baseline} {over}{condition}"
     else:
         said = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
     return said + in_brackets(ends, mean.assumption, mean.scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.analysis.gate import Check, GateReport
-from tensorprimat.core.quantities import UNMEASURED
+from tensorprimat.core.quantities import UNMEASURED, change
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import Cell, Column, Table, text
 
@@ -36,12 +36,8 @@ def _row(check: Check) -> tuple[Cell, ...]:
         text(check.model),
         text(check.what),
         text(check.status),
-        Cell(text=_percent(check.change), value=check.change),
-        Cell(text=f"{_percent(check.low)} to {_percent(check.high)}" if known else UNMEASURED),
-        Cell(text=_percent(check.limit), value=check.limit),
+        Cell(text=change(check.change, 2), value=check.change),
+        Cell(text=f"{change(check.low, 2)} to {change(check.high, 2)}" if known else UNMEASURED),
+        Cell(text=change(check.limit, 2), value=check.limit),
         text(check.sentence),
     )
-
-
-def _percent(share: float | None) -> str:
-    return UNMEASURED if share is None else f"{100 * share:+.2f} %".replace("-", "\N{MINUS SIGN}")

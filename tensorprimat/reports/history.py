@@ -40,14 +40,9 @@ def _row(entry: HistoryEntry, metric: str) -> tuple[Cell, ...]:
         figure(entry.figure.value, form(metric)),
         text(formatting.interval(entry.figure, form(metric))),
         Cell(text=str(max(1, len(entry.result.runs))), value=max(1, len(entry.result.runs))),
-        text(None if entry.change is None else changed(entry.change)),
+        text(None if entry.change is None else quantities.change(entry.change)),
         text(_software(entry)),
     )
-
-
-def changed(change: float) -> str:
-    """Return a shown change in words."""
-    return f"{100 * change:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def _software(entry: HistoryEntry) -> str | None:

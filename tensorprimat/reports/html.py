@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
@@ -67,7 +68,8 @@ def render(comparison: Comparison) -> str:
         looks=looks,
         sources=Sources(),
         version=__version__,
-        words=formatting,
+        formatting=formatting,
+        quantities=quantities,
         verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
         script=Markup(script),

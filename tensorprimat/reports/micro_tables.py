@@ -27,15 +27,23 @@ class MicroColumn:
     form: Callable[[Any], str] = str
 
 
+def one_decimal(value: float | None) -> str:
+    """Return a number of a column with one decimal."""
+    return quantities.fixed(value, 1)
+
+
+def two_decimals(value: float | None) -> str:
+    """Return a number of a column with two decimals."""
+    return quantities.fixed(value, 2)
+
+
 def milliseconds(value: float | None) -> str:
     """Return a time, to about four digits.
 
     >>> milliseconds(12.3456), milliseconds(0.01234), milliseconds(12345.6)
     ('12.35', '0.01234', '12,346')
     """
-    if value is None:
-        return quantities.UNMEASURED
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return quantities.count(value) if value is not None and value >= 1000 else quantities.significant(value)
 
 
 def _spread(cell: MicroResult) -> str | None:
@@ -66,7 +74,7 @@ def with_spread(mean: float, deviation: float | None) -> str:
     if not deviation or not math.isfinite(deviation):
         return milliseconds(mean)
     decimals = max(0, 1 - math.floor(math.log10(deviation)))
-    return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
+    return f"{quantities.fixed(mean, decimals)} ± {quantities.fixed(deviation, decimals)}"
 
 
 def fits(cell: MicroResult) -> str | None:
@@ -92,14 +100,20 @@ FIELDS = (
     MicroColumn(title="Pass", read=lambda cell: cell.pass_name),
     MicroColumn(title="Warm-up", read=lambda cell: cell.num_warmups, form=quantities.count),
     MicroColumn(title="Step, ms", read=_spread),
-    MicroColumn(title="CV, %", read=lambda cell: cell.cv_percent, form=lambda value: f"{value:.1f}"),
+    MicroColumn(title="CV, %", read=lambda cell: cell.cv_percent, form=one_decimal),
     MicroColumn(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
     MicroColumn(title="Forward, ms", read=_part("forward")),
     MicroColumn(title="Backward, ms", read=_part("backward")),
-    MicroColumn(title="Backward CV, %", read=lambda cell: cell.backward_cv_percent, form=lambda value: f"{value:.1f}"),
+    MicroColumn(
+        title="Backward CV, %",
+        read=lambda cell: cell.backward_cv_percent,
+        form=one_decimal,
+    ),
     MicroColumn(title="Optimizer, ms", read=_part("optimizer")),
     MicroColumn(
-        title="Backward / forward", read=lambda cell: cell.backward_forward_ratio, form=lambda value: f"{value:.2f}"
+        title="Backward / forward",
+        read=lambda cell: cell.backward_forward_ratio,
+        form=two_decimals,
     ),
     MicroColumn(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=quantities.rate),
     MicroColumn(

@@ -9,6 +9,7 @@ from typing import Any
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.core.quantities import count, fixed, percent, rate, rounded, significant
 from tensorprimat.core.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
@@ -43,17 +44,17 @@ def row(entry: Entry) -> dict[str, Any]:
         "num_nodes": entry.num_nodes,
         "runs": len(entry.runs),
         "successes": len(scored.succeeded),
-        "minutes": _rounded(scored.minutes),
+        "minutes": rounded(scored.minutes),
         "no_score_because": scored.reason,
         "scaling_factor": entry.scaling_factor,
-        "tokens_per_second_per_gpu": _rounded(scored.tokens_per_second_per_gpu),
-        "samples_per_second": _rounded(scored.samples_per_second),
-        "samples_to_target": _rounded(scored.samples),
+        "tokens_per_second_per_gpu": rounded(scored.tokens_per_second_per_gpu),
+        "samples_per_second": rounded(scored.samples_per_second),
+        "samples_to_target": rounded(scored.samples),
         "global_batch_size": entry.global_batch_size,
         "sequence_length": scored.sequence_length,
         "precision": scored.precision,
         "precision_source": scored.precision_source,
-        "mfu": _rounded(scored.mfu.value),
+        "mfu": rounded(scored.mfu.value),
         "no_mfu_because": scored.mfu.because,
         "derived": DERIVED.format(round=entry.round),
         "notes": list(entry.notes),
@@ -81,9 +82,9 @@ def baselines(found: Sequence[Baseline]) -> str:
     rows.sort(key=lambda one: (one.row.model, one.row.num_gpus, -(one.row.tokens_per_second_per_gpu or 0.0)))  # type: ignore[union-attr]
     lines = [
         (
-            _number(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
+            count(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
             precision_cell(Scored(one.entry)) if one.entry else (row.precision or "–").upper(),
-            _number(row.global_batch_size), row.date or "–", one_line(one.name),
+            count(row.global_batch_size), row.date or "–", one_line(one.name),
         )
         for one in rows
         if (row := one.row) is not None
@@ -115,7 +116,7 @@ def _baseline_row(one: Baseline) -> dict[str, Any]:
         "sequence_length": stated.sequence_length,
         "precision": stated.precision,
         "precision_source": stated.source if stated.precision else None,
-        "mfu": _rounded(one.mfu),
+        "mfu": rounded(one.mfu),
         "framework": stated.framework,
         "date": stated.date,
         "source": stated.source,
@@ -154,17 +155,17 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _detail(scored: Scored) -> str:
     entry = scored.entry
     facts = {
-        "score": f"{scored.minutes:.3f} min" if scored.minutes is not None else f"none: {scored.reason}",
-        "scaling factor": "unknown" if entry.scaling_factor is None else f"{entry.scaling_factor:.6g}",
-        "GPUs": f"{_number(entry.num_gpus)} × {entry.device_name or 'unknown'} on {_number(entry.num_nodes)} node(s)",
+        "score": f"{fixed(scored.minutes, 3)} min" if scored.minutes is not None else f"none: {scored.reason}",
+        "scaling factor": "unknown" if entry.scaling_factor is None else significant(entry.scaling_factor, 6),
+        "GPUs": f"{count(entry.num_gpus)} × {entry.device_name or 'unknown'} on {count(entry.num_nodes)} node(s)",
         "division": ", ".join(filter(None, (entry.division, entry.availability))) or "not stated",
         "framework": entry.framework or "not stated",
         "software": ", ".join(f"{name} {value}" for name, value in entry.software.items()) or "not stated",
-        "batch × sequence": f"{_number(entry.global_batch_size)} × {_number(scored.sequence_length)}",
+        "batch × sequence": f"{count(entry.global_batch_size)} × {count(scored.sequence_length)}",
         "precision": _stated_precision(scored),
         "parallelism": ", ".join(f"{name} {size}" for name, size in entry.parallelism.items()) or "not stated",
         "rate": _rate(scored),
-        "MFU": f"{scored.mfu.value:.1%}, derived" if scored.mfu.value else f"none: {scored.mfu.because}",
+        "MFU": f"{percent(scored.mfu.value)}, derived" if scored.mfu.value else f"none: {scored.mfu.because}",
     }
     width = max(map(len, facts))
     lines = [one_line(entry.name), *(f"  {name:<{width}}  {one_line(value)}" for name, value in facts.items())]
@@ -173,8 +174,8 @@ def _detail(scored: Scored) -> str:
         (
             one_line(run.file.rsplit("/", 1)[-1]),
             one_line(run.status) + ("" if run in scored.counted or not run.succeeded else ", dropped"),
-            _number(run.seconds, 1), _number(run.training_seconds, 1), _number(run.evaluation_seconds, 1),
-            _number(run.samples), run.sha256[:16],
+            fixed(run.seconds, 1), fixed(run.training_seconds, 1), fixed(run.evaluation_seconds, 1),
+            count(run.samples), run.sha256[:16],
         )
         for run in entry.runs
     ]  # fmt: skip
@@ -194,7 +195,7 @@ def _rate(scored: Scored) -> str:
     if scored.samples_per_second is None:
         return "unknown: the logs do not mark samples and training time"
     tokens = scored.tokens_per_second_per_gpu
-    return f"{scored.samples_per_second:.4g} samples/s" + (f", {tokens:,.0f} tokens/s/GPU" if tokens else "")
+    return f"{rate(scored.samples_per_second)} samples/s" + (f", {count(tokens)} tokens/s/GPU" if tokens else "")
 
 
 def _details(entry: Entry) -> dict[str, Any]:
@@ -218,13 +219,13 @@ def _details(entry: Entry) -> dict[str, Any]:
 def _list_row(scored: Scored) -> tuple[str, ...]:
     entry = scored.entry
     return (
-        "–" if scored.minutes is None else f"{scored.minutes:.3f}",
-        _number(entry.num_gpus),
+        fixed(scored.minutes, 3),
+        count(entry.num_gpus),
         entry.gpu or "unknown",
         entry.benchmark,
-        _number(entry.global_batch_size),
+        count(entry.global_batch_size),
         precision_cell(scored),
-        _number(scored.tokens_per_second_per_gpu),
+        count(scored.tokens_per_second_per_gpu),
         f"{len(scored.succeeded)}/{max(scored.expected, len(entry.runs))}",
         one_line("/".join((entry.round, entry.submitter, entry.system))),
     )
@@ -249,15 +250,6 @@ def _marks(entries: Sequence[Entry]) -> list[str]:
     """Return the sentence about figures that MLPerf does not score, once for the rounds of the entries."""
     rounds = ", ".join(sorted({entry.round for entry in entries}))
     return [f"Rates, samples and their times: {DERIVED.format(round=rounds)}."]
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def _rounded(value: float | None) -> float | None:
-    """Return six significant digits."""
-    return None if value is None else float(f"{value:.6g}")
 
 
 def _json(rows: Sequence[dict[str, Any]]) -> str:

@@ -13,6 +13,7 @@ from tensorprimat.analysis.mlperf_vendors import VendorRound
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
+from tensorprimat.core.quantities import count, fixed, percent, rate, rounded, significant, times
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import configured_note, precision_cell, table
 
@@ -31,7 +32,7 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     low_high = _interval(comparison.ratio, confidence)
     opening = (
         f"{names[0]} needs {_minutes(first.minutes)} min, {names[1]} {_minutes(second.minutes)}: "
-        f"{math.exp(comparison.ratio.log):.2f}x{low_high}"
+        f"{times(math.exp(comparison.ratio.log), 2)}{low_high}"
     )
     if not comparison.parts:
         return (
@@ -39,10 +40,11 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
         )
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
-    scaling = f", scaling factors {parts['scaling']:.3f}x" if abs(parts["scaling"] - 1) >= 0.0005 else ""
+    scaling = f", scaling factors {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
     return (
-        f"{opening}; its rate is {parts['rate']:.2f}x, it needs {parts['samples']:.2f}x the samples (batch {batches}), "
-        f"evaluation and set-up take {parts['evaluation_and_set_up']:.3f}x{scaling}."
+        f"{opening}; its rate is {times(parts['rate'], 2)}, it needs {times(parts['samples'], 2)} the samples "
+        f"(batch {batches}), "
+        f"evaluation and set-up take {times(parts['evaluation_and_set_up'], 3)}{scaling}."
     )
 
 
@@ -62,7 +64,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
                 str(comparison.task.num_gpus),
                 f"{comparison.sides[1].round} {_minutes(comparison.sides[1].minutes)}",
                 f"{comparison.sides[0].round} {_minutes(comparison.sides[0].minutes)}",
-                f"{math.exp(comparison.ratio.log):.3f}x{_interval(comparison.ratio, confidence, 3)}",
+                f"{times(math.exp(comparison.ratio.log), 3)}{_interval(comparison.ratio, confidence, 3)}",
                 _submitters(comparison),
             )
             for comparison in rounds
@@ -88,7 +90,7 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
             one.vendor,
             one.scored.entry.round,
             _minutes(one.minutes),
-            "" if one.over_before is None else f"{one.over_before:.3f}x",
+            "" if one.over_before is None else times(one.over_before, 3),
             one.scored.entry.gpu or "unknown",
             "–" if one.scored.entry.global_batch_size is None else str(one.scored.entry.global_batch_size),
             f"{one.scored.entry.submitter}/{one.scored.entry.system}",
@@ -112,8 +114,8 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
             "num_gpus": one.scored.entry.num_gpus,
             "vendor": one.vendor,
             "round": one.scored.entry.round,
-            "minutes": _figure(one.minutes),
-            "over_before": _figure(one.over_before),
+            "minutes": rounded(one.minutes),
+            "over_before": rounded(one.over_before),
             "gpu": one.scored.entry.gpu,
             "name": one.scored.entry.name,
         }
@@ -138,9 +140,9 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
                         "name": point.scored.entry.name,
                         "num_gpus": point.scored.entry.num_gpus,
                         "global_batch_size": point.scored.entry.global_batch_size,
-                        "minutes": _figure(point.scored.minutes),
-                        "samples_per_second": _figure(point.scored.samples_per_second),
-                        "efficiency": _figure(point.efficiency),
+                        "minutes": rounded(point.scored.minutes),
+                        "samples_per_second": rounded(point.scored.samples_per_second),
+                        "efficiency": rounded(point.efficiency),
                     }
                     for point in one.points
                 ],
@@ -172,8 +174,8 @@ def _rows(side: TaskSide) -> list[tuple[str, ...]]:
             side.gpu,
             str(one.entry.global_batch_size or "–"),
             precision_cell(one),
-            "–" if one.tokens_per_second_per_gpu is None else f"{one.tokens_per_second_per_gpu:,.0f}",
-            "–" if one.samples is None else f"{one.samples:,.0f}",
+            count(one.tokens_per_second_per_gpu),
+            count(one.samples),
             one_line(f"{one.entry.round}/{one.entry.submitter}/{one.entry.system}"),
         )
         for one in side.scored
@@ -182,8 +184,8 @@ def _rows(side: TaskSide) -> list[tuple[str, ...]]:
 
 def _spread(side: TaskSide, confidence: float) -> str:
     submitters = len(side.weights)
-    runs = "" if side.over_runs is None else f"; runs of one entry scatter by {side.over_runs:.1%}"
-    between = "" if side.over_submitters is None else f", submitters by {side.over_submitters:.1%} beyond that"
+    runs = "" if side.over_runs is None else f"; runs of one entry scatter by {percent(side.over_runs, 1)}"
+    between = "" if side.over_submitters is None else f", submitters by {percent(side.over_submitters, 1)} beyond that"
     return (
         f"{side.gpu}, {side.round}: {_count(len(side.scored), 'entry', 'entries')} of "
         f"{_count(submitters, 'submitter', 'submitters')}, mean "
@@ -202,7 +204,7 @@ def _best(comparison: TaskComparison) -> str:
         f"{_minutes(one.minutes or math.nan)} ({one_line(one.entry.submitter)}/{one_line(one.entry.system)})"
         for one in (first, second)
     ]
-    return f"Fastest entry of each: {told[0]} against {told[1]}, {ratio:.2f}x"
+    return f"Fastest entry of each: {told[0]} against {told[1]}, {times(ratio, 2)}"
 
 
 def _scaling(one: Scaling) -> str:
@@ -211,8 +213,8 @@ def _scaling(one: Scaling) -> str:
             str(point.scored.entry.num_gpus),
             _minutes(point.scored.minutes or math.nan),
             str(point.scored.entry.global_batch_size or "–"),
-            f"{point.scored.samples_per_second:,.4g}",
-            "–" if point.efficiency is None else f"{point.efficiency:.1%}",
+            rate(point.scored.samples_per_second),
+            percent(point.efficiency, 1),
             one_line(f"{point.scored.entry.submitter}/{point.scored.entry.system}"),
         )
         for point in one.points
@@ -234,18 +236,18 @@ def _said_law(one: Scaling) -> str:
         else f"no rate up to {max(counts)} GPUs is below what the power law of smaller numbers predicts"
     )
     return (
-        f"{law_text(one.rate)}, points scatter by {one.rate.scatter:.1%} around it; minutes × GPUs^"
-        f"{-one.minutes.exponent:.3f} (±{one.minutes.half_width:.3f}) constant; {ends}.\n"
+        f"{law_text(one.rate)}, points scatter by {percent(one.rate.scatter, 1)} around it; minutes × GPUs^"
+        f"{fixed(-one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}) constant; {ends}.\n"
     )
 
 
 def law_text(law: Law) -> str:
     """Return a law of samples/s as a formula, with the interval of its parameter."""
     if law.kind == "power":
-        return f"samples/s = {law.scale:.3g} × GPUs^{law.exponent:.3f} (±{law.half_width:.3f})"
+        return f"samples/s = {significant(law.scale, 3)} × GPUs^{fixed(law.exponent, 3)} (±{fixed(law.half_width, 3)})"
     return (
-        f"samples/s = {law.scale:.3g} × GPUs / (1 + {law.parameter:.3g} × (GPUs − 1)), "
-        f"Amdahl's law (share {law.low:.3g} to {law.high:.3g})"
+        f"samples/s = {significant(law.scale, 3)} × GPUs / (1 + {significant(law.parameter, 3)} × (GPUs − 1)), "
+        f"Amdahl's law (share {significant(law.low, 3)} to {significant(law.high, 3)})"
     )
 
 
@@ -256,11 +258,11 @@ def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
         "num_gpus": comparison.task.num_gpus,
         "level": comparison.level.name,
         "sentence": sentence(comparison, confidence),
-        "ratio": _figure(math.exp(comparison.ratio.log)),
+        "ratio": rounded(math.exp(comparison.ratio.log)),
         "low": low,
         "high": high,
         "confidence": confidence,
-        "parts": {name: _figure(value) for name, value in comparison.parts.items()},
+        "parts": {name: rounded(value) for name, value in comparison.parts.items()},
         "sides": [_side(side, confidence) for side in comparison.sides],
         "warnings": list(comparison.warnings),
         "derived": DERIVED.format(round=", ".join(sorted({side.round for side in comparison.sides}))),
@@ -272,14 +274,14 @@ def _side(side: TaskSide, confidence: float) -> dict[str, Any]:
     return {
         "gpu": side.gpu,
         "round": side.round,
-        "minutes": _figure(side.minutes),
+        "minutes": rounded(side.minutes),
         "low": low,
         "high": high,
-        "submitters": {name: _figure(weight) for name, weight in side.weights.items()},
-        "spread_over_runs": _figure(side.over_runs),
-        "spread_over_submitters": _figure(side.over_submitters),
+        "submitters": {name: rounded(weight) for name, weight in side.weights.items()},
+        "spread_over_runs": rounded(side.over_runs),
+        "spread_over_submitters": rounded(side.over_submitters),
         "global_batch_sizes": list(side.batches),
-        "entries": {one.entry.name: _figure(one.minutes) for one in side.scored},
+        "entries": {one.entry.name: rounded(one.minutes) for one in side.scored},
         "precisions": {
             one.entry.name: {"precision": one.precision, "source": one.precision_source} for one in side.scored
         },
@@ -300,7 +302,7 @@ def _bounds(estimate: LogEstimate, confidence: float) -> tuple[float | None, flo
     if not math.isfinite(estimate.variance):
         return None, None
     low, high = estimate.interval(confidence)
-    return _figure(low), _figure(high)
+    return rounded(low), rounded(high)
 
 
 def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit: str = "") -> str:
@@ -309,22 +311,18 @@ def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit
         return " (no interval)"
     if unit:
         return f" ({_minutes(low)} to {_minutes(high)})"
-    return f" ({low:.{digits}f} to {high:.{digits}f})"
+    return f" ({fixed(low, digits)} to {fixed(high, digits)})"
 
 
 def _law(law: Law | None) -> dict[str, float | int | str | None] | None:
     if law is None:
         return None
-    parameter = {"exponent": _figure(law.parameter), "half_width": _figure(law.half_width)}
+    parameter = {"exponent": rounded(law.parameter), "half_width": rounded(law.half_width)}
     if law.kind == "amdahl":
-        parameter = {"serial_share": _figure(law.parameter)}
-    return {"kind": law.kind, "scale": _figure(law.scale), **parameter, "low": _figure(law.low),
-            "high": _figure(law.high), "scatter": _figure(law.scatter), "points": law.points}  # fmt: skip
+        parameter = {"serial_share": rounded(law.parameter)}
+    return {"kind": law.kind, "scale": rounded(law.scale), **parameter, "low": rounded(law.low),
+            "high": rounded(law.high), "scatter": rounded(law.scatter), "points": law.points}  # fmt: skip
 
 
 def _minutes(value: float) -> str:
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
-
-
-def _figure(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+    return fixed(value, 1) if value >= 10 else significant(value, 3)

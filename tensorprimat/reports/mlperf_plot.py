@@ -13,6 +13,7 @@ from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
+from tensorprimat.core.quantities import confidence_level, percent, times
 from tensorprimat.reports.bars import COLOURS
 from tensorprimat.reports.mlperf_comparison import law_text, sentence
 from tensorprimat.reports.plots.canvas import (
@@ -98,9 +99,11 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
         rates.legend(frameon=False, fontsize=8.5, loc="upper left")
         rates.set_yscale("log")
         plain_log_ticks(rates.yaxis)
-        rates.set_title(f"Samples/s with law and {confidence:.0%} band of a further entry; dotted: linear")
+        rates.set_title(
+            f"Samples/s with law and {confidence_level(confidence)} band of a further entry; dotted: linear"
+        )
         efficiency.set_title("Efficiency of a GPU; at the bottom: global batch")
-        efficiency.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        efficiency.yaxis.set_major_formatter(lambda value, _: percent(value, 0))
         efficiency.set_ylim(bottom=0)
 
     return drawn(fill, formats)
@@ -136,7 +139,7 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
     axes.set_xlim(left=0)
     axes.margins(x=0.06)
     axes.set_xlabel("minutes (lower is better)")
-    axes.set_title(f"Every entry; line and band: mean over submitters, {confidence:.0%} interval")
+    axes.set_title(f"Every entry; line and band: mean over submitters, {confidence_level(confidence)} interval")
     axes.grid(axis="x", color=GRID, linewidth=0.7)
 
 
@@ -158,7 +161,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     for place, value in zip(places, values, strict=True):
         beyond = value >= 1
         axes.annotate(
-            f"{value:.2f}x" if abs(value - 1) >= 0.005 else f"{value:.3f}x", (value, place), (4 if beyond else -4, 0),
+            times(value, 2 if abs(value - 1) >= 0.005 else 3), (value, place), (4 if beyond else -4, 0),
             textcoords="offset points", ha="left" if beyond else "right", va="center", fontsize=9,
         )  # fmt: skip
     axes.axvline(1, color=INK, linewidth=1)
@@ -218,7 +221,7 @@ def _law(one: Scaling) -> str:
     if one.rate is None:
         return f"{name}: fewer than three numbers of GPUs, so no law."
     stops = f"; scaling stops at {one.stops_at} GPUs (dashed)" if one.stops_at else ""
-    return f"{name}: {law_text(one.rate)}, scatter {one.rate.scatter:.1%}{stops}."
+    return f"{name}: {law_text(one.rate)}, scatter {percent(one.rate.scatter, 1)}{stops}."
 
 
 def _rounds(sides: Sequence[TaskSide]) -> str:

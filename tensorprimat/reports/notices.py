@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.core.quantities import percent
 from tensorprimat.reports import formatting
 
 MOST_WARNINGS = 200
@@ -70,7 +71,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
         by = " and ".join(dict.fromkeys(filter(None, said)))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
         told.append(
-            f"{side.label}{several}: throttled for {100 * power.throttled_seconds / time:.0f} % of the measured time"
+            f"{side.label}{several}: throttled for {percent(power.throttled_seconds / time, 0)} of the measured time"
             + (f" by {by}" if by else "")
         )
     return tuple(told)

@@ -59,7 +59,7 @@ def _matmul(found: Preflight) -> Table:
 
 def _bandwidth(found: Preflight) -> Table:
     titles = ("Memory", "Size", "Best, GB/s", "Typical, GB/s", "Best of peak")
-    launch = quantities.UNMEASURED if found.launch_seconds is None else f"{1e6 * found.launch_seconds:.1f} µs"
+    launch = quantities.microseconds(found.launch_seconds)
     return Table(
         key="bandwidth",
         title="Memory and transfers",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, Validation, verdict
-from tensorprimat.core.quantities import count
+from tensorprimat.core.quantities import confidence_level, count, fixed, rate, rounded
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import table
 
@@ -29,10 +28,11 @@ def sentence(found: Projection) -> str:
     expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
     task = f", another task than {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent
+    law = f"samples/s × GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
     return (
         f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {found.measured_gpus} GPUs, {expected} on "
-        f"{found.gpus}, {CONFIDENCE:.0%} interval, if it scales as {exponent.groups} submissions of {found.benchmark} "
-        f"did{task} (samples/s × GPUs^{exponent.mean:.3f} ± {exponent.half_width:.3f}); {verdict(found.validation)}. "
+        f"{found.gpus}, {confidence_level(CONFIDENCE)} interval, if it scales as {exponent.groups} submissions of "
+        f"{found.benchmark} did{task} ({law}); {verdict(found.validation)}. "
         "The global batch and the network are taken to be like theirs; the scatter of the result itself is not in it."
     )
 
@@ -41,7 +41,7 @@ def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
     """Return what --json prints of the left-out points of a benchmark."""
     return {
         "benchmark": benchmark, "shown_to_work": found.works, "left_out_points": len(found.points),
-        "coverage": _finite(found.coverage), "median_error": _finite(found.median_error),
+        "coverage": rounded(found.coverage), "median_error": rounded(found.median_error),
         "points": [dict(zip(_COLUMNS, _row(point), strict=True)) for point in found.points],
     }  # fmt: skip
 
@@ -57,12 +57,8 @@ def _row(point: LeftOut) -> tuple[str, ...]:
     return (
         point.fewer.entry.name,
         f"{point.fewer.entry.num_gpus} → {point.more.entry.num_gpus}",
-        f"{point.more.samples_per_second:.4g}",
-        f"{point.predicted:.4g}",
-        f"{point.low:.4g} to {point.high:.4g}",
+        rate(point.more.samples_per_second),
+        rate(point.predicted),
+        f"{rate(point.low)} to {rate(point.high)}",
         "" if point.covered else "missed",
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -16,6 +16,7 @@ from tensorprimat.analysis.ratios import StatedScatter, log_ratio
 from tensorprimat.analysis.sides import alone
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import significant
 from tensorprimat.core.result import Result
 
 FEWEST_RUNS = 3  # two runs agree by luck too often
@@ -107,5 +108,5 @@ def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
     return Decision(
         done=True,
         sentence=f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed "
-        f"{budget.minutes:.3g} minutes for this model",
+        f"{significant(budget.minutes, 3)} minutes for this model",
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.analysis.history import Series
+from tensorprimat.core.quantities import change
 from tensorprimat.reports.bars import COLOURS
 from tensorprimat.reports.plots.canvas import GRID, LEAST_PANEL_INCHES, WIDTH_INCHES, drawable, drawn, shortened
 
@@ -40,11 +41,10 @@ def _history(axes: Any, series: Series) -> None:
     for place, entry in zip(places, series.entries, strict=True):
         if entry.change is not None:
             axes.axvline(place - 0.5, color=COLOURS[1], linestyle="--", linewidth=1.0)
-            percent = f"{100 * entry.change:+.1f} %".replace("-", "\N{MINUS SIGN}")
             axes.text(
                 place - 0.45,
                 0.97,
-                percent,
+                change(entry.change),
                 color=COLOURS[1],
                 fontsize=8,
                 va="top",

@@ -8,6 +8,7 @@ from typing import Any
 from tensorprimat.analysis.aggregate import SizeScaling
 from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
+from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.bars import COLOURS
 from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, LINE_STYLES
@@ -57,14 +58,14 @@ def _short(value: float, _position: int | None = None) -> str:
     """Return a tick: 128.6 M, 512, 0.3."""
     for size, letter in ((1e9, " B"), (1e6, " M")):
         if value >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+            return significant(value / size) + letter
+    return count(value) if value >= 1000 else significant(value, 3)
 
 
 def _curve(axes: Any, one: SizeScaling, number: int) -> None:
     colour = COLOURS[number % len(COLOURS)]
     xs, ys = zip(*one.points, strict=True)
-    label = one.label if one.exponent is None else f"{one.label}: exponent {one.exponent:.2f}"
+    label = one.label if one.exponent is None else f"{one.label}: exponent {fixed(one.exponent, 2)}"
     axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
     if one.exponent is not None and one.factor is not None:
         ends = (min(xs), max(xs))
@@ -115,7 +116,8 @@ def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
 
 
 def _roof(roof: Ceiling) -> str:
-    return f"{roof.precision}: {roof.flops_per_second / TERA:.3g} TFLOP/s, {roof.bytes_per_second / GB:.3g} GB/s"
+    compute, memory = significant(roof.flops_per_second / TERA, 3), significant(roof.bytes_per_second / GB, 3)
+    return f"{roof.precision}: {compute} TFLOP/s, {memory} GB/s"
 
 
 def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
