@@ -131,8 +131,8 @@ def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
         DeviceCheck(index=3, flops_per_second=4e14, other_processes=2),
     ]
     slow, shared = preflight.warnings_about(made(devices=tuple(checks)))
-    assert slow == "gpu 1: reaches 71 % of the fastest GPU here (held down by the power cap; power limit 350 W)"
-    assert "gpu 3: reaches 57 % of the fastest GPU here (2 other processes on it)" in shared
+    assert slow == "gpu 1: reaches 71 % of the fastest GPU (held down by the power cap; power limit 350 W)"
+    assert "gpu 3: reaches 57 % of the fastest GPU (2 other processes on it)" in shared
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_of_several_processes_each_tries_its_own_card(two_gpus, monkeypatch):
     monkeypatch.setattr(collectives, "rank", lambda: 9)
     monkeypatch.setattr(collectives, "gathered", lambda own, processes: [own] * processes)
     checks = preflight.device_checks(two_gpus, torch.device("cuda", 1), 16)
-    assert (len(checks), checks[0].index, checks[0].id, checks[0].flops_per_second) == (16, 9, "b", 5e14)
+    assert (len(checks), checks[0].index, checks[0].id, checks[0].flops_per_second) == (16, 1, "b", 5e14)
 
 
 def test_under_torchrun_no_card_is_chosen_by_its_number(two_gpus, tmp_path, capsys, monkeypatch):
@@ -383,7 +383,7 @@ def test_products_stand_beside_the_best_that_others_measured_with_its_source(mon
 
 def nodes_of(slow=5e14):
     return tuple(
-        DeviceCheck(index=8 * node + gpu, host=f"node{node}", flops_per_second=slow if (node, gpu) == (2, 3) else 7e14)
+        DeviceCheck(index=gpu, host=f"node{node}", flops_per_second=slow if (node, gpu) == (2, 3) else 7e14)
         for node in range(4)
         for gpu in range(8)
     )
@@ -391,14 +391,14 @@ def nodes_of(slow=5e14):
 
 def test_nodes_have_a_row_each_the_slowest_first():
     table = next(one for one in tables(made(devices=nodes_of())) if one.key == "nodes")
-    assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "19", "500", "71.4 %"]
+    assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "3", "500", "71.4 %"]
     assert len(table.rows) == 4
     assert not [one for one in tables(made(devices=nodes_of()[:8])) if one.key == "nodes"]
 
 
 def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
     [said] = made(devices=nodes_of()).below(0.9)
-    assert said == "node2: gpu 19 reaches 71.4 % of the median of 32 GPUs, less than 90 %"
+    assert said == "node2: gpu 3 reaches 71.4 % of the median of 32 GPUs, less than 90 %"
     assert made(devices=nodes_of(slow=6.4e14)).below(0.9) == ()
     assert made().below(0.9) == ()
 
@@ -409,7 +409,7 @@ def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, 
     assert (
         main(["preflight", "--device", "cpu", "--keep-noisy", "--output", str(tmp_path), "--fail-below", "90%"]) == code
     )
-    assert ("node2: gpu 19 reaches 71.4 %" in capsys.readouterr().err) == bool(code)
+    assert ("node2: gpu 3 reaches 71.4 %" in capsys.readouterr().err) == bool(code)
     assert list((tmp_path / "preflight").iterdir())  # the figures are kept either way
 
 

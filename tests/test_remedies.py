@@ -80,7 +80,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/budget.py": ("run",),
     "session/extract.py": ("extract", "run"),
     "session/found_log.py": ("run",),
+    "cli/cluster_options.py": ("run",),
     "session/preflight.py": ("preflight",),
+    "micro/preflight_rank.py": ("preflight",),
     "engines": ("run",),
     "logs": LOGS,
     "machine": ("run",),
@@ -105,6 +107,7 @@ NO_REMEDY: dict[str, set[str]] = {
         *("--activation-checkpointing", "--preset"),  # the same; the preset only where the torch engine trains
     },
     "engines/launch.py": {"--spec", "--result"},
+    "session/preflight.py": {"--spec", "--result"},
     "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result"},
     "engines/torch/engine.py": {"--spec", "--result"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},

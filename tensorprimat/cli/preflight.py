@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import micro_options as options
 
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
+
+EXECUTOR = "Measure other nodes in a job that NeMo-Run submits: slurm; local: ranks on this machine."
+NUM_GPUS = "GPUs of each node, a process for each (with --executor)."
+GPU = "GPU of each node, by name, or cpu (with --executor)."
 
 
 def command(
@@ -30,6 +35,20 @@ def command(
         str | None,
         typer.Option(metavar="PERCENT", help="Fail if a GPU reaches less than this share of the median GPU."),
     ] = None,
+    executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes to measure (with --executor).")] = 1,
+    num_gpus: Annotated[
+        int | None, typer.Option(metavar="N", help=NUM_GPUS, show_default="as this machine; 1 on a CPU")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help=GPU, show_default="as this machine")] = None,
+    account: cluster.Account = None,
+    partition: cluster.Partition = None,
+    time: cluster.TimeLimit = None,
+    container_image: cluster.ContainerImage = None,
+    container_mounts: cluster.ContainerMounts = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the job that --executor would submit; measure nothing.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")] = False,
 ) -> int:
     """Measure this machine's best performance, in about a minute.
@@ -37,7 +56,8 @@ def command(
     Matrix products by precision and size, memory bandwidth, transfers between host and device, launch latency, and,
     where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure is
     compared with the catalogue's peak; matrix products also against the best that others measured. A GPU well below its
-    siblings or the catalogue is named; over several nodes each has a row, the slowest first. The result is kept per
+    siblings or the catalogue is named; over several nodes each has a row, the slowest first, and --fail-below names the
+    slow ones. The result is kept per
     machine: sweeps estimate their time from it, and training results are compared with it. If other processes use the
     machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or if a frequency or power
     cap changes meanwhile, the figures are shown and not kept.
@@ -46,29 +66,48 @@ def command(
     Examples:
       tprimat preflight
       torchrun --nproc-per-node 8 -m tensorprimat preflight --output output
+      tprimat preflight --executor slurm --partition gpu --nodes 4 --num-gpus 8 --gpu H100 --fail-below 90%
       torchrun --nnodes 4 --nproc-per-node 8 --rdzv-endpoint node1:29500 -m tensorprimat preflight --fail-below 90%
 
     \b
     Exit codes:
       0  measured
-      1  measured and not kept, because the machine was not quiet, or a GPU is below --fail-below
+      1  measured and not kept, because the machine was not quiet; a GPU is below --fail-below; or the job failed
       2  a flag is wrong, or the device is not there
     """
     from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
+    from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.session import preflight
 
     least = None if fail_below is None else fraction("--fail-below", fail_below)
     file = named_file("--output", output, (".json",))
     refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
     place = preflight.RecordPlace(folder=file.parent if file else writable_folder("--output", output), file=file)
-    outcome = preflight.run(
-        device,
-        place,
-        quick=quick,
-        keep_noisy=keep_noisy,
-        least_share=least,
-        on_part=lambda part: options.say(f"measuring {part} …"),
+    there = Cluster(
+        executor=executor or "",
+        gpu=gpu,
+        account=account,
+        partition=partition,
+        time=time,
+        container_image=container_image,
+        container_mounts=tuple(container_mounts or ()),
     )
+    spec = preflight.spec_of(device, there, place, quick=quick, num_gpus=num_gpus, nodes=nodes, dry_run=dry_run)
+    outcome: Outcome | None
+    if spec is not None and dry_run:
+        print(preflight.script(spec, there, place))
+        return 0
+    if spec is not None:
+        outcome = preflight.run_on_cluster(spec, there, place, least_share=least, on_line=options.say)
+    else:
+        outcome = preflight.run(
+            device,
+            place,
+            quick=quick,
+            keep_noisy=keep_noisy,
+            least_share=least,
+            on_part=lambda part: options.say(f"measuring {part} …"),
+        )
     return 0 if outcome is None else _show(outcome, as_json=json)
 
 

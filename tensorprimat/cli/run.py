@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, values, with_settings
@@ -23,8 +24,6 @@ MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch 
 ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
 EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
-MOUNTS = "A folder for the container (repeatable)."
-LIKE_THIS = "as this machine"
 AB = "Run two configurations in turn and compare them: use the option twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
@@ -51,19 +50,12 @@ def command(
         bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
     ] = False,
     executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"{facts.GPU} With --executor: what each node has, or cpu.", show_default=LIKE_THIS
-        ),
-    ] = None,
-    account: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm account to charge.")] = None,
-    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="LIMIT", help="Slurm time limit of a run.", show_default="01:00:00")
-    ] = None,
-    container_image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Container to train in.")] = None,
-    container_mounts: Annotated[list[str] | None, typer.Option(metavar="SRC:DST", help=MOUNTS)] = None,
+    gpu: cluster.NodeGpu = None,
+    account: cluster.Account = None,
+    partition: cluster.Partition = None,
+    time: cluster.TimeLimit = None,
+    container_image: cluster.ContainerImage = None,
+    container_mounts: cluster.ContainerMounts = None,
     infra: Annotated[str | None, typer.Option(metavar="WHERE", help="SkyPilot's cloud or cluster.")] = None,
     namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes namespace.")] = None,
     volume_claim: Annotated[
@@ -173,7 +165,7 @@ def _request(given: Mapping[str, Any]) -> Request:
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import Request, stated_facts
 
-    cluster = Cluster(
+    place = Cluster(
         executor=given["executor"] or "",
         gpu=given["gpu"] if given["executor"] else None,
         account=given["account"],
@@ -202,7 +194,7 @@ def _request(given: Mapping[str, Any]) -> Request:
         dry_run=given["dry_run"],
         json=given["json"],
         profile=given["profile"],
-        cluster=cluster,
+        cluster=place,
         budget=Budget(
             runs=given["runs"],
             target=None if given["target_ci"] is None else fraction("--target-ci", given["target_ci"]),

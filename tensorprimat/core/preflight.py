@@ -25,6 +25,19 @@ FOLDER = "preflight"
 """Of an output folder: where preflights are kept."""
 
 
+class PreflightSpec(Record):
+    """One preflight on the nodes of a cluster, for the process that sends it and for its ranks."""
+
+    model: Literal["preflight"] = "preflight"
+    """Name of the job, where a training has its model."""
+    platform: Literal["nvd", "amd", "cpu"]
+    quick: bool
+    num_gpus: int
+    """Processes of one node, one for each GPU."""
+    num_nodes: int
+    output_dir: str = "output"
+
+
 class MatrixRate(Record):
     """A product of two square matrices."""
 
@@ -62,9 +75,10 @@ class Collective(Record):
 
 
 class DeviceCheck(Record):
-    """One GPU of the machine on its own, to compare it with its siblings."""
+    """One GPU of the machine on its own, or one process of several on CPUs, to compare it with its siblings."""
 
     index: int
+    """Number of the GPU on its node, as the driver counts; of a CPU, the number of the process there."""
     host: str | None = None
     """Node that has it; None in older records."""
     id: str | None = None
@@ -144,14 +158,25 @@ class Preflight(Record):
             )
         return tuple(sorted(found, key=lambda node: node.slowest_share))
 
+    @property
+    def unit(self) -> str:
+        """Return the word for one of `devices`."""
+        return "process" if self.device == "cpu" else "GPU"
+
+    @property
+    def units(self) -> str:
+        """Return the word for several of `devices`."""
+        return "processes" if self.device == "cpu" else "GPUs"
+
     def below(self, share: float) -> tuple[str, ...]:
         """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes."""
         if not self.devices:
             return ()
         middle = statistics.median(check.flops_per_second for check in self.devices)
         return tuple(
-            f"{check.host or self.host}: gpu {check.index} reaches {100 * check.flops_per_second / middle:.1f} % of "
-            f"the median of {len(self.devices)} GPUs, less than {100 * share:g} %"
+            f"{check.host or self.host}: {self.unit.lower()} {check.index} reaches "
+            f"{100 * check.flops_per_second / middle:.1f} % of the median of {len(self.devices)} {self.units}, "
+            f"less than {100 * share:g} %"
             for check in self.devices
             if check.flops_per_second < share * middle
         )

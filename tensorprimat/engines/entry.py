@@ -7,15 +7,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
+from tensorprimat.core.result import Record
 from tensorprimat.core.spec import RunSpec
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 
 Train = Callable[[RunSpec, argparse.Namespace], None]
+Spec = TypeVar("Spec", bound=Record)
 
 
 def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> argparse.ArgumentParser:
@@ -30,11 +33,22 @@ def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> 
 
 def run_engine(name: str, parser: argparse.ArgumentParser, train: Train, argv: Sequence[str] | None) -> int:
     """Train what the spec file says and return the exit code; an error is one line on stderr, with the rank."""
+    return run_spec(name, RunSpec, parser, train, argv)
+
+
+def run_spec(
+    name: str,
+    kind: type[Spec],
+    parser: argparse.ArgumentParser,
+    work: Callable[[Spec, argparse.Namespace], None],
+    argv: Sequence[str] | None,
+) -> int:
+    """Do what a spec file of some kind says and return the exit code; an error is one line on stderr, with the rank."""
     given = parser.parse_args(argv)
     rank = next((os.environ[variable] for variable in RANK_VARIABLES if variable in os.environ), "0")
     who = f"{name} engine" if rank == "0" else f"{name} engine (rank {rank})"
     try:
-        train(_spec_of(given.spec), given)
+        work(_spec_of(given.spec, kind), given)
     except TensorPrimatError as error:
         return _complain(f"{who}: {error}", error.exit_code)
     except KeyboardInterrupt:
@@ -49,9 +63,9 @@ def _complain(text: str, exit_code: int) -> int:
     return exit_code
 
 
-def _spec_of(path: Path) -> RunSpec:
+def _spec_of(path: Path, kind: type[Spec]) -> Spec:
     try:
-        return RunSpec.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except ValidationError as error:

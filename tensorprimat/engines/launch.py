@@ -72,23 +72,34 @@ def run(
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         command = [*wrapping, sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
-        interrupted = False
-        with stderr_file.open("wb") as stderr:
-            child = _start(command, stderr, scratch)
-            try:
-                _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # nobody can look there
-                child.wait()
-            except KeyboardInterrupt:
-                interrupted = True
-                _stop(child)
-            finally:
-                processes.end(child)
+        code, interrupted = supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
         result = _read(result_file)
-        if not interrupted and child.returncode == 0 and result is not None and result.complete:
+        if not interrupted and code == 0 and result is not None and result.complete:
             return Ending(result=result)
-        error = _interruption(stderr_file) if interrupted else _cause(spec, child.returncode, stderr_file, log)
+        error = said_elsewhere(stderr_file) if interrupted else _cause(spec, code, stderr_file, log)
         partial = None if result is None else result.model_copy(update={"complete": False})
         return Ending(result=partial, error=error, interrupted=interrupted)
+
+
+def supervise(
+    command: list[str], *, stderr_file: Path, scratch: Path, on_line: Callable[[str], None]
+) -> tuple[int, bool]:
+    """Run a command to its end; return its exit code, and True where Ctrl-C stopped it.
+
+    on_line gets each line of its stdout as it comes. stderr_file: where its stderr goes.
+    """
+    interrupted = False
+    with stderr_file.open("wb") as stderr:
+        child = _start(command, stderr, scratch)
+        try:
+            _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # nobody can look there
+            child.wait()
+        except KeyboardInterrupt:
+            interrupted = True
+            _stop(child)
+        finally:
+            processes.end(child)
+    return child.returncode, interrupted
 
 
 def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.Popen[str]:
@@ -158,10 +169,13 @@ def _read(path: Path) -> Result | None:
     return result if len(result.steps) else None
 
 
-def _interruption(stderr_file: Path) -> RunError:
-    """With what became of a run that goes on elsewhere when its process here ends."""
+def said_elsewhere(stderr_file: Path, otherwise: str = "interrupted") -> RunError:
+    """Return what became of a job on other machines, as the process that follows it said at its end.
+
+    otherwise: the error where it said nothing.
+    """
     lines = stderr_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + "interrupted")
+    said = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + otherwise)
     return RunError(said.removeprefix(ELSEWHERE))
 
 

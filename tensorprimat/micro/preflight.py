@@ -31,11 +31,13 @@ PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16", 
 STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far beyond any cache, and a small part of the memory
 QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
 TRANSFER_BYTES = 2**28
-SIBLING_SIZE = 8192
+SIBLING_SIZE, CPU_SIBLING_SIZE = 8192, 1024
 LAUNCHES = 1000
 
 BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; less than this is a card to look at
 BELOW_CATALOGUE = 0.5  # of the dense peak: big matrix products reach 70 to 85 % on a sound card
+
+NO_REASON = {"cuda": "the driver gives no reason; check the card", "cpu": "check what else runs on its node"}
 
 OnPart = Callable[[str], None]
 """Gets the name of each part before it is measured."""
@@ -60,7 +62,8 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     on_part("differences between GPUs, and other processes")
     with collectives.group(device) as (backend, processes):
         exchanged = collectives.measure(device, processes)
-        checks = device_checks(machine, device, processes) if device.type == "cuda" else []
+        is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no siblings
+        checks = device_checks(machine, device, processes) if is_checked else []
     found = Preflight(
         platform=machine.platform,
         device=device.type,
@@ -177,15 +180,24 @@ def device_checks(machine: Machine, device: torch.device, processes: int) -> lis
     One process tries every GPU that it sees in turn; of several, each tries its own, and all hear of all.
     """
     if processes == 1:
-        return [_device_check(machine, index, index) for index in range(torch.cuda.device_count())]
-    return collectives.gathered(_device_check(machine, device.index, collectives.rank()), processes)
+        return [_device_check(machine, index) for index in range(torch.cuda.device_count())]
+    own = _cpu_check(machine, device) if device.type == "cpu" else _device_check(machine, device.index)
+    return collectives.gathered(own, processes)
 
 
-def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
-    """Measure one GPU for the comparison with the others.
+def _cpu_check(machine: Machine, device: torch.device) -> DeviceCheck:
+    """Measure one process on a CPU for the comparison with those of other nodes."""
+    best, _ = matmul.rate(CPU_SIBLING_SIZE, "fp32", device)
+    return DeviceCheck(index=int(os.environ.get("LOCAL_RANK", "0")), host=node_name(machine), flops_per_second=best)
 
-    place: index among the GPUs that this process sees. number: the index to show to the user.
-    """
+
+def node_name(machine: Machine) -> str:
+    """Return the name by which Slurm's commands know this node, else the host's."""
+    return os.environ.get("SLURMD_NODENAME") or machine.host
+
+
+def _device_check(machine: Machine, place: int) -> DeviceCheck:
+    """Measure one GPU for the comparison with the others. place: its index among those that this process sees."""
     identity = machine.gpu_ids[place] if place < len(machine.gpu_ids) else None
     known = telemetry.open_devices([identity]) if identity else []
     sampler = telemetry.Sampler(known)
@@ -196,8 +208,8 @@ def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
     sampler.stop()
     reading = known[0].read() if known else DeviceReading()
     return DeviceCheck(
-        index=number,
-        host=machine.host,
+        index=place,
+        host=node_name(machine),
         id=identity,
         flops_per_second=best,
         power_limit_watts=reading.power_limit_watts,
@@ -209,18 +221,22 @@ def _device_check(machine: Machine, place: int, number: int) -> DeviceCheck:
 def warnings_about(found: Preflight) -> list[str]:
     """Return a GPU that is well below its siblings or the catalogue, and what its driver says about why."""
     said = []
-    rates = [check.flops_per_second for check in found.devices]
+    best = max((check.flops_per_second for check in found.devices), default=0.0)
+    nodes = {check.host for check in found.devices}
     for check in found.devices:
-        best = max(rates)
+        if check.flops_per_second >= BELOW_SIBLINGS * best:
+            continue
         reasons = [f"held down by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
         if check.power_limit_watts:
             reasons.append(f"power limit {check.power_limit_watts:.0f} W")
         if check.other_processes:
             reasons.append(f"{check.other_processes} other processes on it")
-        why = "; ".join(reasons) or "the driver gives no reason; check the card"
-        if check.flops_per_second < BELOW_SIBLINGS * best:
-            share = 100 * check.flops_per_second / best
-            said.append(f"gpu {check.index}: reaches {share:.0f} % of the fastest GPU here ({why})")
+        why = "; ".join(reasons) or NO_REASON[found.device]
+        share = 100 * check.flops_per_second / best
+        where = f"{check.host}: " if len(nodes) > 1 else ""
+        said.append(
+            f"{where}{found.unit.lower()} {check.index}: reaches {share:.0f} % of the fastest {found.unit} ({why})"
+        )
     for precision in dict.fromkeys(row.precision for row in found.matmul):
         row = max(
             (one for one in found.matmul if one.precision == precision), key=lambda one: one.best_flops_per_second

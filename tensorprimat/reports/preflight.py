@@ -98,16 +98,19 @@ def _collectives(found: Preflight) -> Table:
 
 def _devices(found: Preflight) -> Table:
     best = max(check.flops_per_second for check in found.devices)
+    several = len({check.host for check in found.devices}) > 1
     return Table(
         key="devices",
-        title="Each GPU alone",
+        title=f"Each {found.unit}",
         columns=(
-            Column(title="GPU"),
+            *([Column(title="Node")] if several else []),
+            Column(title=found.unit.capitalize() if found.device == "cpu" else found.unit),
             Column(title="TFLOP/s", numeric=True),
             Column(title="Of the fastest", numeric=True),
         ),
         rows=tuple(
             (
+                *([text(check.host or found.host)] if several else []),
                 text(str(check.index)),
                 figure(check.flops_per_second / TERA, quantities.rate),
                 _share(check.flops_per_second, best),
@@ -123,9 +126,9 @@ def _nodes(found: Preflight) -> Table:
         title="Nodes, slowest first",
         columns=(
             Column(title="Node"),
-            Column(title="GPUs", numeric=True),
+            Column(title=found.units.capitalize() if found.device == "cpu" else found.units, numeric=True),
             Column(title="Median, TFLOP/s", numeric=True),
-            Column(title="Slowest GPU", numeric=True),
+            Column(title=f"Slowest {found.unit}", numeric=True),
             Column(title="TFLOP/s", numeric=True),
             Column(title="Of the median of all", numeric=True),
         ),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorprimat.core import preflight as records
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core import processes, store
+from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import write_atomically
+from tensorprimat.engines import launch
+from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise, platform
 
 if TYPE_CHECKING:
-    from tensorprimat.core.preflight import Preflight
+    from tensorprimat.core.preflight import Preflight, PreflightSpec
+    from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.machine.platform import Machine
     from tensorprimat.micro.preflight import OnPart
 
@@ -57,7 +63,7 @@ def device_of(device: str, machine: Machine) -> str:
         raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
     if not chosen.startswith("cuda") and chosen != "cpu":
         raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
-    if ":" in chosen and processes() > 1:
+    if ":" in chosen and world_size() > 1:
         raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
     if chosen == "cpu":
         return chosen
@@ -67,7 +73,7 @@ def device_of(device: str, machine: Machine) -> str:
     return f"cuda:{number}"
 
 
-def processes() -> int:
+def world_size() -> int:
     """Return the number of processes that torchrun started together with this one; 1 where it started none."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -82,7 +88,7 @@ def measure(device: str, *, quick: bool, on_part: OnPart) -> tuple[Preflight, li
     from tensorprimat.micro import preflight
 
     is_first = int(os.environ.get("RANK", "0")) == 0
-    alone = processes() == 1  # processes of torchrun would take one another for strangers
+    alone = world_size() == 1  # processes of torchrun would take one another for strangers
     before = noise.look(machine.gpu_ids) if alone else None
     found = preflight.measure(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
     if not is_first:
@@ -113,3 +119,70 @@ def run(
 
 def _slow(found: Preflight, least_share: float | None) -> tuple[str, ...]:
     return () if least_share is None else found.below(least_share)
+
+
+RANK_MODULE = "tensorprimat.micro.preflight_rank"
+
+
+def spec_of(
+    device: str, cluster: Cluster, place: RecordPlace, *, quick: bool, num_gpus: int | None, nodes: int, dry_run: bool
+) -> PreflightSpec | None:
+    """Return the preflight of a cluster's nodes; None without --executor, which measures this machine.
+
+    Raises UsageError naming the flag of what cannot be sent.
+    """
+    for flag, value in (("--nodes", nodes), ("--num-gpus", num_gpus)):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} {value}: must be at least 1")
+    if cluster.executor and cluster.executor not in TAKEN:
+        raise UsageError(f"--executor {cluster.executor}: preflight has {' and '.join(TAKEN)}")
+    executors.check(cluster, nodes=nodes, folder=place.folder, dry_run=dry_run, command="preflight")
+    if not cluster.executor:
+        if num_gpus is not None:
+            raise UsageError(f"--num-gpus {num_gpus}: needs --executor, or torchrun, which starts a process for each")
+        if dry_run:
+            raise UsageError("--dry-run: needs --executor, whose job it prints; --quick measures here in seconds")
+        return None
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device {device}: with --executor it must be auto, cpu or cuda")
+    node = executors.machine_of(cluster, num_gpus, platform.detect(cpu=device == "cpu"))
+    if device == "cuda" and node.platform == "cpu":
+        raise UsageError("--device cuda: this machine has no GPU; --gpu NAME says what each node has")
+    own = 1 if node.platform == "cpu" else node.gpu_info.device_count or 1
+    return records.PreflightSpec(platform=node.platform, quick=quick, num_gpus=num_gpus or own, num_nodes=nodes)
+
+
+TAKEN = ("slurm", "local")
+"""Executors that a preflight knows: they start its ranks where this machine's files are seen."""
+
+
+def script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
+    """Return the script that would be submitted. Raises RunError if NeMo-Run cannot write it."""
+    return executors.script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
+
+
+def run_on_cluster(
+    spec: PreflightSpec,
+    cluster: Cluster,
+    place: RecordPlace,
+    *,
+    least_share: float | None,
+    on_line: Callable[[str], None],
+) -> Outcome:
+    """Measure every node in one job and keep the record. Raises RunError where the job fails."""
+    folder = place.folder / "cluster" / f"preflight_{store.new_stamp()}"
+    with processes.scratch_folder() as scratch:
+        spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
+        spec_file.write_text(spec.model_dump_json())
+        engine = [sys.executable, "-m", RANK_MODULE, "--spec", str(spec_file), "--result", str(result_file)]
+        command = [*executors.wrapping(cluster, folder), *engine]
+        code, interrupted = launch.supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
+        if interrupted or code:
+            lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "the job said nothing")
+            raise launch.said_elsewhere(stderr_file, "interrupted" if interrupted else last)
+        try:
+            found = records.load(result_file)
+        except InputError as error:
+            raise launch.said_elsewhere(stderr_file, f"the preflight left no record: {error.what}") from error
+    return Outcome(found=found, path=place.keep(found), slow=_slow(found, least_share))

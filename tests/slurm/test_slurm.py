@@ -171,3 +171,29 @@ def test_a_job_that_meets_its_time_limit_is_reported(too_long):
     code, lines = too_long.ended()
     assert code == 1
     assert "was ended at its time limit; give more with --time" in complaint(lines)
+
+
+def test_a_preflight_has_a_row_for_each_node_and_fails_below_a_share(tmp_path):
+    command = [sys.executable, "-m", "tensorprimat", "preflight", "--quick", "--executor", "slurm", "--nodes", "2"]
+    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    done = subprocess.run([*command, "--fail-below", "1%"], **place, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    nodes = done.stdout.partition("Nodes, slowest first")[2]
+    names = {line.split("|")[1].strip() for line in nodes.splitlines() if line.startswith("| ")}
+    assert names >= {socket.gethostname().partition(".")[0], "second"}
+    assert re.search(r"Slurm job \d+ is submitted", done.stderr)
+    assert "measuring matrix products" in done.stderr
+    [kept] = (tmp_path / "output" / "preflight").iterdir()
+    made = json.loads(kept.read_text())
+    assert (made["world_size"], made["collective_backend"], len(made["devices"])) == (2, "gloo", 2)
+
+
+def test_a_preflight_that_slurm_refuses_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "tensorprimat", "preflight", "--executor", "slurm", "--partition", "nowhere"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "invalid partition" in line.lower()

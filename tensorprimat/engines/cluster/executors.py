@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tensorprimat.core import catalogue, processes
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.result import GpuInfo, Record
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, Plan, importable, launch
@@ -25,7 +26,14 @@ OPTION = "executor"
 TRAINS_THERE = ("torch", "nemo")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
 NODE = "node"  # a host of which nothing is known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
-WITHOUT = "or start the ranks yourself: torchrun or srun … -m tensorprimat run"
+WITHOUT = {
+    "run": "or start the ranks yourself: torchrun or srun … -m tensorprimat run",
+    "preflight": "or start the ranks yourself: torchrun … -m tensorprimat preflight",
+}
+"""By command."""
+
+JobSpec = RunSpec | PreflightSpec
+"""Work of a job: an executor needs its name, its platform, and the number of nodes and ranks."""
 
 
 class Cluster(Record):
@@ -106,12 +114,16 @@ EXECUTORS = {
 _TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
-def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
-    """Raise UsageError for flags that clash, and for what this machine lacks. folder: --output."""
+def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command: str = "run") -> None:
+    """Raise UsageError for flags that clash, and for what this machine lacks.
+
+    folder: --output. command: the command that was typed.
+    """
     name = cluster.executor
     if not name:
         if said := [*map(flag, cluster.said), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
-            raise UsageError(f"{said[0]}: needs --executor, which starts the ranks: {', '.join(EXECUTORS)}")
+            known = "slurm, local" if command == "preflight" else ", ".join(EXECUTORS)
+            raise UsageError(f"{said[0]}: needs --executor, which starts the ranks: {known}")
         return
     if name not in EXECUTORS:
         raise UsageError(f"--executor {name}: no such executor; choose {', '.join(EXECUTORS)}")
@@ -136,10 +148,12 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool) -> None:
         )
     if missing := [package for package in executor.packages if not importable(package)]:
         raise UsageError(
-            f"--executor {name} needs {', '.join(missing)}, not installed here; {executor.install}, {WITHOUT}"
+            f"--executor {name} needs {', '.join(missing)}, not installed here; {executor.install}, {WITHOUT[command]}"
         )
     if not dry_run and executor.program and shutil.which(executor.program) is None:
-        raise UsageError(f"--executor {name}: there is no {executor.program} here; run this where it is, {WITHOUT}")
+        raise UsageError(
+            f"--executor {name}: there is no {executor.program} here; run this where it is, {WITHOUT[command]}"
+        )
 
 
 def flag(field: str) -> str:
@@ -205,7 +219,7 @@ def wrapping(cluster: Cluster, folder: Path) -> list[str]:
     return [sys.executable, "-m", module, "--cluster", cluster.model_dump_json(), "--folder", str(folder)]
 
 
-def script(spec: RunSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
+def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
     """Return the script to submit, in the executor's own form. Raises RunError if NeMo-Run cannot write it."""
     with processes.scratch_folder() as scratch:
         stand_in = scratch.resolve()

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.cluster import slurm
-from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.cluster.executors import Cluster, JobSpec
 
 PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
 """Path of the job's folder as ranks see it; with other executors it is the path on this machine, on a shared file
@@ -32,23 +31,23 @@ def place_of(cluster: Cluster, folder: Path) -> str:
     return PLACES.get(cluster.executor, str(folder))
 
 
-def build(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+def build(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     """Return the executor for one run. folder: what ranks must find at `place_of`, and can write to."""
     return _BUILDERS[cluster.executor](cluster, spec, folder)
 
 
-def _gpus(spec: RunSpec) -> int | None:
+def _gpus(spec: JobSpec) -> int | None:
     return None if spec.platform == "cpu" else spec.num_gpus
 
 
-def _local(_cluster: Cluster, spec: RunSpec, _folder: Path) -> Any:
+def _local(_cluster: Cluster, spec: JobSpec, _folder: Path) -> Any:
     import nemo_run as run
 
     path = os.pathsep.join(filter(None, (_our_programs(), os.environ.get("PATH"))))
     return run.LocalExecutor(ntasks_per_node=spec.num_gpus, launcher="torchrun", env_vars={"PATH": path, **AS_IT_COMES})
 
 
-def _slurm(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     """Whole nodes: a benchmark that shares its node measures its neighbours too."""
     import nemo_run as run
 
@@ -74,7 +73,7 @@ def _slurm(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
     )
 
 
-def _docker(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+def _docker(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     import nemo_run as run
 
     amd = {"devices": ["/dev/kfd:/dev/kfd:rwm", "/dev/dri:/dev/dri:rwm"], "group_add": ["video"]}
@@ -92,7 +91,7 @@ def _docker(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
     )
 
 
-def _skypilot(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+def _skypilot(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     import nemo_run as run
 
     image = cluster.container_image
@@ -113,7 +112,7 @@ def _skypilot(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
     )
 
 
-def _kubernetes(cluster: Cluster, spec: RunSpec, folder: Path) -> Any:
+def _kubernetes(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     import nemo_run as run
 
     amd = {"amd.com/gpu": str(spec.num_gpus)} if spec.platform == "amd" else {}
@@ -142,7 +141,7 @@ def _our_programs() -> str:
     return str(Path(sys.executable).parent)
 
 
-_BUILDERS: dict[str, Callable[[Cluster, RunSpec, Path], Any]] = {
+_BUILDERS: dict[str, Callable[[Cluster, JobSpec, Path], Any]] = {
     "local": _local,
     "slurm": _slurm,
     "docker": _docker,

@@ -1,4 +1,4 @@
-"""The process that sends one run of an engine elsewhere, follows it, and brings its result back.
+"""The process that sends one run of an engine, or a preflight, elsewhere, follows it, and brings its result back.
 
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
@@ -28,10 +28,11 @@ from typing import Any
 
 import tensorprimat
 from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import container, nemo_run, slurm
-from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster
+from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
 from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
 
 ON_NODE = """\
@@ -42,6 +43,8 @@ import sys
 del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
+SPECS: dict[str, type[PreflightSpec]] = {"tensorprimat.micro.preflight_rank": PreflightSpec}
+"""Module of the ranks → its spec, where it is no engine's."""
 TICK_SECONDS = 0.3  # between looks at the log
 FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between questions to Slurm's controller: at first, and at most (they grow with the age of the job)."""
@@ -56,7 +59,7 @@ class Submission:
     """One run on its way."""
 
     cluster: Cluster
-    spec: RunSpec
+    spec: JobSpec
     module: str
     named: Path
     """Folder of all files of this job, as the user typed it."""
@@ -338,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     submission = Submission(
         cluster=Cluster.model_validate_json(asked.cluster),
-        spec=RunSpec.model_validate_json(asked.spec.read_bytes()),
+        spec=SPECS.get(asked.module, RunSpec).model_validate_json(asked.spec.read_bytes()),
         module=asked.module,
         named=asked.folder,
     )

@@ -1,0 +1,55 @@
+"""One rank of a preflight on the nodes of a cluster.
+
+    torchrun … -m tensorprimat.micro.preflight_rank --spec spec.json --result result.json
+
+Every rank measures its own GPU; the first writes the record of all. Exit codes: 0 done, 1 it failed, 2 the device is
+not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.preflight import PreflightSpec
+from tensorprimat.core.store import write_atomically
+from tensorprimat.engines import failures
+from tensorprimat.engines.entry import parser_of, run_spec
+from tensorprimat.machine.platform import LABELS, detect
+
+
+def measure(spec: PreflightSpec, given: argparse.Namespace) -> None:
+    """Measure as this rank; rank 0 writes the record. Raises UsageError without the device, RunError for a failure."""
+    machine = detect(cpu=spec.platform == "cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
+    if spec.platform != "cpu" and local >= gpus:
+        raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {gpus} GPU(s) on {machine.host}")
+    from tensorprimat.micro import preflight
+
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    label = LABELS[machine.platform].upper()
+
+    def say(part: str) -> None:
+        if is_first:
+            print(f"[{label}] measuring {part} …", flush=True)
+
+    device = "cpu" if spec.platform == "cpu" else f"cuda:{local}"
+    try:
+        found_here = preflight.measure(machine, device, quick=spec.quick, on_part=say)
+    except (RuntimeError, MemoryError, OSError) as error:
+        raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.reason(error)}") from error
+    if is_first:
+        write_atomically(given.result, found_here.model_dump_json(indent=2))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what a spec file says; returns the exit code."""
+    return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), measure, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
