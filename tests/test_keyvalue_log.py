@@ -242,3 +242,53 @@ def test_rounded_rates_of_many_gpus_do_not_tell_their_number(read_text: Any) -> 
 def test_rows_without_a_time_or_a_rate_are_no_rows(read_text: Any) -> None:
     with pytest.raises(NotALogError):
         read_text("".join(f"Step {n} | loss:1.9 lr:2e-05 \n" for n in range(20)), format="torchtune")
+
+
+def bar(n: int, seconds: float, total: int = 100) -> str:
+    at = round(n * seconds)
+    clock = f"{at // 3600}:{at // 60 % 60:02}:{at % 60:02}" if at >= 3600 else f"{at // 60:02}:{at % 60:02}"
+    return f"(TaskRunner pid=4711) Training Progress:  {n}%|█▎   | {n}/{total} [{clock}<1:00:00, {seconds:.2f}s/it]"
+
+
+def with_bar(seconds: float) -> str:
+    return "".join(f"{verl(n)}\r{bar(n, seconds)}\n" for n in range(1, 41))
+
+
+def test_the_progress_bar_of_verl_is_the_clock_of_its_steps(read_text: Any) -> None:
+    audit = read_text(with_bar(25.2)).audit
+    assert (audit.clock, audit.ratio) == ("the progress bar", pytest.approx(25.2 / 25, rel=0.003))
+    assert not audit.explained_by
+    warnings = read_text(with_bar(29.0)).warnings
+    assert warnings[0].startswith("audit: 39 steps take 975 s at the measured pace, but 1,131 s by the progress bar")
+
+
+def test_verls_sum_of_step_times_tells_of_rows_that_are_missing(read_text: Any) -> None:
+    rows = "".join(f"step:{n} - train/loss:1.5 - train/time(s):2.0\n" for n in range(1, 21))
+    assert read_text(rows + "Total time for train steps: 40.00s\n").audit.ratio == pytest.approx(1)
+    assert read_text(rows + "Total time for train steps: 0.00s\n").audit is None
+    warnings = read_text(rows + "Total time for train steps: 60.00s\n").warnings
+    assert "but 60 s by Total time for train steps" in warnings[0]
+
+
+def test_torchtunes_step_after_an_evaluation_or_a_checkpoint_holds_it(read_text: Any) -> None:
+    rows = [torchtune(n, 4000.0 if n in (11, 16) else 16000.0) for n in range(1, 21)]
+    rows.insert(15, "INFO:torchtune.utils._logging:Saving checkpoint. This may take some time. Retrieving full …")
+    rows.insert(10, "Step 10 | val_loss:2.25 ")
+    result = read_text("epochs: 3\nmax_steps_per_epoch: 20\n" + "\n".join(rows) + "\n")
+    assert [(s.index, s.interrupted_by) for s in result.steps if s.interrupted_by] == [
+        (11, "validation"),
+        (16, "checkpoint"),
+    ]
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16000)
+    assert result.training_config.max_steps == 60
+
+
+def test_a_resumed_automodel_training_of_longer_sequences_is_another_one(read_text: Any) -> None:
+    first = [automodel(n, rest=" | num_label_tokens 131070") for n in range(1, 21)]
+    second = [automodel(n, 90000.0 if n == 21 else 131072.0, " | num_label_tokens 262140") for n in range(21, 41)]
+    result = read_text("\n".join([*first, *second]) + "\n")
+    assert [segment.same_benchmark for segment in result.provenance.segments] == [False, True]
+    assert result.provenance.segments[0].differs == {"label_tokens_per_step": "131070"}
+    assert result.performance_metrics.tokens_per_second == pytest.approx(131072)
+    mixed = [automodel(n, rest=f" | num_label_tokens {100000 + 7919 * n % 60000}") for n in range(1, 41)]
+    assert not read_text("\n".join(mixed) + "\n").provenance.segments

@@ -45,6 +45,21 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
                 yield row, f"{name} × seconds becomes another amount of work"
 
 
+def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, reason) of rows at which an amount of the steps reaches another level for good; (rows,)."""
+    lines = steps.column("line")
+    if (lines > 0).all() and (np.diff(lines) > 0).all():
+        for row in _shifts(amounts):
+            yield int(lines[row]), f"{what} become another number"
+
+
+def level_of(amounts: np.ndarray) -> int | None:
+    """Return the amount that all steps share, but for rounding; None where they differ or are unknown."""
+    known = amounts[np.isfinite(amounts)]
+    steady = len(known) >= STEADY_ROWS and np.ptp(known) <= SAME_WORK * known.min()
+    return int(np.median(known)) if steady else None
+
+
 def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
     """Yield (row, True if another training begins there) where the tokens of a step reach another level.
 
@@ -67,10 +82,10 @@ def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
     """
     levels = []
     for steps in (one, other):
-        tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))] if steps.has("tokens") else np.empty(0)
-        if len(tokens) < STEADY_ROWS or np.ptp(tokens) > SAME_WORK * tokens.min():
+        level = level_of(steps.column("tokens")) if steps.has("tokens") else None
+        if level is None:
             return None
-        levels.append(int(np.median(tokens)))
+        levels.append(level)
     mine, theirs = levels
     return (mine, theirs) if abs(mine - theirs) > OTHER_WORK * min(mine, theirs) else None
 

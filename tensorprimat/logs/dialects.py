@@ -22,8 +22,8 @@ class Number:
 
     spelled: str
     means: str
-    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens before the step, or `elapsed`:
-    seconds of training so far."""
+    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens before the step, `elapsed`: seconds
+    of training so far, or `label_tokens`: tokens of the step that enter the loss."""
     scale: float = 1.0
     """Factor to the field's unit."""
 
@@ -58,6 +58,12 @@ class Dialect:
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0
     """Of that clock, in seconds."""
+    bar: str = ""
+    """Expression of a progress bar over all steps; it names `step`, steps done, and `elapsed`, as 1:02:03 or 02:03."""
+    total: str = ""
+    """Expression of the line, with one group, that states the sum of all step times, as `clock` names it."""
+    epochs: str = ""
+    """Name of the setting that counts the epochs, where `max_steps` is of one epoch."""
     settings: tuple[Number, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word."""
@@ -99,6 +105,7 @@ NEMO_AUTOMODEL = Dialect(
         Number(spelled="| tps {} ", means="reported_tokens_per_second"),
         Number(spelled="({}/gpu)", means="reported_tokens_per_second_per_gpu"),
         Number(spelled="| time {}s ", means="seconds"),
+        Number(spelled="| num_label_tokens {} ", means="label_tokens"),
     ),
     interruptions=(("[val] ", "validation"), ("Saving checkpoint", "checkpoint")),
     settings=(
@@ -204,7 +211,7 @@ COMPOSER = Dialect(
 TORCHTUNE = Dialect(
     name="torchtune",
     source="torchtune",
-    reads="torchtune's disk and console metrics",
+    reads="torchtune's disk and console metrics: a rate of single steps, and no clock to check it by",
     looks_for="'Step N | loss:… tokens_per_second_per_gpu:…'",
     row=r"\bStep (?P<step>\d{1,15}) \| ",
     marks=("tokens_per_second_per_gpu:",),
@@ -216,10 +223,17 @@ TORCHTUNE = Dialect(
         Number(spelled="peak_memory_alloc:{} ", means="memory_allocated_peak_bytes", scale=GIB),
         Number(spelled="peak_memory_reserved:{} ", means="memory_reserved_peak_bytes", scale=GIB),
     ),
+    interruptions=(
+        (" | val_loss:", "validation"),
+        ("Validation loss: ", "validation"),
+        ("Saving checkpoint", "checkpoint"),
+    ),
     settings=(
         Number(spelled="gradient_accumulation_steps: {} ", means="gradient_accumulation_steps"),
         Number(spelled="max_steps_per_epoch: {} ", means="max_steps"),
+        Number(spelled="epochs: {} ", means="epochs"),
     ),
+    epochs="epochs",
     words=((r"^dtype: (bf16|fp16|fp32)\b", "precision"), (r"^compile: (true|false)\b", "compile")),
     notes=(
         "tokens_per_second_per_gpu: torchtune counts the tokens that enter the loss; padding, and prompts that are "
@@ -232,7 +246,7 @@ REINFORCEMENT = "steps: iterations of reinforcement learning, generation of the 
 VERL = Dialect(
     name="verl",
     source="verl",
-    reads="verl's console log, reinforcement learning and fine-tuning",
+    reads="verl's console log, reinforcement learning and fine-tuning, with the clock of its progress bar",
     looks_for="'step:N - … - perf/time_per_step:… - perf/throughput:…'",
     row=r"\bstep:(?P<step>\d{1,15}) - ",
     marks=("perf/throughput:", "perf/time_per_step:", "timing_s/step:", "train/time(s):"),
@@ -256,6 +270,11 @@ VERL = Dialect(
         Number(spelled=" - perf/max_memory_reserved_gb:{} ", means="memory_reserved_peak_bytes", scale=GIB),
     ),
     interruptions=((" - timing_s/testing:", "validation"), (" - timing_s/save_checkpoint:", "checkpoint")),
+    clock="Total time for train steps",
+    clock_resolution=0.01,
+    bar=r"\bTraining Progress: {0,8}\d{1,3}%\|[^|\n]{0,400}\| {0,8}(?P<step>\d{1,9})/\d{1,9} "
+    r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<",
+    total=r"\bTotal time for train steps: (\d{1,12}\.\d\d)s",
     gpus_of_rates=True,
     notes_if=((" - timing_s/gen:", REINFORCEMENT),),
 )
@@ -263,7 +282,7 @@ VERL = Dialect(
 NEMO_RL = Dialect(
     name="nemo_rl",
     source="NeMo-RL",
-    reads="NeMo-RL's console log, reinforcement learning and fine-tuning",
+    reads="NeMo-RL's console log, reinforcement learning and fine-tuning; it prints no second clock",
     looks_for="'===== Step N/N =====' and below it '• Total step time: …s'",
     row=r"(?<!=)={10,} Step (?P<step>\d{1,15})/(?P<last>\d{1,15}) ={10,}",
     marks=("• Total step time: ",),

@@ -57,6 +57,8 @@ class Reading:
     """The column of a printed rate that the reader made the times of rows of, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
+    facts: dict[str, float] = field(default_factory=dict)
+    """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
     segments: tuple[SegmentFacts, ...] = ()
     """The trainings of the log, where it holds several; `segments.joined` fills it."""
 

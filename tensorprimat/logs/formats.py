@@ -128,7 +128,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     _format(
         "madengine",
-        reads="madengine's perf.csv: the last run of the table",
+        reads="madengine's perf.csv: the last run of the table, one mean without a clock to check it by",
         looks_for="a CSV with the columns model, performance, metric and gpu_architecture",
         needles=(b"performance,metric", b"gpu_architecture"),
     ),

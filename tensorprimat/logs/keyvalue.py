@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import clocks
-from tensorprimat.core.clocks import Elapsed, Evidence
+from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import changes, devices, fields
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -39,7 +39,7 @@ _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}
 _CUT = "…"  # stands behind a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
-NO_COLUMNS = ("total_tokens", "elapsed")
+NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
 _MEASURES = (
     "seconds",
     *("reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
@@ -75,6 +75,9 @@ class _Seen:
     notes: dict[str, None] = field(default_factory=dict)
     device: str | None = None
     began: float | None = None
+    drawn: dict[int, float] = field(default_factory=dict)
+    """Number of the step → seconds, by a progress bar."""
+    total: float | None = None
 
 
 def detect(log: Log, dialect: Dialect) -> int:
@@ -96,6 +99,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     totals = {row.line: row.values.get("total_tokens") for row in found}
     steps = with_times(with_tokens(steps, totals))
+    labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
+    labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
@@ -104,8 +109,9 @@ def read(log: Log, dialect: Dialect) -> Reading:
         gpu_info={"device_name": seen.device} if seen.device else {},
         platform=devices.platform_of(seen.device),
         source=dialect.source,
-        evidence=Evidence(elapsed=_elapsed(dialect, found)),
-        begins=restarts(steps, totals),
+        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=_elapsed(dialect, found, seen)),
+        begins=sorted([*restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
+        facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
         warnings=[*dialect.notes, *unseen, *seen.notes],
     )
@@ -235,6 +241,10 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
         if name not in seen.config and (match := re.search(pattern, text)):
             seen.config[name] = match[1] == "true" if name == "compile" else match[1]
     _note(text, dialect, seen)
+    if dialect.bar and (match := re.search(dialect.bar, text)):
+        seen.drawn.setdefault(int(match["step"]), _clock_seconds(match["elapsed"]))
+    if dialect.total and (match := re.search(dialect.total, text)):
+        seen.total = fields.positive(match[1])
     if seen.device is None:
         seen.device = devices.find_name(text)
 
@@ -285,12 +295,34 @@ def with_times(steps: Steps) -> Steps:
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
 
-def _elapsed(dialect: Dialect, found: list[_Row]) -> Elapsed | None:
-    """Return the clock that the rows state; None where numbers go back, so that one names several rows."""
+def _clock_seconds(text: str) -> float:
+    """Return the seconds of a progress bar's clock.
+
+    >>> _clock_seconds("02:05"), _clock_seconds("1:00:01")
+    (125.0, 3601.0)
+    """
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60 * seconds + int(part)
+    return seconds
+
+
+def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:
+    if seen.total is None:
+        return ()
+    return (LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False),)
+
+
+def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None:
+    """Return the clock that the rows state, or else the progress bar; None where numbers go back, so that one names
+    several rows.
+    """
     numbers = [row.index for row in found]
     known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
-    if not known or numbers != sorted(set(numbers)):
+    if not (known or seen.drawn) or numbers != sorted(set(numbers)):
         return None
+    if not known:
+        return Elapsed(name="the progress bar", seconds=seen.drawn, resolution=1.0)
     return Elapsed(name=dialect.clock, seconds=known, resolution=dialect.clock_resolution)
 
 
@@ -300,6 +332,8 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     parts = [config.get(name) for name in dialect.factors]
     if dialect.factors and all(parts):
         config.setdefault("global_batch_size", prod(part for part in parts if part))
+    if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
+        config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
     if dialect.gpus_of_rates and (gpus := _gpus(steps)):
         config.setdefault("num_gpus", gpus)
     return config

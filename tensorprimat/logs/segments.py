@@ -90,7 +90,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 def facts_of(reading: Reading) -> dict[str, Any]:
     """Return the stated facts that must agree among segments of one benchmark."""
     said = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
-    said |= {f"model.{name}": value for name, value in reading.model.items()}
+    said |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
     if device := reading.gpu_info.get("device_name"):
         said["device_name"] = device
     return {name: value for name, value in said.items() if value is not None and value != {}}
