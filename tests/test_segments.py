@@ -466,3 +466,10 @@ def test_tokens_of_samples_that_differ_in_length_are_no_total(tmp_path: Path) ->
     result = logs.read(path)
     assert not result.steps.has("tokens")
     assert len(result.provenance.segments) <= 1
+
+
+def test_every_restart_of_a_csv_is_read_with_its_names_of_columns(read_text):
+    rows = [f"{restart * 20 + step},{2 + step % 7 / 100},3.5" for restart in range(4) for step in range(1, 41)]
+    result = read_text("\n".join(["step,step_time,loss", *rows]) + "\n")
+    assert len(result.steps) == 160
+    assert [segment.steps for segment in result.provenance.segments] == [40, 40, 40, 40]

@@ -214,13 +214,14 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
     number = 0
     for (first, start, stop), reason in zip(spans, ["", *(cut.reason for cut in cuts)], strict=True):
         own = Part(first, start, stop)
+        inherited: tuple[Part, ...] = ()
         segment = _read_one(log, format, (own,), number + 1, reason)
         if segment is None and header:  # rows that cannot be read without what stands above them: those of a CSV
             segment = _read_one(log, format, (*header, own), number + 1, reason)
             segment = segment and replace(segment, first_line=first)
+            inherited = header
         if segment is None or (reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
             continue
-        inherited: tuple[Part, ...] = ()
         if before is not None and not differences(before, segment) and set(before.facts) - set(segment.facts):
             with_header = _read_one(log, format, (*header, own), number + 1, reason)
             if with_header is None or differences(with_header, segment):
