@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
+from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError, MissingPackageError, TensorPrimatError
 from tensorprimat.logs import excel, profile
 
@@ -177,6 +178,36 @@ def test_a_workbook_that_unpacks_to_more_than_any_report_is_refused(tmp_path, mo
         archive.writestr("xl/sharedStrings.xml", b"<t>" + b"0" * 2**21)
     with pytest.raises(InputError, match="unpacks to"):
         excel.read_profile([path])
+
+
+def test_a_workbook_of_more_cells_than_any_report_is_refused_with_the_bound(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(excel, "MOST_CELLS", 29)
+    path = workbook(
+        tmp_path / "p.xlsx",
+        {
+            "gpu_timeline": [("type", "time ms"), *TIMELINE.items()],
+            "ops_summary_by_category": [("op category", "Count", "total_direct_kernel_time_ms"), *CATEGORIES * 5],
+        },
+    )
+    assert main(["analyze", str(path)]) == 2
+    assert (
+        "more than 29 cells up to row 7 of sheet ops_summary_by_category; trace fewer steps" in capsys.readouterr().out
+    )
+
+
+def test_the_screen_shows_the_largest_kernels_and_how_many_there_are_more(tmp_path, capsys):
+    kernels = [(f"op {number}", 1, 100.0 - number) for number in range(90)]
+    rows = [("op category", "Count", "total_direct_kernel_time_ms"), *kernels, ("tail", 1, 1e-3)]
+    few = [(f"small {number}", 1, 1e-6) for number in range(40)]
+    path = workbook(
+        tmp_path / "p.xlsx",
+        {"gpu_timeline": [("type", "time ms"), *TIMELINE.items()], "ops_summary_by_category": [*rows, *few]},
+    )
+    assert main(["analyze", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "op 89 kernels" in shown
+    assert "small 39 kernels" not in shown
+    assert "38 more categories of kernels: --json shows all" in shown
 
 
 def test_without_openpyxl_the_package_is_named(tmp_path, monkeypatch):

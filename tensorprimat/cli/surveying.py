@@ -32,6 +32,7 @@ from tensorprimat.reports.tables import Cell, Column, Table, figure, text
 from tensorprimat.session.survey import Survey, survey_folders
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
+MOST_PARTS = 100  # rows of a profile likewise
 MOST_WARNINGS = 20
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
 
@@ -179,6 +180,8 @@ def _show(found: Sequence[SurveyedFile], foreign: int) -> None:
     for content in _profile_tables(found):
         screen.print(Text(f"\n{one_line(content.title)}", style="bold"))
         screen.print(console.table(content))
+        if content.note:
+            screen.print(Text(content.note, style="dim"))
     problems = [finding for finding in found if finding.problem is not None]
     if problems:
         screen.print(Text(f"\nCould not be used: {len(problems)}", style="bold"))
@@ -256,7 +259,8 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
     columns: list[dict[str, Contrast]] = [{row.name: row for row in compare(shown, empty)} for _, shown in profiles]
     ratios = {row.name: row.ratio for row in compare(*pair)} if pair else {}
     rows = []
-    for name in dict.fromkeys(name for column in columns for name in column):
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    for name in names[:MOST_PARTS]:
         cells = [text(name)]
         for column in columns:
             row = column.get(name)
@@ -268,7 +272,12 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
         title="Profiles: one profiled stretch, mean over ranks",
         columns=tuple(Column(title=title, numeric=position > 0) for position, title in enumerate(titles)),
         rows=tuple(rows),
+        note=_not_shown(len(names) - MOST_PARTS, "categories of kernels"),
     )
+
+
+def _not_shown(count: int, rows: str) -> str | None:
+    return f"{count:,} more {rows}: --json shows all" if count > 0 else None
 
 
 def _time_and_share(row: Contrast) -> Cell:
@@ -287,7 +296,7 @@ def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
             figure(row.mean_seconds, quantities.seconds),
             figure(row.bus_bytes_per_second, lambda value: quantities.rate(None if value is None else value / GB)),
         )
-        for row in shown.collectives
+        for row in shown.collectives[:MOST_PARTS]
     )
     titles = ("Collective", "Type", "GPUs", "Message", "Count", "Mean time", "Bus GB/s")
     return Table(
@@ -295,4 +304,5 @@ def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
         title=f"Collectives of {finding.path}",
         columns=tuple(Column(title=title, numeric=position > 1) for position, title in enumerate(titles)),
         rows=rows,
+        note=_not_shown(len(shown.collectives) - MOST_PARTS, "collectives"),
     )

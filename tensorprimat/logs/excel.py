@@ -27,9 +27,12 @@ from tensorprimat.logs.text import Log
 
 MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
 MIB = 2**20
-MOST_ROWS, MOST_COLUMNS = 100_000, 200  # of a sheet; TraceLens writes some thousand rows
-MOST_UNPACKED_BYTES = 2**30
+MOST_COLUMNS = 200  # of a sheet
+MOST_CELLS = 400_000  # of the sheets that are read; TraceLens writes some ten thousand
+MOST_STRINGS = 500_000  # that sheets share
+MOST_UNPACKED_BYTES = 2**28
 MOST_EXPANSION = 300  # workbooks pack 5 to 50 times
+FEWER = "trace fewer steps"
 TIMELINE = "gpu_timeline"
 CATEGORIES = "ops_summary_by_category"
 KERNELS = "kernel_summary"
@@ -140,7 +143,7 @@ def _sheets(path: Path) -> dict[str, list[SheetRow]]:
             warnings.simplefilter("ignore")  # openpyxl's remarks about styles and extensions that it leaves out
             book = load_workbook(file, read_only=True, data_only=True)
             wanted = [name for name in (TIMELINE, CATEGORIES, KERNELS, COLLECTIVES) if name in book.sheetnames]
-            return {name: list(_rows(book[name])) for name in wanted}
+            return _with_few_cells({name: _rows(book[name]) for name in wanted}, path)
     except _DAMAGED as error:
         raise InputError(f"is a damaged workbook: {type(error).__name__}", path=path) from error
 
@@ -148,13 +151,42 @@ def _sheets(path: Path) -> dict[str, list[SheetRow]]:
 def _refuse_bombs(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
+        strings = _count(archive, "xl/sharedStrings.xml", b"<si>") if unpacked <= MOST_UNPACKED_BYTES else 0
+    if strings > MOST_STRINGS:
+        raise InputError(
+            f"holds {strings:,} different texts; a report with at most {MOST_STRINGS:,} is read; {FEWER}", path=path
+        )
     if unpacked > MOST_UNPACKED_BYTES or unpacked > MOST_EXPANSION * max(path.stat().st_size, MIB):
-        raise InputError(f"unpacks to {unpacked / MIB:,.0f} MiB, which no report does", path=path)
+        raise InputError(
+            f"unpacks to {unpacked / MIB:,.0f} MiB; one of at most {MOST_UNPACKED_BYTES // MIB} MiB is read; {FEWER}",
+            path=path,
+        )
+
+
+def _with_few_cells(sheets: dict[str, Iterator[SheetRow]], path: Path) -> dict[str, list[SheetRow]]:
+    """Return the rows of all sheets. Raises InputError for more cells than are read in seconds."""
+    found: dict[str, list[SheetRow]] = {}
+    left = MOST_CELLS
+    for name, rows in sheets.items():
+        found[name] = []
+        for row in rows:
+            left -= max(1, len(row))
+            if left < 0:
+                raise InputError(
+                    f"more than {MOST_CELLS:,} cells up to row {len(found[name]) + 2:,} of sheet {name}; {FEWER}",
+                    path=path,
+                )
+            found[name].append(row)
+    return found
+
+
+def _count(archive: zipfile.ZipFile, name: str, text: bytes) -> int:
+    return archive.read(name).count(text) if name in archive.namelist() else 0
 
 
 def _rows(sheet: Any) -> Iterator[SheetRow]:
     names: list[str] = []
-    for cells in sheet.iter_rows(max_row=MOST_ROWS, max_col=MOST_COLUMNS, values_only=True):
+    for cells in sheet.iter_rows(max_col=min(sheet.max_column or 1, MOST_COLUMNS), values_only=True):
         if not names:
             names = [str(cell) if cell is not None else "" for cell in cells]
         else:
