@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.steps import Steps
@@ -20,6 +21,7 @@ COLUMNS = ("model", "performance", "metric", "gpu_architecture")
 """Columns that distinguish its table from others."""
 LONGEST_ROW = 2**16
 FAILED = "FAILURE"
+MOST_NAMED = 3  # other models in a warning
 
 METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
     (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?/(?:gpu|device)"), "tokens_per_second_per_gpu", 1.0),
@@ -45,17 +47,22 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="madengine")
-    table = _rows(log)
-    runs = [row for row in table if row["performance"] and row.get("status", "") != FAILED]
-    if not runs:
+    count, row, models = 0, None, set[str]()
+    for run in _rows(log):
+        count += 1
+        if len(models) <= MOST_NAMED + 1:  # the run that is read is among them
+            models.add(run["model"])
+        if run["performance"] and run.get("status", "") != FAILED:
+            row = run
+    if row is None:
         reading.warnings.append("steps: no run in the table has a figure")
         return reading
-    row = runs[-1]
-    others = sorted({other["model"] for other in table} - {row["model"]})
-    if len(table) > 1:
-        rest = f", of {', '.join(others[:3])}{' …' if len(others) > 3 else ''} too" if others else ""
+    others = sorted(models - {row["model"]})
+    if count > 1:
+        more = " …" if len(others) > MOST_NAMED else ""
+        rest = f", of {', '.join(others[:MOST_NAMED])}{more} too" if others else ""
         reading.warnings.append(
-            f"runs: the table holds {len(table)} runs{rest}; the last one with a figure is read, {row['model']} "
+            f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {row['model']} "
             f"({row['metric']})"
         )
     _figure(row, reading)
@@ -72,12 +79,11 @@ def _cells(text: str) -> list[str]:
         return []
 
 
-def _rows(log: Log) -> list[dict[str, str]]:
+def _rows(log: Log) -> Iterator[dict[str, str]]:
     lines = (cells for _, text in log.lines() if (cells := _cells(text)))
     header = next(lines, [])
-    if not set(COLUMNS) <= set(header):
-        return []
-    return [dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header)]
+    if set(COLUMNS) <= set(header):
+        yield from (dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header))
 
 
 def _figure(row: dict[str, str], reading: Reading) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from tensorprimat.logs.text import Log
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
 FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
+_ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
 _TRAINING_BAR = re.compile(
@@ -85,7 +87,7 @@ def _is_repeated(said: Mapping[str, str], content: Content) -> bool:
     return same_place and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
 
 
-def is_summary(said: Mapping[str, str]) -> bool:
+def is_summary(said: Mapping[str, Any]) -> bool:
     return RUNTIME in said and any(name in said for name in SUMMARY_KEYS)
 
 
@@ -116,21 +118,19 @@ def opens_as_document(log: Log) -> bool:
     return text.lstrip().startswith("{") and line <= FIRST_LINES
 
 
+def count_in_document(log: Log) -> int:
+    """Return how many rows and summaries `of_document` would find, from the names of their entries alone."""
+    return sum(is_row(entry) or is_summary(entry) for entry in _entries(_document(log)))
+
+
 def of_document(log: Log) -> Content | None:
     """Return the content of trainer_state.json, train_results.json or all_results.json; None for any other file."""
-    try:
-        document = json.loads(log.text())
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
-        return None
+    document = _document(log)
     content = Content()
-    history = document.get("log_history")
-    entries = history if isinstance(history, list) else [document]
-    lines = _lines_of_entries(log) if isinstance(history, list) else []
+    entries = _entries(document)
+    lines = _lines_of_entries(log) if "log_history" in document else []
     for position, entry in enumerate(entries):
-        if isinstance(entry, dict):
-            _take(_flat(entry), lines[position] if position < len(lines) else None, content)
+        _take(_flat(entry), lines[position] if position < len(lines) else None, content)
     if not (content.rows or content.summaries):
         return None
     for name, target in (("max_steps", "max_steps"), ("train_batch_size", "micro_batch_size")):
@@ -139,13 +139,34 @@ def of_document(log: Log) -> Content | None:
     return content
 
 
-def _lines_of_entries(log: Log) -> list[int]:
-    """On which line each entry of log_history begins, in the layout that json.dump(indent=2) gives it."""
-    inside, found = False, []
-    for line, text in log.lines():
-        inside = inside or '"log_history"' in text
-        if inside and text.rstrip() == "    {":
-            found.append(line)
+def _document(log: Log) -> Mapping[str, Any]:
+    try:
+        document = json.loads(log.text())
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _entries(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of a state's history, with an empty one for what is none; of another document itself."""
+    history = document.get("log_history")
+    if not isinstance(history, list):
+        return [document]
+    return [entry if isinstance(entry, dict) else {} for entry in history]
+
+
+def _lines_of_entries(log: Log) -> array[int]:
+    """Return the line on which each entry of log_history begins, in the layout of json.dump(indent=2)."""
+    inside, found = False, array("q")
+    for number, block in log.numbered_blocks():
+        begin = 0 if inside else block.find(b'"log_history"')
+        if begin < 0:
+            continue
+        inside, counted = True, 0
+        for match in _ENTRY.finditer(block, begin):
+            number += block.count(b"\n", counted, match.start())
+            counted = match.start()
+            found.append(number)
     return found
 
 

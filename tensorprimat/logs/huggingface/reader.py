@@ -27,7 +27,14 @@ import numpy as np
 
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.huggingface.content import dictionaries_in, is_summary, of_document, of_text, opens_as_document
+from tensorprimat.logs.huggingface.content import (
+    count_in_document,
+    dictionaries_in,
+    is_summary,
+    of_document,
+    of_text,
+    opens_as_document,
+)
 from tensorprimat.logs.huggingface.rows import is_row
 from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
 from tensorprimat.logs.huggingface.steps import steps_of
@@ -36,9 +43,7 @@ from tensorprimat.logs.text import Log
 
 def detect(log: Log) -> int:
     found = sum(1 for _, text in log.head() for said in dictionaries_in(text) if is_row(said) or is_summary(said))
-    if not found and opens_as_document(log) and (content := of_document(log)):
-        return len(content.rows) + len(content.summaries)
-    return found
+    return found or (count_in_document(log) if opens_as_document(log) else 0)
 
 
 def read(log: Log) -> Reading:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tensorprimat.logs import fields
 
@@ -48,7 +49,7 @@ class Row:
     epoch: float | None
 
 
-def is_row(said: Mapping[str, str]) -> bool:
+def is_row(said: Mapping[str, Any]) -> bool:
     return LOSS in said and any(name in said for name in COMPANIONS) and not any(name in said for name in FOREIGN)
 
 
