@@ -42,10 +42,11 @@ def workload(precision: str, **changes: object) -> object:
     from tensorprimat.micro import grid
     from tensorprimat.micro.workload import Workload
 
-    asked = {"context_length": "16", "batch_size": "2", "pass_name": "train", "shapes": ("tiny=64/128/2/4",)}
+    sizes = {"context_length": "16", "batch_size": "2", "pass_name": "train", "shapes": ("tiny=64/128/2/4",)}
     if on_gpu():
-        asked = {"context_length": "2048", "batch_size": "2", "pass_name": "train", "model_size": "large"}
-    (spec,) = grid.cells(grid.Asked(**asked, precision=precision, device="cuda" if on_gpu() else "cpu", **changes))
+        sizes = {"context_length": "2048", "batch_size": "2", "pass_name": "train", "model_size": "large"}
+    device = "cuda" if on_gpu() else "cpu"
+    (spec,) = grid.cells(grid.GridOptions(**sizes, precision=precision, device=device, **changes))
     return Workload(spec)
 
 

@@ -48,7 +48,7 @@ def options() -> argparse.Namespace:
 
 def cells(given: argparse.Namespace) -> list[CellSpec]:
     return grid.cells(
-        grid.Asked(
+        grid.GridOptions(
             d_model=given.d_model, num_layers=given.num_layers, num_heads=max(1, given.d_model // 64),
             vocab_size=given.vocab_size, context_length=given.context_length, batch_size=given.batch_size,
             precision=given.precision, device=given.device, warmup_steps=5, trials=given.turns,

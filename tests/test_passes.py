@@ -61,14 +61,14 @@ def run(*flags):
     ],
 )
 def test_the_ladder_of_sizes_has_these_parameters(size, count):
-    (cell,) = grid.cells(grid.Asked(model_size=size, pass_name="train"))
+    (cell,) = grid.cells(grid.GridOptions(model_size=size, pass_name="train"))
     assert cell.num_parameters == count
     assert cell.vocab == 10_000
 
 
 @pytest.mark.parametrize("size", ["small", "medium", "large", "xl", "2.7B", "llama", "qwen", "mistral"])
 def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
-    (cell,) = grid.cells(grid.Asked(model_size=size, pass_name="train"))
+    (cell,) = grid.cells(grid.GridOptions(model_size=size, pass_name="train"))
     with torch.device("meta"):
         network = Network(cell.as_preset)
     assert sum(parameter.numel() for parameter in network.parameters()) == cell.num_parameters
@@ -76,7 +76,7 @@ def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
 
 @pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
 def test_real_models_are_timed_in_their_own_shape(name):
-    (cell,) = grid.cells(grid.Asked(model_size=name, pass_name="train"))
+    (cell,) = grid.cells(grid.GridOptions(model_size=name, pass_name="train"))
     assert cell.shape == models.find(name).shape
     assert (cell.context_length, cell.batch_size) == (8192, 1)
 
@@ -250,7 +250,7 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
     ],
 )
 def test_measured_steps_are_trials_times_their_steps(asked, trials):
-    assert grid.trials_of(grid.Asked(**asked)) == trials
+    assert grid.trials_of(grid.GridOptions(**asked)) == trials
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_a_cell_that_cannot_run_is_known_before_the_first_runs(capsys, monkeypat
 
 def test_an_unknown_size_lists_what_there_is():
     with pytest.raises(UsageError, match=r"no such size; sizes: small, medium, large, xl, 2\.7B, llama"):
-        grid.cells(grid.Asked(model_size="huge"))
+        grid.cells(grid.GridOptions(model_size="huge"))
 
 
 def test_a_label_names_one_size_only():
     with pytest.raises(UsageError, match="there are 2 sizes, and a label names one"):
-        grid.cells(grid.Asked(model_size="small,medium", label="both"))
+        grid.cells(grid.GridOptions(model_size="small,medium", label="both"))
 
 
 def token_file(folder, tokens):
@@ -510,7 +510,7 @@ class _Widest(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_a_bf16_model_is_never_built_in_fp32():
-    asked = grid.Asked(
+    asked = grid.GridOptions(
         shapes=("own=64/128/2/4",), context_length="16", batch_size="2", precision="bf16", pass_name="train"
     )
     (spec,) = grid.cells(asked)

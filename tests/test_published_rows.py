@@ -12,7 +12,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
-from tensorprimat.analysis.published import baselines, beside, choose, with_published
+from tensorprimat.analysis.published import baselines, choose, near_published, with_published
 from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, csv, html, json, markdown, sections
@@ -36,7 +36,7 @@ def every_text(comparison):
 
 def test_published_results_stand_beside_marked_and_without_a_verdict():
     comparison = comparison_of(plausible.result("h100", runs=2))
-    comparison = replace(comparison, published=beside(comparison.sides))
+    comparison = replace(comparison, published=near_published(comparison.sides))
     for name, text in every_text(comparison).items():
         if name != "csv":
             assert "Published, not measured here" in text or '"published"' in text, name
@@ -53,7 +53,7 @@ def test_published_results_stand_beside_marked_and_without_a_verdict():
 @pytest.mark.parametrize(("gpu", "count"), [("h100", 8), ("mi300x", 8), ("h100", 64)])
 def test_published_results_are_listed_nearest_first(gpu, count):
     """Comparable first, then the same GPU, then the same number of GPUs, then the better level."""
-    rows = beside(comparison_of(plausible.result(gpu, num_gpus=count)).sides)
+    rows = near_published(comparison_of(plausible.result(gpu, num_gpus=count)).sides)
     name = {"h100": "H100 SXM", "mi300x": "MI300X"}[gpu]
     order = [
         (
@@ -70,7 +70,7 @@ def test_published_results_are_listed_nearest_first(gpu, count):
 
 def test_a_report_says_how_many_farther_published_results_it_leaves_out():
     comparison = comparison_of(plausible.result("h100", runs=2))
-    every, near = beside(comparison.sides), with_published(comparison)
+    every, near = near_published(comparison.sides), with_published(comparison)
     assert near.published == every[:12]
     assert near.published_left_out == {"llama": len(every) - 12}
     texts = every_text(near)
@@ -101,12 +101,12 @@ def test_the_sentence_of_a_published_row_names_the_side_it_is_about_where_sides_
 
 def test_a_tiny_model_is_never_set_against_what_was_published_of_the_real_one():
     tiny = comparison_of(plausible.result("cpu", preset="tiny", seconds=0.21, noise=0.05, runs=3)).sides
-    assert all(against.ratio is None for row in beside(tiny) for against in row.against)
+    assert all(against.ratio is None for row in near_published(tiny) for against in row.against)
 
 
 def test_a_ratio_is_the_rate_measured_here_over_the_published_one():
     (side,) = comparison_of(plausible.result("h100", runs=2)).sides
-    compared = [row for row in beside([side]) if row.against[0].ratio is not None]
+    compared = [row for row in near_published([side]) if row.against[0].ratio is not None]
     rates = [row.published.tokens_per_second_per_gpu for row in compared]
     ratios = [row.against[0].ratio for row in compared]
     assert ratios == pytest.approx([side.tokens_per_second_per_gpu.value / rate for rate in rates])

@@ -31,7 +31,7 @@ FIGURELESS = {"forward_only", "num_parameters"}
 
 def specs(**asked):
     values = {"shapes": ("tiny=32/64/2/2",), "vocab_size": 100, "context_length": "8,16", "batch_size": "1"}
-    return grid.cells(grid.Asked(**{**values, "pass_name": "train", "trials": 2, **asked}))
+    return grid.cells(grid.GridOptions(**{**values, "pass_name": "train", "trials": 2, **asked}))
 
 
 def stand_in(spec, *, fits=lambda _: True, calls=None):

@@ -62,9 +62,9 @@ def filtered(rows: Sequence[MicroRow], conditions: Sequence[str]) -> list[MicroR
     for text in conditions:
         equal = _EQUAL.fullmatch(text.strip())
         if equal and equal["word"] not in columns_of(result):
-            name, wanted = equal[1], equal["text"] or equal["word"]
+            name, operand = equal[1], equal["text"] or equal["word"]
             _column(name, result, "--filter")
-            kept = [row for row in result if _is(row.get(name), wanted.strip())]
+            kept = [row for row in result if _is(row.get(name), operand.strip())]
         else:
             condition = _known(Expression(text, flag="--filter"), result, "--filter")
             kept = [row for row in result if condition.value(row)]
@@ -74,9 +74,9 @@ def filtered(rows: Sequence[MicroRow], conditions: Sequence[str]) -> list[MicroR
     return result
 
 
-def _is(value: Any, wanted: str) -> bool:
+def _is(value: Any, text: str) -> bool:
     """Return True if a value equals the text that a user typed: 128, small, true."""
-    bare = wanted.strip("'\"")
+    bare = text.strip("'\"")
     if is_figure(value):
         try:
             return bool(value == float(bare))

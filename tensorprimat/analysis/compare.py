@@ -126,12 +126,12 @@ def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScat
 def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
     if baseline is None:
         return [group for group in groups if group.key == groups[0].key]
-    wanted = baseline.lower()
-    exactly = [group for group in groups if wanted in (group.label.lower(), group.key.lower(), group.result.platform)]
+    name = baseline.lower()
+    exactly = [group for group in groups if name in (group.label.lower(), group.key.lower(), group.result.platform)]
     return exactly or [
         group
         for group in groups
-        if wanted in group.label.lower() or wanted in (group.result.gpu_info.device_name or "").lower()
+        if name in group.label.lower() or name in (group.result.gpu_info.device_name or "").lower()
     ]
 
 

@@ -269,8 +269,8 @@ def hints_at_freezing(result: Result) -> bool:
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if peft != "none" or (trainable and every and trainable < every):
         return True
-    said = (result.model.name, result.model.preset, result.performance_metrics.reported.benchmark)
-    return result.training_config.peft is None and any(text and _FROZEN.search(text) for text in said)
+    names = (result.model.name, result.model.preset, result.performance_metrics.reported.benchmark)
+    return result.training_config.peft is None and any(text and _FROZEN.search(text) for text in names)
 
 
 def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
@@ -343,9 +343,9 @@ def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
 
 
 def _task_sentence(task: tuple[str, float], differences: Sequence[Difference]) -> str:
-    said = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each in its own way"
+    sentence = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each in its own way"
     named = _named([d for d in differences if d.weight != "context" and None not in d.values])
-    return f"{said}; {named}." if named else f"{said}."
+    return f"{sentence}; {named}." if named else f"{sentence}."
 
 
 def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     names = methodology.reconciled(pair)
     if work.level == "identical":
         return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")
-    said = LEVELS[work.level].sentence
+    sentence = LEVELS[work.level].sentence
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
     per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
     batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
@@ -366,21 +366,21 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         tail = "may need other numbers of tokens to the same loss"
         per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches} {tail}"
     if work.level == "same_work_per_token":
-        said = per_token
+        sentence = per_token
     if work.conditions:
-        said = (
+        sentence = (
             f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}; the sides do not both state it"
         )
         if work.level == "same_work_per_token":
-            said += f". {per_token}"
+            sentence += f". {per_token}"
     if configured:
-        said += f". The configuration differs: {_named(configured)}"
+        sentence += f". The configuration differs: {_named(configured)}"
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
     if unstated:
-        said += f". Stated by one side only: {_labels(unstated)}"
+        sentence += f". Stated by one side only: {_labels(unstated)}"
     if names:
-        said += f". {names}"
-    return f"{said}."
+        sentence += f". {names}"
+    return f"{sentence}."
 
 
 def _verb(words: Sequence[str]) -> str:
@@ -398,9 +398,9 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _named(differences: Sequence[Difference]) -> str:
-    said = [_spell(difference) for difference in differences[: 2 * MOST_NAMED]]
-    more = len(differences) - len(said)
-    return ", ".join(said) + (f" and {more} more" if more > 0 else "")
+    spelled = [_spell(difference) for difference in differences[: 2 * MOST_NAMED]]
+    more = len(differences) - len(spelled)
+    return ", ".join(spelled) + (f" and {more} more" if more > 0 else "")
 
 
 def _spell(difference: Difference) -> str:

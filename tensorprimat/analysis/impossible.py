@@ -24,10 +24,10 @@ def impossible(result: Result) -> tuple[str, ...]:
             f"{device}: {count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} "
             f"({name} {peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
         )
-    said = result.performance_metrics.reported
-    if said.tflops_per_gpu and said.tflops_per_gpu > peak * ROUNDING:
+    reported = result.performance_metrics.reported
+    if reported.tflops_per_gpu and reported.tflops_per_gpu > peak * ROUNDING:
         return (
-            f"{device}: the framework reports {count(said.tflops_per_gpu)} TFLOP/s per GPU, above the {name} "
+            f"{device}: the framework reports {count(reported.tflops_per_gpu)} TFLOP/s per GPU, above the {name} "
             f"({peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
         )
     return ()

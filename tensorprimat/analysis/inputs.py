@@ -97,13 +97,13 @@ def shape(result: Result) -> Input:
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
     advice = f", or --preset full if {name!r} is the published model" if name and shapes.known(name) else ""
-    said = None
+    described = None
     if known is not None:
         preset = models.identify(known)
-        said = f"{preset.title if preset else 'own shape'} ({models.parameters(known):,} parameters)"
+        described = f"{preset.title if preset else 'own shape'} ({models.parameters(known):,} parameters)"
     return Input(
         name="model shape",
-        value=said,
+        value=described,
         source=f"stated by {origin}" if origin else "confirmed by run or log",
         because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice}",
     )
@@ -203,8 +203,8 @@ def memory_used(result: Result) -> Input:
         value = getattr(memory, f"peak_memory_{kind}_gb")
         if value is not None:
             return Input(name=f"peak memory ({kind})", value=value, unit="GB", source=meaning)
-    said = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
-    return Input(name="peak memory", value=None, unit="GB", because=said)
+    because = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
+    return Input(name="peak memory", value=None, unit="GB", because=because)
 
 
 def memory_total(result: Result, gpu: Gpu | None) -> Input:
@@ -262,24 +262,24 @@ def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
     return watts / gpu.dies, f", 1/{gpu.dies} of the board"
 
 
-def price(result: Result, gpu: Gpu | None, given: Mapping[str, float]) -> Input:
+def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input:
     """Return USD for an hour of one GPU: the user's own, else the catalogue's first.
 
-    given: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
+    prices: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
     """
     device = result.gpu_info.device_name
-    for written in given:
+    for written in prices:
         if _means(written, result, gpu):
             return Input(
-                name="price", value=given[written], unit="USD/h", source=f"--price {written}={given[written]:g}"
+                name="price", value=prices[written], unit="USD/h", source=f"--price {written}={prices[written]:g}"
             )
-    if "" in given:
-        return Input(name="price", value=given[""], unit="USD/h", source=f"--price {given['']:g}")
+    if "" in prices:
+        return Input(name="price", value=prices[""], unit="USD/h", source=f"--price {prices['']:g}")
     if gpu is not None:
         for known in catalogue.prices():
             if known.gpu == gpu.name:
-                said = f"{known.provider}, {known.date.isoformat()}"
-                return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=said)
+                source = f"{known.provider}, {known.date.isoformat()}"
+                return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=source)
     named = "cpu" if result.platform == "cpu" else gpu.name if gpu else device or UNKNOWN_GPU
     return Input(
         name="price", value=None, unit="USD/h", because=f'no price of {named} is known; give --price "{named}=USD"'

@@ -97,10 +97,10 @@ def fixed_state(result: Result) -> Input:
     if isinstance(sharing, str):
         return Input(name=name, value=None, unit="GB", because=sharing)
     model_parallel, weight_shards, gradient_shards, optimizer_shards = sharing
-    weights, gradients, optimizer, said = _bytes_per_parameter(config)
+    weights, gradients, optimizer, rule = _bytes_per_parameter(config)
     per_parameter = weights / weight_shards + gradients / gradient_shards + optimizer / optimizer_shards
     return Input(
-        name=name, value=parameters / model_parallel * per_parameter / GB, unit="GB", source=f"{said}, before sharding"
+        name=name, value=parameters / model_parallel * per_parameter / GB, unit="GB", source=f"{rule}, before sharding"
     )
 
 

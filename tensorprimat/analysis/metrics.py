@@ -63,12 +63,12 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     best = inputs.achievable_tflops(result, gpu, preflights)
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
     if mfu.value is not None:
-        said = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
+        remark = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
         if mfu.value > 1:
-            said += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
+            remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
         if stated := _stated(result):
-            said += f"; {STATED}: {stated}"
-        mfu = _with_remark(mfu, said)
+            remark += f"; {STATED}: {stated}"
+        mfu = _with_remark(mfu, remark)
     return [
         derive("tokens_per_second_per_gpu", (rate,), lambda value: value),
         per_token,
@@ -103,32 +103,34 @@ def flops_per_token(result: Result, convention: str) -> Metric:
     """Return the training FLOPs of one token by a named convention, for a shape that run or log confirms."""
     shape, length = result.model.shape, inputs.sequence_length(result)
     counting = flops.convention_named(convention)
-    said = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
+    convention_used = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
     if stated := result.model.training_flops_per_token if shape is None else None:
-        return _stated_flops(stated, flops.charged_per_token(result, convention), length, said)
+        return _stated_flops(stated, flops.charged_per_token(result, convention), length, convention_used)
     if shape is None:
-        return unknown("flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, said))
+        return unknown(
+            "flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, convention_used)
+        )
     charged = flops.charged_per_token(result, convention)
     if charged is None and result.training_config.sequence_length:
         because = "only some parameters train, and the cost of the frozen ones depends on their position"
-        return unknown("flops_per_token", because, (inputs.shape(result), length, said))
+        return unknown("flops_per_token", because, (inputs.shape(result), length, convention_used))
     frozen = flops.frozen_parameters(result)
     return derive(
         "flops_per_token",
-        (inputs.shape(result), length, said),
+        (inputs.shape(result), length, convention_used),
         lambda _: float(charged or 0),
         remark=f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name,
     )
 
 
-def _stated_flops(stated: int, charged: int | None, length: Input, said: Input) -> Metric:
+def _stated_flops(stated: int, charged: int | None, length: Input, convention_used: Input) -> Metric:
     """Return the FLOPs of a model whose layers differ, which only the default convention counts."""
     layers = Input(name="model's layers", value=stated, unit="FLOP", source="counted layer by layer in the run")
     if charged is None:
         because = f"a model with layers of several kinds is counted by {flops.DEFAULT_CONVENTION} only"
-        return unknown("flops_per_token", because, (layers, length, said))
+        return unknown("flops_per_token", because, (layers, length, convention_used))
     remark = f"{flops.DEFAULT_CONVENTION}, active experts and visible pairs"
-    return derive("flops_per_token", (layers, length, said), lambda *_: float(charged), remark=remark)
+    return derive("flops_per_token", (layers, length, convention_used), lambda *_: float(charged), remark=remark)
 
 
 RECOMPUTE_NAMES = {
@@ -152,12 +154,12 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
     (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
     """
-    said = (result.training_config.recompute or "").lower()
-    kind = RECOMPUTE_NAMES.get(said)
+    setting = (result.training_config.recompute or "").lower()
+    kind = RECOMPUTE_NAMES.get(setting)
     if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
         kind = "every second matrix product"
     shape, length = result.model.shape, result.training_config.sequence_length
-    because = f"recompute {said!r} is unknown" if said else "activation recomputation is not stated"
+    because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
     recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     if shape is None and kind not in (None, "none"):
         because = "what recomputation costs is known only for a model whose layers are all alike"
@@ -183,20 +185,20 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     counted.
     """
     name = "reported_tflops_per_gpu_restated"
-    said = result.performance_metrics.reported
+    reported_by_log = result.performance_metrics.reported
     shape, length = result.model.shape, result.training_config.sequence_length
-    tokens = said.tokens_per_second_per_gpu or result.performance_metrics.tokens_per_second_per_gpu
+    tokens = reported_by_log.tokens_per_second_per_gpu or result.performance_metrics.tokens_per_second_per_gpu
     reported = Input(
         name="reported TFLOP/s per GPU",
-        value=said.tflops_per_gpu,
+        value=reported_by_log.tflops_per_gpu,
         unit="TFLOP/s",
         source="printed by the framework",
         because="the framework reported no TFLOP/s",
     )
-    if not said.tflops_per_gpu or not tokens or shape is None or not length:
+    if not reported_by_log.tflops_per_gpu or not tokens or shape is None or not length:
         missing = (reported, inputs.shape(result), inputs.sequence_length(result), inputs.rate_per_gpu(result))
         return derive(name, tuple(i for i in missing if i.value is None) or (reported,), lambda value: value)
-    implied = said.tflops_per_gpu * TERA / tokens
+    implied = reported_by_log.tflops_per_gpu * TERA / tokens
     counts = {known: flops.per_token(shape, length, known) for known in flops.CONVENTIONS}
     nearest = min(counts, key=lambda known: abs(counts[known] / implied - 1))
     if abs(counts[nearest] / implied - 1) > SAME_CONVENTION:

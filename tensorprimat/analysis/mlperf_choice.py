@@ -21,15 +21,15 @@ class EntryChoice:
     submitter: str | None = None
 
 
-def choose(library: Library, wanted: EntryChoice) -> tuple[Entry, ...]:
+def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
     """Return the entries that meet every condition. Raises UsageError, naming what exists, where none is left."""
     left = library.entries
     conditions: tuple[tuple[str, str, object], ...] = (
-        ("--round", "round", wanted.round and f"v{wanted.round.removeprefix('v')}"),
-        ("--benchmark", "benchmark", wanted.benchmark),
-        ("--gpu", "gpu", wanted.gpu),
-        ("--submitter", "submitter", wanted.submitter),
-        ("--gpus", "num_gpus", wanted.num_gpus),
+        ("--round", "round", choice.round and f"v{choice.round.removeprefix('v')}"),
+        ("--benchmark", "benchmark", choice.benchmark),
+        ("--gpu", "gpu", choice.gpu),
+        ("--submitter", "submitter", choice.submitter),
+        ("--gpus", "num_gpus", choice.num_gpus),
     )
     for flag, name, value in conditions:
         if value is None:
@@ -69,9 +69,9 @@ def named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
     for name in names:
         if not any(name.casefold() in entry.name.casefold() for entry in entries):
             raise UsageError(f"{name}: no entry has this in its name; `tprimat mlperf list` prints all names")
-    wanted = [name.casefold() for name in names]
-    return tuple(entry for entry in entries if any(name in entry.name.casefold() for name in wanted))
+    parts = [name.casefold() for name in names]
+    return tuple(entry for entry in entries if any(name in entry.name.casefold() for name in parts))
 
 
-def _same(said: object, wanted: object) -> bool:
-    return str(said).casefold() == str(wanted).casefold()
+def _same(stated: object, chosen: object) -> bool:
+    return str(stated).casefold() == str(chosen).casefold()

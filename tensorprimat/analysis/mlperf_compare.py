@@ -118,9 +118,9 @@ def compare(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComp
         )
     found = [one for task in shared if (one := _compare(sides, task, same_round=not rounds_named)) is not None]
     if not found:
-        told = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))
+        places = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))
         raise UsageError(
-            f"{first} and {second} share no benchmark, number of GPUs and round ({told}); GPU@ROUND names a round"
+            f"{first} and {second} share no benchmark, number of GPUs and round ({places}); GPU@ROUND names a round"
         )
     return tuple(found)
 
@@ -186,17 +186,17 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
         found.append(f"{name} holds runs that the other side holds too: their difference is of scoring, not of speed")
-    if told := _precisions(first, second):
-        found.append(told)
+    if precision := _precisions(first, second):
+        found.append(precision)
     return found
 
 
 def _precisions(first: TaskSide, second: TaskSide) -> str | None:
     """Return what is known of the sides' precision, or None where all entries state the same one."""
-    said = [{one.precision for one in each.scored} for each in (first, second)]
-    if said[0] == said[1] and len(said[0]) == 1 and None not in said[0]:
+    precisions = [{one.precision for one in each.scored} for each in (first, second)]
+    if precisions[0] == precisions[1] and len(precisions[0]) == 1 and None not in precisions[0]:
         return None
-    if said == [{None}, {None}]:
+    if precisions == [{None}, {None}]:
         return "the submissions do not state their precision; sides may differ in it"
     parts = []
     for each in (first, second):

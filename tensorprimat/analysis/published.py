@@ -16,7 +16,7 @@ from tensorprimat.analysis import mlperf_choice, mlperf_result
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
-from tensorprimat.analysis.records import Against, Beside, Comparison, Side
+from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
 from tensorprimat.core import catalogue, flops, models, names, shapes
 from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
@@ -67,18 +67,18 @@ def baselines(library: Library | None = None) -> tuple[Baseline, ...]:
     return (*_tables(), *_of_library(library))
 
 
-def choose(library: Library, wanted: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
+def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
     """Return the baselines that meet every condition and whose name holds one of the parts, if any are given.
 
     A published table has no round and no submitter, so a condition on these leaves only MLPerf entries. Raises
     UsageError where nothing is left.
     """
-    tables = list(_tables()) if wanted.round is None and wanted.submitter is None else []
+    tables = list(_tables()) if choice.round is None and choice.submitter is None else []
     every = {one.row.gpu for one in tables if one.row is not None}
-    gpus = mlperf_choice.gpus_meant(wanted.gpu, every) if wanted.gpu else every
-    tables = [one for one in tables if one.row is not None and _meets(one.row, wanted, gpus)]
+    gpus = mlperf_choice.gpus_meant(choice.gpu, every) if choice.gpu else every
+    tables = [one for one in tables if one.row is not None and _meets(one.row, choice, gpus)]
     try:
-        entries = mlperf_choice.choose(library, wanted)
+        entries = mlperf_choice.choose(library, choice)
     except UsageError:
         if not tables:
             raise
@@ -91,10 +91,10 @@ def choose(library: Library, wanted: EntryChoice, parts: Sequence[str] = ()) -> 
     return found
 
 
-def _meets(row: Published, wanted: EntryChoice, gpus: Collection[str | None]) -> bool:
+def _meets(row: Published, choice: EntryChoice, gpus: Collection[str | None]) -> bool:
     return (
-        (wanted.benchmark is None or row.model == names.key(wanted.benchmark))
-        and (wanted.num_gpus is None or row.num_gpus == wanted.num_gpus)
+        (choice.benchmark is None or row.model == names.key(choice.benchmark))
+        and (choice.num_gpus is None or row.num_gpus == choice.num_gpus)
         and row.gpu in gpus
     )
 
@@ -102,15 +102,15 @@ def _meets(row: Published, wanted: EntryChoice, gpus: Collection[str | None]) ->
 def find(name: str) -> Baseline:
     """Return the baseline of a name or of a part of it. Raises InputError unless it means exactly one."""
     kind, _, rest = name.partition(":")
-    wanted = rest.casefold()
+    part = rest.casefold()
     several = [one for one in baselines() if one.name.partition(":")[0] == kind]
     found = [one for one in several if one.name.casefold() == name.casefold()]
-    found = found or [one for one in several if wanted in one.name.partition(":")[2].casefold()]
+    found = found or [one for one in several if part in one.name.partition(":")[2].casefold()]
     if len(found) != 1:
-        told = ", ".join(one.name for one in found[:4]) + (" …" if len(found) > 4 else "")
+        names = ", ".join(one.name for one in found[:4]) + (" …" if len(found) > 4 else "")
         what = "entries of the library" if kind == MLPERF else "published rows"
         raise InputError(
-            f"{name}: {len(found)} {what} have this in their name{': ' if told else ''}{told}",
+            f"{name}: {len(found)} {what} have this in their name{': ' if names else ''}{names}",
             remedy="name one, as `tprimat mlperf list --published` prints it",
         )
     return found[0]
@@ -130,17 +130,17 @@ def with_published(comparison: Comparison) -> Comparison:
 
     `published_left_out` says how many rows of each model are left out.
     """
-    rows: list[Beside] = []
+    rows: list[PublishedComparison] = []
     left_out: dict[str, int] = {}
     for model in comparison.models:
-        found = beside([side for side in comparison.sides if side.model == model])
+        found = near_published([side for side in comparison.sides if side.model == model])
         rows += found[:MOST_SHOWN]
         if len(found) > MOST_SHOWN:
             left_out[model] = len(found) - MOST_SHOWN
     return replace(comparison, published=tuple(rows), published_left_out=left_out)
 
 
-def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
+def near_published(sides: Sequence[Side]) -> tuple[PublishedComparison, ...]:
     """Return every published result of a model that a side trained, with each of its sides against it, nearest first.
 
     A ratio (measured here over published) is given only where fairness does not forbid it. It has no interval: nobody
@@ -153,7 +153,7 @@ def beside(sides: Sequence[Side]) -> tuple[Beside, ...]:
         own = [side for side in sides if side.model == row.model]
         if own:
             against = tuple(_against(side, row) for side in own)
-            found.append((_distance(row, own, against), Beside(published=row, against=against)))
+            found.append((_distance(row, own, against), PublishedComparison(published=row, against=against)))
     return tuple(one for _, one in sorted(found, key=lambda item: item[0]))
 
 

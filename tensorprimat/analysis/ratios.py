@@ -84,11 +84,11 @@ def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
     meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
     if metric is None or not meeting.comparable:
         return meeting
-    apart = math.exp(min(abs(_plain_log(meeting)), MOST_EXPONENT))
-    if apart > LARGEST_RATIO:
+    factor = math.exp(min(abs(_plain_log(meeting)), MOST_EXPONENT))
+    if factor > LARGEST_RATIO:
         remedy = "Comparable once the step times of both sides are in seconds."
         sentence = (
-            f"Not comparable: the rates differ by a factor of {significant(apart, 1)}, as no two machines do. {remedy}"
+            f"Not comparable: the rates differ by a factor of {significant(factor, 1)}, as no two machines do. {remedy}"
         )
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
         return replace(meeting, fairness=odd, metric=None)

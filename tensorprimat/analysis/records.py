@@ -168,7 +168,7 @@ class Against:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class PublishedComparison:
     """A published result, not measured here, and every side of its model against it."""
 
     published: Published
@@ -192,7 +192,7 @@ class Comparison:
     generated_at: str
     errors: tuple[str, ...] = ()
     """Figures that cannot be true, each with its side; they are shown above every headline."""
-    published: tuple[Beside, ...] = ()
+    published: tuple[PublishedComparison, ...] = ()
     """Published results for the same models, nearest first, if the user requested them."""
     published_left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of farther published results that are left out, per model."""

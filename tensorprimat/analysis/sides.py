@@ -285,7 +285,7 @@ def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence
 
     Precision comes first, because it is what a speed means nothing without: "H100 · FP8".
     """
-    told = []
+    parts = []
     twins = [label for label in labels if labels.count(label) > 1]
     labels = [
         with_precision(label, result) if label in twins and _precisions_differ(label, labels, results) else label
@@ -293,10 +293,10 @@ def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence
     ]
     for label, result in zip(labels, results, strict=True):
         alike = [other for other, name in zip(results, labels, strict=True) if name == label]
-        apart = _what_tells_apart(result, alike) if len(alike) > 1 else ""
-        told.append(f"{label} ({apart})" if apart else label)
+        difference = _what_tells_apart(result, alike) if len(alike) > 1 else ""
+        parts.append(f"{label} ({difference})" if difference else label)
     return [
-        label if told.count(label) == 1 else f"{label} [{path.stem}]" for label, path in zip(told, paths, strict=True)
+        label if parts.count(label) == 1 else f"{label} [{path.stem}]" for label, path in zip(parts, paths, strict=True)
     ]
 
 
@@ -314,8 +314,8 @@ def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
     """Return the device and the first fields, in the order of the fairness table, that not all of them share; at most
     three.
     """
-    told = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
+    parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
         if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:
-            told.append(f"{field.label} {field.read(result) or 'not stated'}")
-    return ", ".join(told[:3])
+            parts.append(f"{field.label} {field.read(result) or 'not stated'}")
+    return ", ".join(parts[:3])

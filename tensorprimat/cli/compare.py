@@ -208,8 +208,8 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
     elif aside:
         plot = aside(comparison_plot.render, comparison)
         files |= _named("loss", loss_plot.render(comparison))
-    beside = ["comparison_plot.png"] if plot else []
-    files["comparison_report.md"] = markdown.render(comparison, pictures=[*beside, *fnmatch.filter(files, "*.png")])
+    plots = ["comparison_plot.png"] if plot else []
+    files["comparison_report.md"] = markdown.render(comparison, pictures=[*plots, *fnmatch.filter(files, "*.png")])
     files["comparison_report.html"] = html.render(comparison)
     files["comparison.json"] = json.render(comparison)
     files["comparison.csv"] = csv.render(comparison)

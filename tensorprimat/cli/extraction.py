@@ -47,7 +47,7 @@ def extract(
     """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
     if format is not None:
         logs.named(format)
-    wanted = _segment(segment)
+    chosen = _segment(segment)
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
@@ -60,8 +60,8 @@ def extract(
         _say(str(error))
         refused.append(error)
 
-    read = read_each(paths, stated, format=format, segment=wanted, refuse=refuse)
-    results, notes = (read, []) if wanted == EACH else joined(read)
+    read = read_each(paths, stated, format=format, segment=chosen, refuse=refuse)
+    results, notes = (read, []) if chosen == EACH else joined(read)
     failed = bool(refused)
     for note in notes:
         _say(note)
@@ -135,7 +135,7 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
 
 def _write(result: Result, output: Path, taken: set[Path], *, quiet: bool) -> Path:
     """Write one result and print where it is, which is returned."""
-    path = store.save(result, output, stamp=store.new_stamp(), beside=taken)
+    path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
         _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
     print(path, file=sys.stderr if quiet else sys.stdout)

@@ -100,11 +100,11 @@ def command(
 
     level = fraction("--confidence", confidence)
     found = mlperf_library.load(library)
-    wanted = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
+    choice = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
     if published:
-        _list_all(found, wanted, names or [], as_json)
+        _list_all(found, choice, names or [], as_json)
         return 0
-    chosen = choose(found, wanted)
+    chosen = choose(found, choice)
     if action == "compare":
         _compare(names or [], chosen, level, as_json, plot)
     else:
@@ -112,11 +112,11 @@ def command(
     return 0
 
 
-def _list_all(library: Library, wanted: EntryChoice, names: list[str], as_json: bool) -> None:
+def _list_all(library: Library, choice: EntryChoice, names: list[str], as_json: bool) -> None:
     from tensorprimat.analysis.published import choose
     from tensorprimat.reports import mlperf as report
 
-    found = choose(library, wanted, names)
+    found = choose(library, choice, names)
     print((report.baselines_json if as_json else report.baselines)(found), end="")
 
 
@@ -164,8 +164,8 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
     scalings, rounds = mlperf_scaling.scalings(ours, confidence), mlperf_scaling.over_rounds(ours)
     if plot is not None and len({one.benchmark for one in scalings}) != 1:
-        told = ", ".join(dict.fromkeys(one.benchmark for one in scalings)) or "none with several numbers of GPUs"
-        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({told})")
+        scaled = ", ".join(dict.fromkeys(one.benchmark for one in scalings)) or "none with several numbers of GPUs"
+        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({scaled})")
     print((report.gpu_json if as_json else report.gpu_text)(scalings, rounds, confidence), end="")
     if plot is not None:
         from tensorprimat.reports import mlperf_plot

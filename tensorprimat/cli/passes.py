@@ -74,7 +74,7 @@ def command(
     from tensorprimat.reports.micro_tables import table
 
     specs = grid.cells(
-        grid.Asked(
+        grid.GridOptions(
             model_size=model_size,
             shapes=shape or (),
             label=label,

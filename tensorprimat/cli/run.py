@@ -107,14 +107,14 @@ def command(
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """
-    given = {**locals(), **chosen, "typed": typed(context)}
+    options = {**locals(), **chosen, "typed": typed(context)}
     if ab:
         from tensorprimat.cli.alternating import alternate
 
-        return alternate([_request({**given, **_flags_of(text, context)}) for text in ab])
+        return alternate([_request({**options, **_flags_of(text, context)}) for text in ab])
     from tensorprimat.cli.benchmark import benchmark
 
-    return benchmark(_request(given))
+    return benchmark(_request(options))
 
 
 def typed(context: typer.Context) -> frozenset[str]:
@@ -156,7 +156,7 @@ def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
     return torch_config.read(text)
 
 
-def _request(given: Mapping[str, Any]) -> Request:
+def _request(options: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
@@ -166,46 +166,48 @@ def _request(given: Mapping[str, Any]) -> Request:
     from tensorprimat.session.plan import Request, stated_facts
 
     place = Cluster(
-        executor=given["executor"] or "",
-        gpu=given["gpu"] if given["executor"] else None,
-        account=given["account"],
-        partition=given["partition"],
-        time=given["time"],
-        container_image=given["container_image"],
-        container_mounts=tuple(given["container_mounts"] or ()),
-        infra=given["infra"],
-        namespace=given["namespace"],
-        volume_claim=given["volume_claim"],
+        executor=options["executor"] or "",
+        gpu=options["gpu"] if options["executor"] else None,
+        account=options["account"],
+        partition=options["partition"],
+        time=options["time"],
+        container_image=options["container_image"],
+        container_mounts=tuple(options["container_mounts"] or ()),
+        infra=options["infra"],
+        namespace=options["namespace"],
+        volume_claim=options["volume_claim"],
     )
-    name, config = _model(given["model"], given["engine"])
-    given = {**given, "model": name, "engine": "torch" if config and given["engine"] == "auto" else given["engine"]}
-    file = named_file("--output", given["output"])
+    name, config = _model(options["model"], options["engine"])
+    recompute = {"recompute": "full"} if options["recompute"] else {}
+    engine = "torch" if config and options["engine"] == "auto" else options["engine"]
+    options = {**options, "model": name, "engine": engine}
+    file = named_file("--output", options["output"])
     if file is not None:
-        refuse_several(file, len(MODELS) if given["model"] == "all" else 1)
+        refuse_several(file, len(MODELS) if options["model"] == "all" else 1)
     return Request(
-        model=given["model"],
-        runs=given["runs"],
-        engine=given["engine"],
-        output=DEFAULT_FOLDER if file else given["output"],
+        model=options["model"],
+        runs=options["runs"],
+        engine=options["engine"],
+        output=DEFAULT_FOLDER if file else options["output"],
         file=file,
-        cooldown_seconds=given["cooldown"],
-        append=given["append"],
-        typed=given["typed"],
-        dry_run=given["dry_run"],
-        json=given["json"],
-        profile=given["profile"],
+        cooldown_seconds=options["cooldown"],
+        append=options["append"],
+        typed=options["typed"],
+        dry_run=options["dry_run"],
+        json=options["json"],
+        profile=options["profile"],
         cluster=place,
         budget=Budget(
-            runs=given["runs"],
-            target=None if given["target_ci"] is None else fraction("--target-ci", given["target_ci"]),
-            max_runs=given["max_runs"],
-            minutes=given["budget_minutes"],
+            runs=options["runs"],
+            target=None if options["target_ci"] is None else fraction("--target-ci", options["target_ci"]),
+            max_runs=options["max_runs"],
+            minutes=options["budget_minutes"],
         ),
         facts=stated_facts(
-            gpu=None if given["executor"] else given["gpu"],
-            shape=given["shape"],
-            model_name=given["model_name"],
-            model=given["model"],
+            gpu=None if options["executor"] else options["gpu"],
+            shape=options["shape"],
+            model_name=options["model_name"],
+            model=options["model"],
         ),
-        settings=RunSettings(config=config, **values(given) | ({"recompute": "full"} if given["recompute"] else {})),
+        settings=RunSettings(config=config, **values(options) | recompute),
     )

@@ -34,10 +34,10 @@ def with_settings(
     return with_options([_parameter(one, _help(one, engines), environment) for one in here.values()], after=after)
 
 
-def values(given: Mapping[str, Any]) -> dict[str, Any]:
+def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among a command's parameters by their names in RunSettings."""
     found = ((one.name, one.option.parameter) for one in WITH_OPTION if one.option)
-    return {name: given[parameter] for name, parameter in found if parameter in given}
+    return {name: parameters[parameter] for name, parameter in found if parameter in parameters}
 
 
 def _parameter(option: Option, text: str, environment: str | None) -> inspect.Parameter:

@@ -80,7 +80,7 @@ def command(
 
     chosen = options.resolved_device(device)
     specs = grid.cells(
-        grid.Asked(
+        grid.GridOptions(
             model_size=model_size or (None if shape else ALL_SIZES),
             shapes=shape or (),
             vocab_size=vocab_size,

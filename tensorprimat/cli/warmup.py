@@ -75,7 +75,7 @@ def command(
 
     chosen = options.resolved_device(device)
     specs = grid.cells(
-        grid.Asked(
+        grid.GridOptions(
             model_size=model_size,
             shapes=shape or (),
             label=label,
@@ -111,22 +111,22 @@ def command(
         with options.ended_like_ctrl_c():
             for cell in warmup.run(specs[0], sorted(tried), measure=isolated.measure):
                 cells.append(cell)
-                options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_said(cell)}")
+                options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_figure_of(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
     finally:  # after Ctrl-C too: what was measured is shown and written
         if cells:
-            said = warmup.conclusion(cells)
+            sentences = warmup.conclusion(cells)
             options.show(table(cells, title="Warm-up"))
-            print("\n" + " ".join(said))
-            written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=said)
+            print("\n" + " ".join(sentences))
+            written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=sentences)
             if file is not None:
-                written.append(options.write_file(cells, file, heading="Warm-up study", text=said))
+                written.append(options.write_file(cells, file, heading="Warm-up study", text=sentences))
             written += _plot(cells, folder / "warmup.png")
             options.say(f"Files: {', '.join(map(str, written))}")
     return 0 if all(cell.status == "ok" for cell in cells) else 1
 
 
-def _said(cell: MicroResult) -> str:
+def _figure_of(cell: MicroResult) -> str:
     if cell.status != "ok" or cell.mean_time_ms is None:
         return cell.reason or cell.status
     scatter = "" if cell.cv_percent is None else f", CV {fixed(cell.cv_percent, 1)} %"

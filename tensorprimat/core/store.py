@@ -91,15 +91,15 @@ def save(
     *,
     stamp: str,
     default_engine: str | None = None,
-    beside: Collection[Path] | None = None,
+    written: Collection[Path] | None = None,
 ) -> Path:
     """Write a result as the latest of its benchmark and into history; an incomplete one into history alone.
 
     stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
-    beside: files that this invocation wrote, none of which is replaced; then only a result of the same log is.
+    written: files that this invocation wrote, none of which is replaced; then only a result of the same log is.
     Returns the file that now holds the result. Raises OSError where the folder cannot be written.
     """
-    latest = _place(result, folder, default_engine=default_engine, beside=beside)
+    latest = _place(result, folder, default_engine=default_engine, written=written)
     kept = folder / "history" / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     content = _Content.of(result)
@@ -120,7 +120,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
 
 
 def _place(
-    result: Result, folder: Path, *, default_engine: str | None = None, beside: Collection[Path] | None = None
+    result: Result, folder: Path, *, default_engine: str | None = None, written: Collection[Path] | None = None
 ) -> Path:
     """Return the first name for a result that is free or holds what this result supersedes.
 
@@ -128,22 +128,22 @@ def _place(
     hash of its identity where that name is taken too.
     """
     stem = file_stem(result, default_engine=default_engine)
-    if beside is not None:
+    if written is not None:
         known = _candidates(result, folder, default_engine=default_engine)
         for path in known[:MOST_LOOKED_AT]:  # the same log again, perhaps under other flags
-            if path not in beside and (held := _held(path)) is not None and continues(result, held):
+            if path not in written and (held := _held(path)) is not None and continues(result, held):
                 return path
     path = folder / f"{stem}.json"
-    if (held := _held(path)) is None or _supersedes(result, held, path, beside):
+    if (held := _held(path)) is None or _supersedes(result, held, path, written):
         return path
     if apart := _name_apart(result, held, stem):
         path = folder / f"{stem}_{apart}.json"
-        if (held := _held(path)) is None or _supersedes(result, held, path, beside):
+        if (held := _held(path)) is None or _supersedes(result, held, path, written):
             return path
     hashed = folder / f"{stem}_{short_hash(result)}.json"
     number = 2
     path = hashed
-    while (held := _held(path)) is not None and not _supersedes(result, held, path, beside):
+    while (held := _held(path)) is not None and not _supersedes(result, held, path, written):
         path = hashed.with_stem(f"{hashed.stem}-{number}")
         number += 1
     return path
@@ -164,11 +164,11 @@ def _held(path: Path) -> Result | None:
         return None
 
 
-def _supersedes(result: Result, held: Result, path: Path, beside: Collection[Path] | None) -> bool:
+def _supersedes(result: Result, held: Result, path: Path, written: Collection[Path] | None) -> bool:
     """Return True if a result takes the place of an earlier one: the same benchmark again, or the same log again."""
-    if beside is None:
+    if written is None:
         return not differing(result, held, unknown_equal=True, context=False)
-    return path not in beside and continues(result, held)
+    return path not in written and continues(result, held)
 
 
 def _name_apart(result: Result, held: Result, stem: str) -> str:

@@ -55,17 +55,18 @@ def _scatter(cell: MicroResult) -> list[str]:
     """More warm-up or more trials, in numbers."""
     if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
         return []
-    said = f"scatter: CV {fixed(cell.cv_percent, 1)} % over {len(cell.trial_times_ms)} trials"
+    sentence = f"scatter: CV {fixed(cell.cv_percent, 1)} % over {len(cell.trial_times_ms)} trials"
     first, *later = cell.trial_times_ms
     if _first_explains(cell.cv_percent, first, later):
         return [
-            f"{said}, the first is the slowest, so the warm-up was too short; use --warmup-steps {cell.num_warmups + 5}"
+            f"{sentence}, the first is the slowest, so the warm-up was too short; "
+            f"use --warmup-steps {cell.num_warmups + 5}"
         ]
     trials = min(MOST_TRIALS, math.ceil((cell.cv_percent / WANTED_PERCENT) ** 2))
     if trials > cell.num_trials:
         reached = max(WANTED_PERCENT, cell.cv_percent / math.sqrt(trials))
-        return [f"{said}; --trials {trials} would bring the mean to about ±{significant(reached, 2)} %"]
-    return [f"{said}; longer trials reduce it: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
+        return [f"{sentence}; --trials {trials} would bring the mean to about ±{significant(reached, 2)} %"]
+    return [f"{sentence}; longer trials reduce it: --steps-per-trial {max(2, 2 * cell.num_steps)}"]
 
 
 def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> bool:

@@ -35,7 +35,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class GridOptions:
     """The flags, as typed; None where a flag was not given. Lists are separated by commas."""
 
     model_size: str | None = None
@@ -65,14 +65,14 @@ class Asked:
     memory_limit_gb: float | None = None
 
 
-def cells(asked: Asked) -> list[CellSpec]:
+def cells(options: GridOptions) -> list[CellSpec]:
     """Return every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
-    if asked.memory_limit_gb is not None and not 0 < asked.memory_limit_gb < math.inf:  # NaN is neither
-        raise UsageError(f"--memory-limit {asked.memory_limit_gb:g}: must be a number above 0")
-    trials, steps = trials_of(asked)
-    precisions = _words("--precision", asked.precision or ("fp32" if asked.device == "cpu" else "bf16"), PRECISIONS)
-    contexts = None if asked.context_length is None else whole_numbers("--context-length", asked.context_length)
-    batches = None if asked.batch_size is None else whole_numbers("--batch-size", asked.batch_size)
+    if options.memory_limit_gb is not None and not 0 < options.memory_limit_gb < math.inf:  # NaN is neither
+        raise UsageError(f"--memory-limit {options.memory_limit_gb:g}: must be a number above 0")
+    trials, steps = trials_of(options)
+    precisions = _words("--precision", options.precision or ("fp32" if options.device == "cpu" else "bf16"), PRECISIONS)
+    contexts = None if options.context_length is None else whole_numbers("--context-length", options.context_length)
+    batches = None if options.batch_size is None else whole_numbers("--batch-size", options.batch_size)
     return [
         CellSpec(
             model_size=size.label,
@@ -82,36 +82,36 @@ def cells(asked: Asked) -> list[CellSpec]:
             d_ff=size.d_ff,
             num_layers=size.num_layers,
             num_heads=size.num_heads,
-            vocab=size.vocab if asked.vocab_size is None else asked.vocab_size,
+            vocab=size.vocab if options.vocab_size is None else options.vocab_size,
             context_length=context,
             batch_size=batch,
             pass_name=pass_name,  # type: ignore[arg-type]  # one of PASSES: _passes has looked
             precision=precision,
-            autocast=precision == "fp16" if asked.autocast is None else asked.autocast,
-            compile=asked.compile,
+            autocast=precision == "fp16" if options.autocast is None else options.autocast,
+            compile=options.compile,
             attention=attention,
-            data=asked.data,
-            seed=asked.seed,
-            device=asked.device,
-            num_warmups=asked.warmup_steps,
+            data=options.data,
+            seed=options.seed,
+            device=options.device,
+            num_warmups=options.warmup_steps,
             num_trials=trials,
             num_steps=steps,
-            memory_limit_gb=asked.memory_limit_gb,
+            memory_limit_gb=options.memory_limit_gb,
         ).check()
-        for size in sizes(asked)
+        for size in sizes(options)
         for context, batch, precision, attention, pass_name in itertools.product(
             contexts or [size.context_length],
             batches or [size.batch_size],
             precisions,
-            _words("--attention", asked.attention, ATTENTIONS),
-            _passes(asked.pass_name),
+            _words("--attention", options.attention, ATTENTIONS),
+            _passes(options.pass_name),
         )
     ]
 
 
-def trials_of(asked: Asked) -> tuple[int, int]:
+def trials_of(options: GridOptions) -> tuple[int, int]:
     """Trials, and steps of each: --measure-steps is their product."""
-    total, trials, steps = asked.measure_steps, asked.trials, asked.steps_per_trial
+    total, trials, steps = options.measure_steps, options.trials, options.steps_per_trial
     for flag, value in (("--measure-steps", total), ("--trials", trials), ("--steps-per-trial", steps)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be at least 1")
@@ -119,24 +119,24 @@ def trials_of(asked: Asked) -> tuple[int, int]:
         return trials or DEFAULT_TRIALS, steps or 1
     divisor = trials or steps or 1
     if total % divisor or (trials and steps and trials * steps != total):
-        given = [f"--{name} {value}" for name, value in (("trials", trials), ("steps-per-trial", steps)) if value]
+        flags = [f"--{name} {value}" for name, value in (("trials", trials), ("steps-per-trial", steps)) if value]
         raise UsageError(
-            f"--measure-steps {total} contradicts {' × '.join(given)}: it is the number of trials times the steps of "
+            f"--measure-steps {total} contradicts {' × '.join(flags)}: it is the number of trials times the steps of "
             "each; leave one of them out"
         )
     return (trials, total // trials) if trials else (total // (steps or 1), steps or 1)
 
 
-def sizes(asked: Asked) -> list[Size]:
+def sizes(options: GridOptions) -> list[Size]:
     """Return the requested shapes, by name, by --shape or by numbers; the small one by default."""
     numbers = {
-        name: getattr(asked, name)
+        name: getattr(options, name)
         for name in ("d_model", "d_ff", "num_layers", "num_heads")
-        if getattr(asked, name) is not None
+        if getattr(options, name) is not None
     }
-    if numbers and (asked.model_size or asked.shapes):
+    if numbers and (options.model_size or options.shapes):
         name, value = next(iter(numbers.items()))
-        other = f"--model-size {asked.model_size}" if asked.model_size else f"--shape {asked.shapes[0]}"
+        other = f"--model-size {options.model_size}" if options.model_size else f"--shape {options.shapes[0]}"
         raise UsageError(
             f"{other} and --{name.replace('_', '-')} {value} contradict: a size already sets its shape; use one of them"
         )
@@ -148,16 +148,16 @@ def sizes(asked: Asked) -> list[Size]:
         width = numbers.get("d_model", small.d_model)
         found = [replace(small, label="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
     else:
-        own = [_own(text, small) for text in asked.shapes]
-        names = _split("--model-size", asked.model_size) if asked.model_size else []
+        own = [_own(text, small) for text in options.shapes]
+        names = _split("--model-size", options.model_size) if options.model_size else []
         known = {size.label: size for size in own}
         found = [known.get(name) or _named(name) for name in names]
         found += [size for size in own if size.label not in names]
         found = found or [small]
-    if asked.label is not None:
+    if options.label is not None:
         if len(found) > 1:
-            raise UsageError(f"--label {asked.label}: there are {len(found)} sizes, and a label names one")
-        found = [replace(found[0], label=asked.label)]
+            raise UsageError(f"--label {options.label}: there are {len(found)} sizes, and a label names one")
+        found = [replace(found[0], label=options.label)]
     labels = [size.label for size in found]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UsageError(f"two sizes have the name {twice}; rename one")

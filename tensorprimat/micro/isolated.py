@@ -34,10 +34,10 @@ def measure(spec: CellSpec) -> MicroResult:
         spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
         spec_file.write_text(spec.model_dump_json(by_alias=True))
         command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        code, said = _run(command, scratch)
+        code, output = _run(command, scratch)
         if code == 0:
             return micro_result.load(result_file)
-    last = said[-1] if said else "no output"
+    last = output[-1] if output else "no output"
     if code == UsageError.exit_code:
         raise UsageError(last.removeprefix("cell: "))
     values = {name: getattr(spec, name) for name in CellSpec.model_fields}

@@ -72,9 +72,9 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
         yield
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = free_bytes() * HEADROOM if limit_gb is None else limit_gb * GB
+    limit = free_bytes() * HEADROOM if limit_gb is None else limit_gb * GB
     in_use = (_status_bytes("VmData") or 0.0) if limit_gb is None else 0.0
-    allowed = int(wanted + in_use)
+    allowed = int(limit + in_use)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
     try:
         yield

@@ -100,8 +100,8 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
     if parts:
         return cell.model_copy(update={"fit_context_length": parts * part})
-    said = "memory: nothing fits, not even one sequence of the shortest context tried; a smaller --model-size"
-    return cell.model_copy(update={"fit_batch_size": 0, "fit_context_length": 0, "warnings": (*cell.warnings, said)})
+    warning = "memory: nothing fits, not even one sequence of the shortest context tried; a smaller --model-size"
+    return cell.model_copy(update={"fit_batch_size": 0, "fit_context_length": 0, "warnings": (*cell.warnings, warning)})
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -51,20 +51,20 @@ def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
     firsts = [(cell.warmup_times_ms or cell.trial_times_ms)[0] for cell in seen_alone]
     first = statistics.median(firsts)
     of = f"median of {len(firsts)} fresh processes" if len(firsts) > 1 else "in one fresh process"
-    said = [
+    sentences = [
         f"The first step took {fixed(first, 1)} ms ({of}), {fixed(first / settled, 1)} times the "
         f"{fixed(settled, 1)} ms of a settled step."
     ]
     cold = next((cell for cell in measured if cell.num_warmups == 0), None)
     if cold is not None and cold.mean_time_ms is not None and cold.cv_percent is not None:
-        said.append(
+        sentences.append(
             f"Without warm-up the mean of {cold.num_trials} trials is "
             f"{percent(abs(cold.mean_time_ms / settled - 1), 1)} "
             f"{'above' if cold.mean_time_ms > settled else 'below'} that, with a CV of {fixed(cold.cv_percent, 1)} %."
         )
     stable = stable_from(measured)
     if stable is not None:
-        said.append(
+        sentences.append(
             f"From {stable.num_warmups} warm-up step{'s' * (stable.num_warmups != 1)} on the CV is stable "
             f"({fixed(stable.cv_percent, 1)} %): --warmup-steps {stable.num_warmups} is enough here."
         )
@@ -74,12 +74,12 @@ def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
         after = f"after {most.num_warmups} warm-up step{'s' * (most.num_warmups != 1)} the CV is"
         lowest = min((cell.cv_percent for cell in measured if cell.cv_percent is not None), default=0.0)
         if most.cv_percent is None:
-            said.append(f"No stable count is shown: {after} {scatter}; give --trials 2 or more.")
+            sentences.append(f"No stable count is shown: {after} {scatter}; give --trials 2 or more.")
         elif most.cv_percent <= min(lowest + STABLE_PERCENT, LOW_CV_PERCENT):
-            said.append(f"No stable count is shown: {after} low ({scatter}), but larger --counts were not tried.")
+            sentences.append(f"No stable count is shown: {after} low ({scatter}), but larger --counts were not tried.")
         else:
-            said.append(
+            sentences.append(
                 f"No count is stable: {after} still {scatter}, above {LOW_CV_PERCENT:g} %, so the mean depends on "
                 "which steps are timed. Raise --steps-per-trial, or stop other programs on this device."
             )
-    return tuple(said)
+    return tuple(sentences)

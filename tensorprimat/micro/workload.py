@@ -42,8 +42,8 @@ class Network(LanguageModel):
     def _loss_in_pieces(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         rows = max(1, LARGEST_LOGITS // int(self.causal.lm_head.weight.shape[0]))
         losses = [
-            functional.cross_entropy(self.causal.lm_head(part).float(), wanted, reduction="sum")
-            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+            functional.cross_entropy(self.causal.lm_head(part).float(), target, reduction="sum")
+            for part, target in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
         return torch.stack(losses).sum() / len(targets)
 

@@ -195,7 +195,7 @@ def _strip(scale: forest.Forest, mark: forest.ForestMark, width: int) -> str:
             cells[position] = "─"
         cells[place(mark.low)], cells[place(mark.high)] = "├", "┤"
     cells[place(1.0)] = "┊"
-    cells[place(mark.value)] = "◆" if mark.is_mean else "○" if mark.said == "baseline" else "●"
+    cells[place(mark.value)] = "◆" if mark.is_mean else "○" if mark.verdict == "baseline" else "●"
     return "".join(cells)
 
 
@@ -273,7 +273,7 @@ def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
         parts.append(safe(f"{each}."))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         parts.append(safe(pair.losses.sentence, "bold yellow"))
-    parts += [safe(said) for said in money.sentences(pair)]
+    parts += [safe(sentence) for sentence in money.sentences(pair)]
     if advice := formatting.advice(pair):
         parts.append(safe(f"{advice}."))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]

@@ -90,11 +90,11 @@ def _input(item: Input) -> str:
 
 def remarks(sides: Sequence[Enhanced], names: Sequence[str]) -> Iterator[str]:
     """Yield the remarks on the figures, and the reasons why some are missing: each sentence once, led by its sides."""
-    said: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for side in sides:
         for sentence in _remarks(side, names):
-            said.setdefault(sentence, []).append(side.side.label)
-    for sentence, labels in said.items():
+            labels_of.setdefault(sentence, []).append(side.side.label)
+    for sentence, labels in labels_of.items():
         yield sentence if len(sides) == 1 else f"{' and '.join(labels)}: {sentence}"
 
 
@@ -171,9 +171,9 @@ def explanation(side: Enhanced) -> tuple[Table, Table]:
     rests_on: dict[str, Input] = {}
     for metric in side.metrics.values():
         definition = metric.definition
-        said = f"unknown: {metric.because}" if metric.because else metric.remark
+        remark = f"unknown: {metric.because}" if metric.because else metric.remark
         figures.append(
-            (text(definition.title), figure(metric.value, FORMS[metric.name]), text(definition.formula), text(said))
+            (text(definition.title), figure(metric.value, FORMS[metric.name]), text(definition.formula), text(remark))
         )
         rests_on |= {item.name: item for item in metric.inputs}
     derived = {

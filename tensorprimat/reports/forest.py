@@ -33,7 +33,7 @@ class ForestMark:
     """The ratio as people read it."""
     ends: str
     """Its interval in words, or why there is none."""
-    said: str
+    verdict: str
     """The verdict in two or three words."""
     level: Level | None
     """None for the baseline and for a mean over models."""
@@ -81,7 +81,14 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
     if len(bases) == 1 and len({pair.model for pair in pairs}) == 1:
         marks.append(
             ForestMark(
-                label=bases[0], value=1.0, low=None, high=None, text="1x", ends="baseline", said="baseline", level=None
+                label=bases[0],
+                value=1.0,
+                low=None,
+                high=None,
+                text="1x",
+                ends="baseline",
+                verdict="baseline",
+                level=None,
             )
         )
     marks.sort(key=lambda mark: mark.value if less else -mark.value)
@@ -123,7 +130,7 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
         high=high if known else None,
         text=form(value),
         ends=f"{form(low)} to {form(high)}" if known else "no interval",
-        said=formatting.verdict_of(pair) if pair is not None else formatting.VERDICT_TITLES[ratio.verdict],
+        verdict=formatting.verdict_of(pair) if pair is not None else formatting.VERDICT_TITLES[ratio.verdict],
         level=LEVELS[pair.fairness.verdict] if pair is not None else None,
         is_mean=pair is None,
     )
@@ -161,7 +168,7 @@ def table(forest: Forest) -> Table:
                 text(mark.label),
                 Cell(text=mark.text, value=mark.value),
                 text(mark.ends),
-                text(mark.said),
+                text(mark.verdict),
                 *([text(mark.level.title if mark.level else "")] if len(levels) > 1 else []),
             )
             for mark in forest.marks
@@ -171,7 +178,7 @@ def table(forest: Forest) -> Table:
 
 def answers(comparison: Comparison) -> list[str]:
     """Return the sentences that answer the comparison: one, or one for each model that cannot be averaged."""
-    said = []
+    clauses = []
     mean = formatting.mean_in_words(comparison)
     if mean is not None:
         return [mean]
@@ -183,10 +190,10 @@ def answers(comparison: Comparison) -> list[str]:
             else ""
         )
         if len(pairs) == 1:
-            said.append(opening + formatting.headline(pairs[0]))
+            clauses.append(opening + formatting.headline(pairs[0]))
         elif pairs:
-            said.append(opening + _of_several(pairs))
-    return said
+            clauses.append(opening + _of_several(pairs))
+    return clauses
 
 
 def _of_several(pairs: Sequence[Pair]) -> str:

@@ -150,8 +150,8 @@ def _headline(pair: Pair) -> str:
     if pair.ratio.verdict == "too_few_runs":
         form = ratio_form(pair.ratio)
         metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
-        said = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return (f"{said}, but {few}" if (few := _few_runs(pair)) else said) + in_brackets(pair.ratio.scope)
+        sentence = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
+        return (f"{sentence}, but {few}" if (few := _few_runs(pair)) else sentence) + in_brackets(pair.ratio.scope)
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
@@ -165,24 +165,26 @@ def _time_to_train(pair: Pair, ratio: Ratio) -> str:
     candidate, estimate, task = pair.candidate.label, ratio.estimate, ratio.task
     if estimate.value is None:
         return f"No ratio of {candidate} to {pair.baseline.label}: at least one side has no time to train"
-    said = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {pair.baseline.label} to the quality target"
+    sentence = (
+        f"{candidate} takes {times(1 / estimate.value, 3)} the time of {pair.baseline.label} to the quality target"
+    )
     if task is not None:
-        said += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
+        sentence += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
     if estimate.low and estimate.high:
         ends = f"{confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)}"
-        said += in_brackets(ends, ratio.assumption, ratio.sensitivity, ratio.scope)
-        return f"~ No difference detected: {said}" if ratio.verdict == "no_difference_shown" else said
+        sentence += in_brackets(ends, ratio.assumption, ratio.sensitivity, ratio.scope)
+        return f"~ No difference detected: {sentence}" if ratio.verdict == "no_difference_shown" else sentence
     few = _few_runs(pair)
-    return (f"{said}, but {few}" if few else said) + in_brackets(ratio.scope)
+    return (f"{sentence}, but {few}" if few else sentence) + in_brackets(ratio.scope)
 
 
-def in_brackets(*said: str | None) -> str:
+def in_brackets(*limits: str | None) -> str:
     """Return what limits a claim, ready to end its sentence.
 
     >>> in_brackets("95 % interval 1.1x to 1.2x", None, "one machine each"), in_brackets(None)
     (' (95 % interval 1.1x to 1.2x; one machine each)', '')
     """
-    known = "; ".join(filter(None, said))
+    known = "; ".join(filter(None, limits))
     return f" ({known})" if known else ""
 
 
@@ -219,18 +221,20 @@ def mean_in_words(comparison: Comparison) -> str | None:
     low, high = mean.estimate.low, mean.estimate.high
     level = f"{confidence_level(mean.estimate.joint or mean.estimate.confidence)} CI"
     if low is None or high is None:
-        said = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
-        return said + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
+        sentence = (
+            f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
+        )
+        return sentence + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
     ends = f"{level} {change(low - 1).removesuffix(' %')} to {change(high - 1)}"
     if mean.verdict == "unsettled":
-        said = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
+        sentence = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):
         least, most = sorted((abs(low - 1), abs(high - 1)))
         ends = f"{level} {fixed(100 * least, 1)} to {percent(most, 1)}"
-        said = f"{candidate} is {percent(abs(value - 1), 1)} {mean.verdict} than {baseline} {over}{condition}"
+        sentence = f"{candidate} is {percent(abs(value - 1), 1)} {mean.verdict} than {baseline} {over}{condition}"
     else:
-        said = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
-    return said + in_brackets(ends, mean.assumption, mean.scope)
+        sentence = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
+    return sentence + in_brackets(ends, mean.assumption, mean.scope)
 
 
 def ratio_form(ratio: Ratio) -> Form:
@@ -253,10 +257,10 @@ def ratio_in_words(ratio: Ratio) -> str:
     '1.20x the tokens/s (95 % interval 1.10x to 1.30x)'
     """
     form = ratio_form(ratio)
-    said = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
+    clause = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
     ends = interval(ratio.estimate, form)
     details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
-    return said + in_brackets(*details, ratio.assumption, ratio.sensitivity, ratio.scope)
+    return clause + in_brackets(*details, ratio.assumption, ratio.sensitivity, ratio.scope)
 
 
 def advice(pair: Pair) -> str | None:

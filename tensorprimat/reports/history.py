@@ -59,9 +59,10 @@ def render_csv(all_series: Sequence[Series]) -> str:
     writer.writerow(CSV_COLUMNS)
     for series in all_series:
         for entry in series.entries:
-            gpu, said = entry.result.gpu_info, entry.figure
+            gpu, estimate = entry.result.gpu_info, entry.figure
             row = (
-                series.label, entry.result.model.name, series.metric, entry.at, said.value, said.low, said.high,
+                series.label, entry.result.model.name, series.metric, entry.at,
+                estimate.value, estimate.low, estimate.high,
                 max(1, len(entry.result.runs)), entry.change, entry.result.platform, gpu.device_name,
                 gpu.software_version, gpu.pytorch_version, entry.result.training_config.framework_version, entry.file,
             )  # fmt: skip

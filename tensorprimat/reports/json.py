@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from tensorprimat.analysis.records import Beside, Comparison, Estimate, Fairness, Pair, Ratio, Side
+from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import formatting, notices, sections
@@ -39,7 +39,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "sides": [_side(side) for side in comparison.sides],
         "pairs": pairs,
         "mean_ratio": mean,
-        "published": [_beside(row) for row in comparison.published],
+        "published": [_published(row) for row in comparison.published],
         "published_left_out": dict(comparison.published_left_out),
         "errors": list(comparison.errors),
         "warnings": list(notices.warnings(comparison, comparison.sides)),
@@ -103,7 +103,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
     return {key: _finite(value) for key, value in asdict(estimate).items()}
 
 
-def _beside(row: Beside) -> dict[str, Any]:
+def _published(row: PublishedComparison) -> dict[str, Any]:
     return {
         **asdict(row.published),
         "measured_here": [

@@ -82,7 +82,7 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))
-        parts += [safe(said) for said in money.sentences(pair)]
+        parts += [safe(sentence) for sentence in money.sentences(pair)]
         if advice := formatting.advice(pair):
             parts.append(f"{safe(advice)}.")
     if not pairs:

@@ -176,8 +176,8 @@ def note(cells: Sequence[MicroResult]) -> str:
         common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),
         common(lambda cell: cell.memory_kind, "{} memory"),
     ]
-    said = ", ".join(part for part in parts if part)
-    return f"{said}. Mean ± sample standard deviation; FLOPs by the {first.flops_convention} convention."
+    described = ", ".join(part for part in parts if part)
+    return f"{described}. Mean ± sample standard deviation; FLOPs by the {first.flops_convention} convention."
 
 
 def warnings(cells: Sequence[MicroResult]) -> list[str]:
@@ -195,7 +195,7 @@ _NUMBER = re.compile(r"\d[\d.]*")
 
 def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
     """Return the sentence with the greatest first number. alike: cells by sentence."""
-    sentence = max(alike, key=lambda said: float((_NUMBER.findall(said) or ["0"])[0].rstrip(".")))
+    sentence = max(alike, key=lambda sentence: float((_NUMBER.findall(sentence) or ["0"])[0].rstrip(".")))
     of = alike[sentence]
     if cells == 1 or (len(alike) == len(of) == 1 and of[0].title in sentence):
         return sentence

@@ -130,8 +130,8 @@ def listing(entries: Sequence[Entry]) -> str:
     ordered = sorted((Scored(entry) for entry in entries), key=_order)
     lines = [_list_row(scored) for scored in ordered]
     notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
-    told = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
-    return table(_LIST_COLUMNS, lines) + configured_note(ordered) + told
+    notes_below = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
+    return table(_LIST_COLUMNS, lines) + configured_note(ordered) + notes_below
 
 
 def details(entries: Sequence[Entry]) -> str:

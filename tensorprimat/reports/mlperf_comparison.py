@@ -70,8 +70,10 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
             for comparison in rounds
         ]
         titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
-        told = dict.fromkeys(warning for one in rounds for warning in one.warnings if "other side holds too" in warning)
-        warned = "".join(f"warning: {one_line(warning)}\n" for warning in told)
+        repeated = dict.fromkeys(
+            warning for one in rounds for warning in one.warnings if "other side holds too" in warning
+        )
+        warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
         parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
     if not parts:
         return "One number of GPUs and one round: nothing to compare.\n"
@@ -200,11 +202,11 @@ def _count(number: int, one: str, several: str) -> str:
 def _best(comparison: TaskComparison) -> str:
     first, second = (side.scored[0] for side in comparison.sides)
     ratio = (first.minutes or math.nan) / (second.minutes or math.nan)
-    told = [
+    fastest = [
         f"{_minutes(one.minutes or math.nan)} ({one_line(one.entry.submitter)}/{one_line(one.entry.system)})"
         for one in (first, second)
     ]
-    return f"Fastest entry of each: {told[0]} against {told[1]}, {times(ratio, 2)}"
+    return f"Fastest entry of each: {fastest[0]} against {fastest[1]}, {times(ratio, 2)}"
 
 
 def _scaling(one: Scaling) -> str:
@@ -220,13 +222,13 @@ def _scaling(one: Scaling) -> str:
         for point in one.points
     ]
     titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
-    said = (
+    heading = (
         f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling, efficiency is samples/s of a GPU over the smallest\n"
     )
-    return said + table(titles, lines) + _said_law(one)
+    return heading + table(titles, lines) + _law_sentence(one)
 
 
-def _said_law(one: Scaling) -> str:
+def _law_sentence(one: Scaling) -> str:
     if one.rate is None or one.minutes is None:
         return "No law: fewer than three numbers of GPUs.\n"
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]

@@ -45,12 +45,12 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     """
     rows = sum(len(side.scored) for side in comparison.sides)
     body = max(2.6, LINE_INCHES * (rows + 3))
-    said = [
+    sentences = [
         sentence(comparison, confidence),
         *(f"Warning: {warning}." for warning in comparison.warnings),
         f"Rates and samples: {DERIVED.format(round=_rounds(comparison.sides))}.",
     ]
-    lines = [line for one in said for line in textwrap.wrap(drawable(one), CHARACTERS)]
+    lines = [line for one in sentences for line in textwrap.wrap(drawable(one), CHARACTERS)]
     head = 0.5 + 0.19 * len(lines)
 
     def fill(figure: Any) -> None:

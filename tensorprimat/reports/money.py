@@ -27,9 +27,9 @@ def sentences(pair: Pair) -> list[str]:
     condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
-    said = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}"
+    sentence = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}"
     limits = formatting.in_brackets(sure, pair.ratio.scope if pair.ratio is not None else None)
-    return [f"{said}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
+    return [f"{sentence}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:

@@ -21,8 +21,8 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
         for warning in side.result.warnings:
             about.setdefault(warning, []).append(f"{side.label}{title}")
     of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
-    told = dict.fromkeys((*comparison.warnings, *of_sides))
-    every = tuple(sorted(told, key=lambda warning: "audit: " not in warning))  # a contradicted headline comes first
+    unique = dict.fromkeys((*comparison.warnings, *of_sides))
+    every = tuple(sorted(unique, key=lambda warning: "audit: " not in warning))  # a contradicted headline comes first
     if len(every) <= MOST_WARNINGS:
         return every
     return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
@@ -35,15 +35,15 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in warnings(comparison, comparison.sides):
-        whose, colon, said = warning.partition(": ")
-        subject, of_field, rest = said.partition(": ")
+        whose, colon, message = warning.partition(": ")
+        subject, of_field, rest = message.partition(": ")
         if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
             subjects.setdefault((whose, subject), []).append(rest)
         else:
             subjects.setdefault((warning, ""), [])
     return tuple(
-        f"{whose}: {subject}: {'; '.join(dict.fromkeys(said))}" if subject else whose
-        for (whose, subject), said in subjects.items()
+        f"{whose}: {subject}: {'; '.join(dict.fromkeys(message))}" if subject else whose
+        for (whose, subject), message in subjects.items()
     )
 
 
@@ -57,7 +57,7 @@ def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
 
 def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return a sentence for each side whose clock was held down for more than LEAST_THROTTLED of the measured time."""
-    told = []
+    sentences = []
     for side in sides:
         power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
         if (
@@ -67,20 +67,20 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
             or power.throttled_seconds <= LEAST_THROTTLED * time
         ):
             continue
-        said = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
-        by = " and ".join(dict.fromkeys(filter(None, said)))
+        messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
+        by = " and ".join(dict.fromkeys(filter(None, messages)))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
-        told.append(
+        sentences.append(
             f"{side.label}{several}: throttled for {percent(power.throttled_seconds / time, 0)} of the measured time"
             + (f" by {by}" if by else "")
         )
-    return tuple(told)
+    return tuple(sentences)
 
 
 def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return what a log's own clock says against the figures of a side, to be read before them."""
-    told = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
-    return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(told))
+    contradicted = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
+    return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(contradicted))
 
 
 def _all_of(labels: Sequence[str], count: int) -> str:

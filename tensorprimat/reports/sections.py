@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.metric import Metric
-from tensorprimat.analysis.records import Against, Beside, Comparison, Estimate, Fairness, Pair, Side
+from tensorprimat.analysis.records import Against, Comparison, Estimate, Fairness, Pair, PublishedComparison, Side
 from tensorprimat.core import quantities
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
@@ -258,7 +258,7 @@ def efficiency(sides: Sequence[Side]) -> Table:
     notes = [
         f"{opening}: {'; '.join(remarks)}."
         for name, opening in _RESTS_ON.items()
-        if (remarks := [f"{side.label} {said}" for side in sides if (said := _said_of(side.metrics[name]))])
+        if (remarks := [f"{side.label} {choice}" for side in sides if (choice := _choice_of(side.metrics[name]))])
     ]
     return Table(
         key="efficiency",
@@ -278,12 +278,12 @@ _RESTS_ON = {
 """Context that a figure of this table needs, with its introduction."""
 
 
-def _said_of(metric: Metric) -> str | None:
+def _choice_of(metric: Metric) -> str | None:
     """Return a choice with where it comes from, or why there is none."""
     if metric.value is None:
         return metric.because
-    figure_said = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
-    return f"{figure_said}{metric.remark}" if metric.remark else None
+    shown = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
+    return f"{shown}{metric.remark}" if metric.remark else None
 
 
 def _metric_cell(metric: Metric, form: quantities.Form) -> Cell:
@@ -293,13 +293,13 @@ def _metric_cell(metric: Metric, form: quantities.Form) -> Cell:
 
 def alone(pair: Pair) -> str | None:
     """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
-    said = []
+    clauses = []
     for side in (pair.baseline, pair.candidate):
         rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
         if rate.value is not None:
             share = f", {quantities.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
-            said.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
-    return f"Each side by itself: {'; '.join(said)}" if said else None
+            clauses.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
+    return f"Each side by itself: {'; '.join(clauses)}" if clauses else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
@@ -381,7 +381,7 @@ _BASES = {
 }
 
 
-def published(rows: Sequence[Beside], left_out: int = 0) -> Table:
+def published(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
     """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
     labels = [against.label for against in rows[0].against] if rows else []
     return Table(
@@ -406,7 +406,7 @@ def published(rows: Sequence[Beside], left_out: int = 0) -> Table:
     )
 
 
-def _starred(rows: Sequence[Beside]) -> str:
+def _starred(rows: Sequence[PublishedComparison]) -> str:
     conditions = dict.fromkeys(one for row in rows for against in row.against for one in against.fairness.conditions)
     return f" * only if {' and '.join(conditions)} match, which one side does not state." if conditions else ""
 
@@ -416,7 +416,7 @@ def _omitted(left_out: int) -> str:
     return f" {left_out} farther {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
 
 
-def _published_row(row: Beside) -> tuple[Cell, ...]:
+def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:
     one = row.published
     alike = [against for against in row.against if against.ratio is not None]
     return (
@@ -433,9 +433,9 @@ def _published_row(row: Beside) -> tuple[Cell, ...]:
     )
 
 
-def _of_each(sides: Sequence[Against], said: Callable[[Fairness], str]) -> str:
-    """Return what is said of every side once, or of each side after its label where it differs."""
-    several = {one.label: said(one.fairness) for one in sides}
+def _of_each(sides: Sequence[Against], describe: Callable[[Fairness], str]) -> str:
+    """Return the sentence of all sides once, or of each side after its label where it differs."""
+    several = {one.label: describe(one.fairness) for one in sides}
     if len(set(several.values())) == 1:
         return next(iter(several.values()))
     return "; ".join(f"{label}: {words}" for label, words in several.items())

@@ -83,10 +83,10 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
         return _within_minutes(budget, runs, time.monotonic() - began)
     look = max(1, runs - FEWEST_RUNS + 1)
     width = half_width(results, look) if runs >= FEWEST_RUNS else None
-    said = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
+    reached = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
     goal = f"{100 * budget.target:g} %"
     if width is not None and width <= budget.target and runs >= budget.runs:
-        return Decision(done=True, looks=look, sentence=f"{said}: within the target of {goal}")
+        return Decision(done=True, looks=look, sentence=f"{reached}: within the target of {goal}")
     spent = None
     if runs >= budget.most:
         spent = f"--max-runs {budget.max_runs}"
@@ -96,9 +96,9 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
         return Decision(
             done=True,
             looks=look,
-            sentence=f"Stopped by {spent}; {said or f'{runs} runs give no interval'}, target {goal}",
+            sentence=f"Stopped by {spent}; {reached or f'{runs} runs give no interval'}, target {goal}",
         )
-    return Decision(done=False, looks=look, sentence=f"{said}, target {goal}: another run" if said else None)
+    return Decision(done=False, looks=look, sentence=f"{reached}, target {goal}: another run" if reached else None)
 
 
 def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:

@@ -61,7 +61,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
     memory = result.memory_metrics
     for label, peak in _peaks(memory) if memory else ():
         rows.append((label, f"{quantities.gigabytes(peak)} peak"))
-    said = [
+    figures = [
         f"{_figure(value)} {unit}"
         for value, unit in (
             (reported.tokens_per_second_per_gpu, "tokens/s/GPU"),
@@ -70,8 +70,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
         )
         if value is not None
     ]
-    if said:
-        rows.append(("reported", ", ".join(said)))
+    if figures:
+        rows.append(("reported", ", ".join(figures)))
     return rows
 
 

@@ -50,11 +50,11 @@ def read_each(
     read: list[Extracted] = []
     for path in paths:
         try:
-            given = given_for(stated, path)
+            facts = given_for(stated, path)
             if segment == EACH:
-                results = logs.read_each(path, given=given, format=format, cited=True)
+                results = logs.read_each(path, given=facts, format=format, cited=True)
             else:
-                results = [logs.read(path, given=given, format=format, segment=segment, cited=True)]
+                results = [logs.read(path, given=facts, format=format, segment=segment, cited=True)]
             if path != logs.STDIN:
                 parts = paths_of_logs.parts_of(path)
                 results = [paths_of_logs.with_facts(result, parts) for result in results]
@@ -90,13 +90,13 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
             first = benchmark[0]
             if identity.differing(first.result, extracted.result, unknown_equal=one_side):
                 continue
-            apart = None if one_side else _other_speed(benchmark, extracted)
-            if apart is None:
+            difference = None if one_side else _other_speed(benchmark, extracted)
+            if difference is None:
                 home = benchmark
                 break
             notes.append(
-                f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {_spell(*apart)}; kept as two results. "
-                "If the devices differ, name each with --gpu"
+                f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {_spell(*difference)}; kept as two "
+                "results. If the devices differ, name each with --gpu"
             )
         if home is None:
             home = []
@@ -125,7 +125,7 @@ def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Ex
 
 
 def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[identity.Pace, identity.Pace] | None:
-    return next((apart for one in benchmark if (apart := identity.other_speed(one.paces, extracted.paces))), None)
+    return next((pace for one in benchmark if (pace := identity.other_speed(one.paces, extracted.paces))), None)
 
 
 def _spell(one: identity.Pace, other: identity.Pace) -> str:

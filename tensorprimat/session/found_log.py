@@ -34,8 +34,8 @@ def read(path: Path, model: str, facts: Given, machine: Machine) -> Result:
 
 def _named(result: Result, model: str) -> Result:
     """Return the result under the model's name, unless the log names another model with its size."""
-    told = result.model.name
-    if told == model or (told is not None and names.mentions(told)):
+    trained = result.model.name
+    if trained == model or (trained is not None and names.mentions(trained)):
         return result
     assumed = {**result.provenance.assumed, "model.name": f"found as the log of {model}"}
     return result.model_copy(
@@ -58,9 +58,9 @@ def with_local_device(result: Result, machine: Machine) -> Result:
         return result
     there, memory = gpu.total_memory_gb, here.total_memory_gb
     if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
-        said = "no device memory" if there is None else f"{size(GB * there)} of device memory"
+        there_is = "no device memory" if there is None else f"{size(GB * there)} of device memory"
         warning = (
-            f"gpu_info: the log names no GPU and prints {said}, so it may not be from this machine's "
+            f"gpu_info: the log names no GPU and prints {there_is}, so it may not be from this machine's "
             f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" confirms it'
         )
         return result.model_copy(update={"warnings": (*result.warnings, warning)})

@@ -87,8 +87,8 @@ def look_before_run(request: Request, machine: Machine, observer: Observer, run:
     if request.cluster.executor:
         return None
     before = noise.look(machine.gpu_ids)
-    for said in noise.about(before, f"before {run}"):
-        observer.warn(said)
+    for warning in noise.about(before, f"before {run}"):
+        observer.warn(warning)
     return before
 
 
@@ -97,9 +97,9 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
     if before is None:
         return result
     after = noise.look(machine.gpu_ids)
-    said = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
-    said += noise.moved(before, after, f"during {run}")
-    return result.model_copy(update={"warnings": (*result.warnings, *said)}) if said else result
+    warnings = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
+    warnings += noise.moved(before, after, f"during {run}")
+    return result.model_copy(update={"warnings": (*result.warnings, *warnings)}) if warnings else result
 
 
 def with_looks(result: Result, looks: int) -> Result:

@@ -139,8 +139,8 @@ def _save(
             for finding in ordered
             if (result := look(finding.item).result) is not None
         ]
-        whole, said = joined([one for one in read if one.result.complete])
-        notes += said
+        whole, remarks = joined([one for one in read if one.result.complete])
+        notes += remarks
         for extracted in [*whole, *(one for one in read if not one.result.complete)]:
-            saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), beside=saved))
+            saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), written=saved))
     return sorted(saved), notes

@@ -62,12 +62,12 @@ def _height(panel: Panel | str) -> float:
 
 def _headings(comparison: Comparison) -> list[str]:
     """Return the title, the answer and what it rests on, in lines that fit the width."""
-    said = [f"{sentence}." for sentence in forest.answers(comparison)]
-    said += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
+    sentences = [f"{sentence}." for sentence in forest.answers(comparison)]
+    sentences += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
     if len(comparison.pairs) > 1:
         titles = dict.fromkeys(formatting.fairness_title(pair) for pair in comparison.pairs)
-        said.append(f"Level: {'; '.join(titles)}.")
-    if len(said) > MOST_HEADINGS:
-        said[MOST_HEADINGS - 1 :] = [f"… and {len(said) - MOST_HEADINGS + 1} more in the report"]
-    lines = [wrapped for line in said for wrapped in textwrap.wrap(drawable(line), 150)]
+        sentences.append(f"Level: {'; '.join(titles)}.")
+    if len(sentences) > MOST_HEADINGS:
+        sentences[MOST_HEADINGS - 1 :] = [f"… and {len(sentences) - MOST_HEADINGS + 1} more in the report"]
+    lines = [wrapped for line in sentences for wrapped in textwrap.wrap(drawable(line), 150)]
     return [drawable(f"Training {' · '.join(titles_of(comparison.sides))}"), *lines]

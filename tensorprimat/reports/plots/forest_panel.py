@@ -29,7 +29,7 @@ def forest_panel(axes: Any, scale: Forest) -> None:
             _interval(axes, scale, mark, row, colour)
         axes.plot(
             [mark.value], [row], color=colour, marker="D" if mark.is_mean else "o", ms=7, linestyle="none",
-            markerfacecolor="white" if mark.said == "baseline" else colour,
+            markerfacecolor="white" if mark.verdict == "baseline" else colour,
         )  # fmt: skip
         axes.text(
             1.01, row, drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),

@@ -73,7 +73,7 @@ def _diverged(pairs: Sequence[Pair]) -> bool:
 
 def _sentences(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
     """Return the parity sentences, and the sides that logged no loss, in lines that fit."""
-    said = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
+    sentences = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
     without = [side.label for side in sides if not _logged(side)]
-    said += [f"No loss was logged: {', '.join(without)}"] if without else []
-    return [line for sentence in said for line in textwrap.wrap(canvas.drawable(sentence), LINE_CHARACTERS)]
+    sentences += [f"No loss was logged: {', '.join(without)}"] if without else []
+    return [line for sentence in sentences for line in textwrap.wrap(canvas.drawable(sentence), LINE_CHARACTERS)]

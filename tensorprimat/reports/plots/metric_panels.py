@@ -36,7 +36,7 @@ class Drawn:
     """Amount of the metric's own unit in one unit of the axis."""
     better: str | None = None
     """higher or lower; None where neither is better by itself."""
-    beside: str | None = None
+    companion: str | None = None
     """Metric whose value is written next to each bar."""
 
 
@@ -48,12 +48,12 @@ EFFICIENCY = (
 COST = (
     Drawn(
         name="tokens_per_watt_hour", title="Energy", unit="tokens per watt-hour", better="higher",
-        beside="power_watts_per_gpu",
+        companion="power_watts_per_gpu",
     ),
     Drawn(name="memory_utilization", title="Memory utilisation", unit="% of the device's memory", per_unit=0.01),
     Drawn(
         name="cost_usd_per_trillion_tokens", title="Cost of 1 T tokens", unit="thousand USD", per_unit=1e3,
-        better="lower", beside="price_usd_per_gpu_hour",
+        better="lower", companion="price_usd_per_gpu_hour",
     ),
     Drawn(
         name="time_to_1t_tokens_seconds", title="Time to 1 T tokens", unit="days on all GPUs of a side",
@@ -86,7 +86,7 @@ def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
     """Return True if one length may be called better: never a cost at prices of unlike sources."""
     if drawn.better is None:
         return False
-    return drawn.beside != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
+    return drawn.companion != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
 
 
 def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, BarStyle]) -> Bar:
@@ -95,20 +95,20 @@ def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Bar
         look=looks[side.label],
         group=formatting.model_title(side.result.model),
         value=None if value is None else value / drawn.per_unit,
-        text="not known" if value is None else _said(drawn, metrics),
+        text="not known" if value is None else _described(drawn, metrics),
     )
 
 
-def _said(drawn: Drawn, metrics: Metrics) -> str:
+def _described(drawn: Drawn, metrics: Metrics) -> str:
     """Return the figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
         return f"{figure} (from user-stated facts)"
-    if drawn.beside is None:
+    if drawn.companion is None:
         return figure
-    beside = metrics[drawn.beside]
-    kind = f" ({beside.remark})" if beside.remark and drawn.beside == "power_watts_per_gpu" else ""
-    return f"{figure} at {FORMS[drawn.beside](beside.value)}{kind}"
+    other = metrics[drawn.companion]
+    kind = f" ({other.remark})" if other.remark and drawn.companion == "power_watts_per_gpu" else ""
+    return f"{figure} at {FORMS[drawn.companion](other.value)}{kind}"
 
 
 def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
