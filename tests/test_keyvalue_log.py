@@ -292,3 +292,16 @@ def test_a_resumed_automodel_training_of_longer_sequences_is_another_one(read_te
     assert result.performance_metrics.tokens_per_second == pytest.approx(131072)
     mixed = [automodel(n, rest=f" | num_label_tokens {100000 + 7919 * n % 60000}") for n in range(1, 41)]
     assert not read_text("\n".join(mixed) + "\n").provenance.segments
+
+
+@pytest.mark.parametrize("name", ["automodel", "torchtune"])
+def test_rates_of_steps_with_unknown_tokens_say_what_their_mean_depends_on(read_text: Any, name: str) -> None:
+    if name == "automodel":
+        labels = [9000 + 4000 * (n % 3) for n in range(40)]
+        rows = [automodel(n, labels[n] - 1000.0, f" | num_label_tokens {labels[n]}") for n in range(40)]
+    else:
+        rows = [torchtune(n, 500.0 + 250 * (n % 3)) for n in range(40)]
+    warned = [warning for warning in read_text("\n".join(rows) + "\n").warnings if "equal tokens" in warning]
+    assert len(warned) == 1
+    assert "8 % higher" in warned[0]
+    assert not [warning for warning in read_text(log(name)).warnings if "equal tokens" in warning]

@@ -127,6 +127,27 @@ def test_a_slow_bar_is_read_by_its_clock_which_is_finer_than_its_rounded_rate(tm
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(48.0)
 
 
+def test_a_bar_of_seconds_per_iteration_is_read_like_one_of_iterations_per_second(tmp_path):
+    bars = "\r".join(
+        f"Epoch 0:   1%|▏   | {n}/77225 [{clock}<878:01:48, 41.36s/it, loss=3.1, reduced_train_loss=3.090]"
+        for n, clock in ((1, "00:41"), (798, "9:10:02"))
+    )
+    mean = read(tmp_path, bars, name="train.log").performance_metrics.avg_step_time_seconds
+    assert mean == pytest.approx(33002 / 798)
+    short = "Epoch 0:   2%|▏   | 2/100 [00:05<04:07,  2.52s/it, loss=3.1]"
+    assert read(tmp_path, short, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(2.52)
+
+
+def test_bars_beside_the_rows_of_another_framework_are_no_rows(tmp_path):
+    rows = [
+        f"Epoch 1/1:  {n}%|▏  | {n}/50 [00:{n:02}<01:00, 2.00s/it]\nstep:{n} - train/loss:1.5 - train/time(s):1.5"
+        for n in range(1, 10)
+    ]
+    result = read(tmp_path, *rows, name="train.log")
+    assert result.provenance.format == "verl"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.5)
+
+
 def test_a_rich_bar_is_read_by_its_clock_because_its_rate_is_of_the_last_moments(tmp_path):
     text = "Epoch 1/1  ━━━━━━━━ 200/200 0:03:20 • 0:00:00 497.97it/s v_num: 0_1 train_loss: 0.075"
     assert read(tmp_path, text, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(1.0)

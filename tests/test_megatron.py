@@ -385,9 +385,10 @@ def test_a_step_time_line_that_agrees_with_no_iteration_beside_it_is_left_out(tm
     )
 
 
-def test_a_log_of_step_time_lines_alone_is_read_and_says_what_it_lacks(tmp_path: Path) -> None:
-    lines = ["noise", *(f"Step Time : 2.2{i}s GPU utilization: 117{i}.4MODEL_TFLOP/s/GPU" for i in range(6))]
-    lines.append("Step Time : 2.30s GPU utilization: 0.0MODEL_TFLOP/s/GPU")
+@pytest.mark.parametrize("unit", ["MODEL_TFLOP/s/GPU", "TFLOP/s/GPU", " TFLOP/s/GPU"])
+def test_a_log_of_step_time_lines_alone_is_read_and_says_what_it_lacks(tmp_path: Path, unit: str) -> None:
+    lines = ["noise", *(f"Step Time : 2.2{i}s GPU utilization: 117{i}.4{unit}" for i in range(6))]
+    lines.append(f"Step Time : 2.30s GPU utilization: 0.0{unit}")
     result = read(tmp_path, lines, num_gpus=8, global_batch_size=128, sequence_length=4096)
     assert result.provenance.format == "megatron"
     assert [step.index for step in result.steps] == list(range(1, 8))

@@ -272,3 +272,11 @@ def test_modded_nanogpts_batch_is_the_product_in_its_own_source(read_text: Any) 
     assert result.training_config.num_gpus == 2
     scheduled = source + "    train_bs_schedule: tuple = (131072, 262144)\n"
     assert read_text(scheduled + log(row)).performance_metrics.tokens_per_step is None
+
+
+def test_a_timer_named_like_a_setting_is_none(read_text: Any) -> None:
+    timers = "time (ms) | forward-compute: 193.77 | optimizer: 63.01 | batch-generator: 25.27\n"
+    rows = log(MEGATRON.replace("/2712.7", ""))
+    assert read_text(rows + timers).training_config.optimizer is None
+    settings = "  optimizer: adam\n"
+    assert read_text(settings + timers + rows).training_config.optimizer == "adam"

@@ -71,6 +71,8 @@ class Dialect:
     """Fields of the configuration whose product is the global batch size, where all are known."""
     gpus_of_rates: bool = False
     """The rate over all GPUs divided by the rate per GPU is their number."""
+    varies: bool = False
+    """Steps hold different numbers of tokens, which a row does not state."""
     notes: tuple[str, ...] = ()
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()
@@ -117,6 +119,7 @@ NEMO_AUTOMODEL = Dialect(
         Number(spelled="cp_size: {} ", means="context_parallel_size"),
         Number(spelled="World size: {} ", means="num_gpus"),
     ),
+    varies=True,
     notes=(
         "tokens_per_second_per_gpu: NeMo Automodel divides by data- and context-parallel ranks only and leaves padding "
         "out; with tensor or pipeline parallelism give --num-gpus",
@@ -235,6 +238,7 @@ TORCHTUNE = Dialect(
     ),
     epochs="epochs",
     words=((r"^dtype: (bf16|fp16|fp32)\b", "precision"), (r"^compile: (true|false)\b", "compile")),
+    varies=True,
     notes=(
         "tokens_per_second_per_gpu: torchtune counts the tokens that enter the loss; padding, and prompts that are "
         "masked, are left out",

@@ -47,7 +47,7 @@ FORMATS: tuple[Format, ...] = (
         module="megatron.reader",
         reads="Megatron-LM (2021 to now), Primus, Megatron-Bridge, Megatron-DeepSpeed and forks",
         looks_for="lines with 'iteration N/M | … elapsed time per iteration (ms):'",
-        needles=(b"elapsed time per iteration", b"MODEL_TFLOP/s/GPU"),
+        needles=(b"elapsed time per iteration", b"s GPU utilization: "),
     ),
     _format(
         "nemo",
@@ -103,8 +103,8 @@ FORMATS: tuple[Format, ...] = (
     _format(
         "lightning",
         reads="Lightning's CSVLogger (metrics.csv) and progress bars",
-        looks_for="a metrics.csv with step and train/time or train_step_timing in s, or 'Epoch N: … it/s' bars",
-        needles=(b",step", b"step,", b"it/s"),
+        looks_for="a metrics.csv with step and train/time or train_step_timing in s, or bars 'Epoch N: … it/s' or s/it",
+        needles=(b",step", b"step,", b"it/s", b"s/it"),
     ),
     _format(
         "mlperf",

@@ -30,6 +30,7 @@ from tensorprimat.logs.text import Log
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
 MOST_RESTARTS = 0.02  # of the rows
+UNEVEN = 0.01  # of a mean rate: so much depends on the work of the steps
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
@@ -113,7 +114,12 @@ def read(log: Log, dialect: Dialect) -> Reading:
         begins=sorted([*restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
-        warnings=[*dialect.notes, *unseen, *seen.notes],
+        warnings=[
+            *dialect.notes,
+            *unseen,
+            *seen.notes,
+            *(_of_uneven(steps) if dialect.varies and not labelled else ()),
+        ],
     )
 
 
@@ -269,6 +275,20 @@ def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "
         tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
         tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
     return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
+
+
+def _of_uneven(steps: Steps) -> Iterator[str]:
+    """Yield a warning if the mean rate depends on which steps hold more tokens, and no row tells."""
+    rates = steps.column("reported_tokens_per_second_per_gpu")[1:]
+    rates = rates[np.isfinite(rates)]
+    if steps.has("tokens") or steps.has("seconds") or not len(rates):
+        return
+    of_equal_time = float(rates.mean() * (1 / rates).mean()) - 1
+    if of_equal_time > UNEVEN:
+        yield (
+            "tokens_per_second_per_gpu: the rates of the steps differ, and no row states the tokens of a step; the "
+            f"mean is that of steps of equal tokens; for steps of equal time it is {100 * of_equal_time:.0f} % higher"
+        )
 
 
 def restarts(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> list[tuple[int, str]]:

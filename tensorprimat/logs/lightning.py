@@ -33,7 +33,7 @@ ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock
 
 _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\S{0,20}\s.{0,500}?(?P<done>\d{1,12})/\d{1,12} "
-    r"(?:\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<[^,\]]{0,40}, *(?P<rate>\d{1,12}\.\d{2})it/s"  # tqdm
+    r"(?:\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<[^,\]]{0,40}, *(?P<rate>\d{1,12}\.\d{2})(?P<unit>it/s|s/it)"  # tqdm
     r"|(?P<window_elapsed>\d{1,6}:\d\d:\d\d) • \S{1,20} +\d{1,12}\.\d{2}it/s)"  # rich: a rate of the last moments
 )
 
@@ -43,7 +43,7 @@ def detect(log: Log) -> int:
     first = next(lines, (0, ""))[1]
     if _is_header(first):
         return sum(1 for _, text in lines if text.count(",") >= first.count(","))
-    return (_bar(first) is not None) + sum(1 for _, text in lines if _bar(text))
+    return int(any(_bar(text) for text in (first, *(text for _, text in lines))))  # beside rows a bar is none
 
 
 def read(log: Log) -> Reading:
@@ -143,7 +143,7 @@ def _number(cell: str) -> float | None:
 
 def _bar(text: str) -> re.Match[str] | None:
     """Return a drawing of a training bar; NeMo's, which carry step times, are another format's."""
-    if "it/s" not in text or "Epoch" not in text or "train_step_timing" in text:
+    if ("it/s" not in text and "s/it" not in text) or "Epoch" not in text or "train_step_timing" in text:
         return None
     return _BAR.search(text[:LONGEST_ROW])
 
@@ -171,7 +171,7 @@ def _duration(match: re.Match[str]) -> float | None:
     """
     clock = (match["elapsed"] or match["window_elapsed"]).split(":")
     elapsed = sum(int(part) * 60**power for power, part in enumerate(reversed(clock)))
-    rate = float(match["rate"] or 0)
+    rate, done = float(match["rate"] or 0), int(match["done"])
     if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
-        return int(match["done"]) / rate
+        return done * rate if match["unit"] == "s/it" else done / rate
     return float(elapsed) or None

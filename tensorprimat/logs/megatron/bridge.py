@@ -1,5 +1,5 @@
 """Megatron-Bridge's additional line for each iteration line: `Step Time : 4.15s GPU utilization:
-1253.0MODEL_TFLOP/s/GPU`.
+1253.0MODEL_TFLOP/s/GPU`, at first without `MODEL_`.
 
 Rank 0 prints it, in every version, from the same reading of the clock as the iteration line of the last rank, with two
 decimals and without the iteration's number (megatron/bridge/training/utils/train_utils.py, `training_log`). So it
@@ -15,10 +15,10 @@ import numpy as np
 
 from tensorprimat.core.steps import FloatArray
 
-LINE = re.compile(rb"Step Time : (\d{1,9}\.\d\d)s GPU utilization: (-?\d{1,9}\.\d)MODEL_TFLOP/s/GPU")
+LINE = re.compile(rb"Step Time : (\d{1,9}\.\d\d)s GPU utilization: (-?\d{1,9}\.\d) ?(?:MODEL_)?TFLOP/s/GPU")
 ROUNDED = 0.00506  # seconds: what two decimals hide, and the tenth of a millisecond that the iteration line hides
 
-NEEDLE = b"MODEL_TFLOP/s/GPU"
+NEEDLE = b"s GPU utilization: "
 
 
 class StepTimes:

@@ -152,6 +152,8 @@ class Facts:
             if key in KEYS:
                 self._dumped.setdefault(key, value.strip())
         for key, value in _YAML.findall(text):
+            if key in WORDS and value[0].isdigit():  # `optimizer: 63.01` among timers
+                continue
             self._yaml[key] = _DEFAULT.sub("", value.strip()).strip("'\"")
         self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
         for key, value in _FLAG.findall(text):

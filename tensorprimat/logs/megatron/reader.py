@@ -44,7 +44,7 @@ def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
     return rows or sum(
-        "MODEL_TFLOP" in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
+        "GPU utilization: " in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
     )
 
 
