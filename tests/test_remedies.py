@@ -62,6 +62,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "core/spec.py": TRAINING,
     "core/stated.py": (*LOGS, *RESULTS, "gate"),
     "core/training_memory.py": ("run",),
+    "core/megatron_memory.py": ("run",),
     "core/settings.py": ("run",),
     "engines/nemo/conversion.py": ("convert",),
     "engines/methodology.py": TRAINING,

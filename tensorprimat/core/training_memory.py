@@ -1,4 +1,4 @@
-"""Device memory that training needs, estimated from the model's shape and the configuration before anything runs.
+"""Device memory that the torch engine needs, estimated from shape and configuration before anything runs.
 
 What autograd keeps of a layer was counted in graphs of the torch engine's own layers (tests/test_training_memory.py
 counts again, with fake tensors and with the graphs that torch.compile partitions). The rest is arithmetic: bytes per
@@ -8,36 +8,17 @@ parameter of weights, gradients and optimizer state, the loss, and a fixed allow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 
 from tensorprimat.core import models
 from tensorprimat.core.configured import model_of
+from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
 RECOMPUTE_STEPS = ("none", "every second layer", "full")
 """Ways to keep fewer activations, from fastest to smallest."""
-CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on the cards that people report
 LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits: float32 likelihoods, and two copies in the compute type
 _COMPUTE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryEstimate:
-    """Bytes on one device, by what holds them."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    """Bytes that autograd keeps of one micro-batch when backward begins."""
-    workspace: float
-    """The loss in pieces, one layer's gradients, unsharded parameters, the driver's own."""
-
-    @property
-    def total(self) -> float:
-        """Return the sum of all parts, in bytes."""
-        return float(sum(getattr(self, part.name) for part in fields(self)))
 
 
 def kept_bytes_per_token(

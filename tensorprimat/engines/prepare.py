@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models, training_memory
+from tensorprimat.core import catalogue, megatron_memory, models, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import size
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.store import DEFAULT_PRESET
@@ -183,8 +184,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     memory = machine.gpu_info.total_memory_gb
     if memory is None:
         return
-    if ENGINES[spec.engine].own_training and spec.platform != "cpu":
-        _check_estimate(spec, memory * GB)
+    _check_estimate(spec, memory * GB, machine.gpu_info.device_name)
     needed = least_memory_bytes(spec)
     if needed > memory * GB:
         raise UsageError(
@@ -194,23 +194,33 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
         )
 
 
-def _check_estimate(spec: RunSpec, memory_bytes: float) -> None:
+def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
+    """Return what one GPU needs by the engine's own settings; None on a CPU and for an engine that is not estimated."""
+    if spec.platform == "cpu":
+        return None
+    if spec.engine in megatron_memory.ENGINES:
+        return megatron_memory.estimate(spec, device_name)
+    return training_memory.estimate(spec) if ENGINES[spec.engine].own_training else None
+
+
+def _check_estimate(spec: RunSpec, memory_bytes: float, device_name: str | None) -> None:
     """Raise UsageError naming the flags that make the spec fit, where it needs more than the device has."""
-    needed = training_memory.estimate(spec)
-    if needed.total <= memory_bytes:
+    needed = memory_estimate(spec, device_name)
+    if needed is None or needed.total <= memory_bytes:
         return
-    fitting = training_memory.remedies(spec, memory_bytes)
+    by_megatron = spec.engine in megatron_memory.ENGINES
+    fitting = (megatron_memory if by_megatron else training_memory).remedies(spec, memory_bytes)
+    otherwise = "use more --num-gpus" if by_megatron else "use --preset tiny or more --num-gpus"
     raise UsageError(
         f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
         f"--sequence-length {spec.sequence_length} needs about {size(needed.total)} on each device "
-        f"({describe_memory(spec)}), and one has {size(memory_bytes)}"
-        + (f"; to make it fit use {', or '.join(fitting)}" if fitting else "; use --preset tiny or more --num-gpus")
+        f"({describe_memory(needed)}), and one has {size(memory_bytes)}"
+        + (f"; to make it fit use {', or '.join(fitting)}" if fitting else f"; {otherwise}")
     )
 
 
-def describe_memory(spec: RunSpec) -> str:
+def describe_memory(needed: MemoryEstimate) -> str:
     """Return the parts of the estimate in GB, for people."""
-    needed = training_memory.estimate(spec)
     state = needed.weights + needed.gradients + needed.optimizer
     return (
         f"weights, gradients and optimizer {size(state)}, activations {size(needed.activations)}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import quantities, settings, training_memory
+from tensorprimat.core import megatron_memory, quantities, settings
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -35,16 +35,22 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
-        *([("Memory", memory(spec))] if ENGINES[spec.engine].own_training and spec.platform != "cpu" else []),
+        *([("Memory", needed)] if (needed := memory(spec, machine)) else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]
 
 
-def memory(spec: RunSpec) -> str:
-    """Return what one GPU is estimated to need, with what makes up the sum."""
-    parts = prepare.describe_memory(spec)
+def memory(spec: RunSpec, machine: Machine) -> str | None:
+    """Return what one GPU is estimated to need, with what makes up the sum; None for an engine without an estimate."""
+    device_name = machine.gpu_info.device_name
+    needed = prepare.memory_estimate(spec, device_name)
+    if needed is None:
+        return None
+    parts = prepare.describe_memory(needed)
     recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
-    return f"about {quantities.size(training_memory.estimate(spec).total)} on each GPU: {parts}{recomputed}"
+    if again := megatron_memory.recomputed_by_recipe(spec, device_name):
+        recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
+    return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}"
 
 
 def _steps(spec: RunSpec) -> str:

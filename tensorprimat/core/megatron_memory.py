@@ -1,0 +1,197 @@
+"""Device memory that training by Megatron Core needs (NeMo, Megatron-Bridge), estimated before anything runs.
+
+Weights and optimizer state follow Megatron's distributed optimizer (Megatron-LM, docs/source/api-guide/
+dist_optimizer.md, and training/theoretical_memory_usage.py at 00caa53): it splits the state over data and context
+parallel ranks. Activations are those that one layer of Megatron Core 0.15 hands to backward with Transformer Engine's
+norms and a flash kernel, counted in tests/nemo_env/test_megatron_memory.py. Without gate, grouped queries and dropout
+they are the 32 bytes per token and hidden unit of Korthikanti et al., Reducing Activation Recomputation in Large
+Transformer Models (arXiv:2205.05198, 2022), section 4.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorprimat.core import models, settings
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
+from tensorprimat.core.result import ModelShape
+from tensorprimat.core.spec import RunSpec
+
+ENGINES = ("nemo", "bridge")
+"""Engines that train by Megatron Core."""
+WEIGHT_BYTES = 2  # BF16; in FP8 a copy by rows and one by columns, of one byte each
+GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it; 4 where they are reduced in float32
+STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
+COPIED_GRADIENT_BYTES = 4  # float32 gradients that the optimizer steps with, split over the ranks
+WIDTH = 2  # BF16
+BRIDGE_RECOMPUTES = {"H100": 5, "H200": 5}
+"""GPU → layers that Megatron-Bridge's FP8 performance recipe of Llama 3 8B on 8 GPUs recomputes.
+
+Source: Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/h100/llama3.py."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLayout:
+    """Ranks that share one model, and how."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    data: int = 1
+    virtual_pipeline: int = 1
+    """Parts of the layers that one pipeline stage holds (interleaved schedule)."""
+
+    def in_flight(self, micro_batches: int) -> float:
+        """Return the micro-batches whose activations the first pipeline stage holds at most.
+
+        The interleaved schedule holds 1 + (p − 1)/(p·v) times as many (Korthikanti et al., section 4.2.3).
+        """
+        if self.virtual_pipeline > 1:
+            return self.pipeline + (self.pipeline - 1) / self.virtual_pipeline
+        return float(min(self.pipeline, micro_batches))
+
+
+def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
+    """Return the bytes that one layer keeps of one token for backward.
+
+    Both norms keep their input, each linear layer its input, fused attention rotated queries and keys, the projection
+    that the values are a view of, and its output. In FP8 linear layers keep their input in one byte, besides what
+    others keep of it.
+    """
+    hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
+    queries = shape.num_attention_heads * shape.head_dim
+    pair = shape.num_key_value_heads * shape.head_dim
+    rotated_and_projected = (queries + pair) + (queries + 2 * pair)
+    first = (2 if shape.gated_mlp else 1) * feed_forward  # the MLP's first product, of which the activation is computed
+    others = 2 * hidden + rotated_and_projected + queries + first
+    linear_inputs = 2 * hidden + feed_forward  # attention's output, the fourth, is kept by attention already
+    return float(WIDTH * others + (linear_inputs + queries if fp8 else WIDTH * linear_inputs))
+
+
+def of_layout(
+    shape: ModelShape,
+    layout: RankLayout,
+    *,
+    micro_batch_size: int,
+    sequence_length: int,
+    micro_batches: int = 1,
+    fp8: bool = False,
+    recomputed_layers: int = 0,
+    gradient_bytes: int = GRADIENT_BYTES,
+    state_bytes: int = STATE_BYTES + COPIED_GRADIENT_BYTES,
+) -> MemoryEstimate:
+    """Return what the fullest rank needs when backward of its first micro-batch begins.
+
+    recomputed_layers: of each stage, those of which only the input is kept. state_bytes: optimizer state of one
+    parameter over all ranks that share it.
+    """
+    stages = [
+        _stage(
+            shape,
+            layout,
+            tokens=micro_batch_size * sequence_length / layout.context,
+            held=layout.in_flight(micro_batches) if first else 1.0,
+            is_first=first,
+            fp8=fp8,
+            recomputed_layers=recomputed_layers,
+            gradient_bytes=gradient_bytes,
+            state_bytes=state_bytes,
+        )
+        for first in ((True, False) if layout.pipeline > 1 else (True,))
+    ]
+    return max(stages, key=lambda stage: stage.total)
+
+
+def _stage(
+    shape: ModelShape,
+    layout: RankLayout,
+    *,
+    tokens: float,
+    held: float,
+    is_first: bool,
+    fp8: bool,
+    recomputed_layers: int,
+    gradient_bytes: int,
+    state_bytes: int,
+) -> MemoryEstimate:
+    """Return what a rank of the first or of the last pipeline stage needs. held: micro-batches in flight."""
+    embedding = models.embedding_parameters(shape)
+    ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head: both are here, or one is
+    layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
+    parameters = (layers / layout.pipeline + ends * embedding) / layout.tensor
+    token_bytes = kept_bytes_per_token(shape, fp8=fp8) / layout.tensor  # sequence parallel: norms are split too
+    input_bytes = WIDTH * shape.hidden_size / layout.tensor
+    here = shape.num_layers / layout.pipeline
+    again = min(float(recomputed_layers), here)
+    is_last = layout.pipeline == 1 or not is_first
+    logits = WIDTH * tokens * shape.vocab_size / layout.tensor if is_last else 0.0  # the fused loss overwrites them
+    one_layer = tokens * token_bytes if again else 0.0
+    return MemoryEstimate(
+        weights=WEIGHT_BYTES * parameters,
+        gradients=gradient_bytes * parameters,
+        optimizer=state_bytes * parameters / (layout.data * layout.context),
+        activations=held * tokens * ((here - again) * token_bytes + again * input_bytes),
+        workspace=max(logits, one_layer) + CONTEXT_BYTES,
+    )
+
+
+def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:
+    """Return the layers that NVIDIA's recipe recomputes where the spec requests no recomputation."""
+    if (spec.engine, spec.model, spec.precision, spec.num_gpus) != ("bridge", "llama", "fp8", 8):
+        return 0
+    gpu = next((gpu for gpu in BRIDGE_RECOMPUTES if gpu in (device_name or "")), None)
+    return 0 if gpu is None or spec.recompute != "none" else BRIDGE_RECOMPUTES[gpu]
+
+
+def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
+    """Return what one device needs for a spec of NeMo or Megatron-Bridge with NVIDIA's performance settings."""
+    shape = models.find(spec.model, spec.preset).shape
+    aware = spec.engine == "nemo" and spec.precision == "bf16"  # the optimizer steps with the BF16 gradients
+    return of_layout(
+        shape,
+        RankLayout(
+            tensor=spec.tensor_model_parallel_size,
+            pipeline=spec.pipeline_model_parallel_size,
+            context=spec.context_parallel_size,
+            data=spec.data_parallel_size,
+        ),
+        micro_batch_size=spec.micro_batch_size,
+        sequence_length=spec.sequence_length,
+        micro_batches=spec.gradient_accumulation_steps,
+        fp8=spec.precision == "fp8",
+        recomputed_layers=shape.num_layers if spec.recompute == "full" else recomputed_by_recipe(spec, device_name),
+        state_bytes=STATE_BYTES + (0 if aware else COPIED_GRADIENT_BYTES),
+    )
+
+
+def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
+    """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
+    shape = models.find(spec.model, spec.preset).shape
+    windowed = (shape.sliding_window or spec.sequence_length) < spec.sequence_length
+    candidates: list[tuple[str, int | str]] = [
+        # Transformer Engine exchanges keys and values point to point, and then allows no window.
+        *(("context_parallel_size", size) for size in (() if windowed else (2, 4))),
+        *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
+        ("recompute", "full"),
+        *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),
+        ("micro_batch_size", max(1, spec.micro_batch_size // 2)),
+        *(("sequence_length", spec.sequence_length // part) for part in (2, 4)),
+    ]
+    fitting: dict[str, str] = {}
+    for name, value in candidates:
+        changed = spec.model_copy(update={name: value})
+        if name not in fitting and value != getattr(spec, name) and _fits(changed, memory_bytes):
+            fitting[name] = f"{settings.flag(name)} {value}" + (" (other work)" if name == "sequence_length" else "")
+    return list(fitting.values())[:2]
+
+
+def _fits(spec: RunSpec, memory_bytes: float) -> bool:
+    shape = models.find(spec.model, spec.preset).shape
+    heads, layers = shape.num_key_value_heads, shape.num_layers
+    splits = (heads % spec.tensor_model_parallel_size, layers % spec.pipeline_model_parallel_size)
+    try:
+        spec.check()
+    except UsageError:
+        return False
+    return not any(splits) and estimate(spec).total <= memory_bytes

@@ -1,0 +1,25 @@
+"""`MemoryEstimate`: bytes that a training needs on one device, by what holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on the cards that people report
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes on one device, by what holds them."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """Bytes that autograd keeps when backward begins."""
+    workspace: float
+    """The loss, one layer's gradients, gathered weights, the driver's own."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all parts, in bytes."""
+        return float(sum(getattr(self, part.name) for part in fields(self)))

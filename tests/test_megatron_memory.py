@@ -1,0 +1,173 @@
+"""Memory of Megatron Core by arithmetic, against NVIDIA's own choices, a paper, and Megatron's own formula."""
+
+import dataclasses
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import megatron_memory, models
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.megatron_memory import RankLayout
+from tensorprimat.core.result import GpuInfo, ModelShape
+from tensorprimat.core.spec import RunSettings, RunSpec
+from tensorprimat.core.units import GB
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.machine.platform import Machine
+from tensorprimat.session import run_summary
+
+H100_BYTES = 85.0 * GB  # torch's total_memory of an H100 SXM of 80 GB: 79.2 GiB
+LLAMA_8B = models.find("llama").shape
+LLAMA_70B = LLAMA_8B.model_copy(
+    update={"num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64}
+)
+INTERLEAVED = RankLayout(tensor=4, pipeline=4, context=2, data=2, virtual_pipeline=5)
+INTERLEAVED_FP8 = RankLayout(tensor=4, pipeline=8, data=2, virtual_pipeline=5)
+ONE_SEQUENCE = {"micro_batch_size": 1, "sequence_length": 8192, "micro_batches": 16}
+
+
+def machine(name, memory_gb, *, gpus=8):
+    info = GpuInfo(device_name=name, device_count=gpus, total_memory_gb=memory_gb)
+    return Machine(platform="nvd", gpu_info=info, host="here")
+
+
+H100 = machine("NVIDIA H100 80GB HBM3", 85.0)
+
+
+def spec(**changes):
+    return RunSpec(
+        **{
+            "model": "llama", "preset": "full", "engine": "nemo", "steps": 5, "warmup_steps": 1, "micro_batch_size": 1,
+            "global_batch_size": 128, "sequence_length": 8192, "precision": "fp8", "num_gpus": 8, "platform": "nvd",
+            **changes,
+        }
+    )  # fmt: skip
+
+
+def test_the_untuned_recipe_in_fp8_needs_98_gb():
+    """Gradients in float32, as NeMo's recipe has them without NVIDIA's performance settings: 6 + 12/d bytes."""
+    needed = megatron_memory.of_layout(
+        LLAMA_8B, RankLayout(data=8), fp8=True, gradient_bytes=4, state_bytes=12, **ONE_SEQUENCE
+    )
+    assert needed.total / GB == pytest.approx(98, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "changes", "memory_gb"),
+    [
+        # Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/{h100,b200,gb200,b300,gb300}/llama3.py
+        (LLAMA_8B, RankLayout(data=4, context=2), {}, 85),
+        (LLAMA_8B, RankLayout(data=8), {"fp8": True, "recomputed_layers": 5}, 85),
+        (LLAMA_70B, INTERLEAVED, {"micro_batches": 128}, 85),
+        (LLAMA_70B, INTERLEAVED_FP8, {"fp8": True, "micro_batches": 128}, 85),
+        (LLAMA_8B, RankLayout(data=8), {"micro_batch_size": 2}, 180),
+        (LLAMA_8B, RankLayout(data=8), {"micro_batch_size": 2, "fp8": True}, 180),
+        (LLAMA_8B, RankLayout(data=8), {"micro_batch_size": 4}, 275),
+        (LLAMA_8B, RankLayout(data=8), {"micro_batch_size": 4, "fp8": True}, 275),
+        # NVIDIA/NeMo docs, performance_summary (24.12): Llama 3 8B in FP8 on 8 H100, CP 2
+        (LLAMA_8B, RankLayout(data=4, context=2), {"fp8": True}, 85),
+    ],
+)  # fmt: skip
+def test_layouts_that_nvidia_publishes_fit_their_gpu(shape, layout, changes, memory_gb):
+    needed = megatron_memory.of_layout(shape, layout, **{**ONE_SEQUENCE, **changes})
+    assert needed.total <= memory_gb * GB
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "changes"),
+    [
+        (LLAMA_8B, RankLayout(data=8), {}),
+        (LLAMA_8B, RankLayout(data=8), {"fp8": True}),
+        (LLAMA_70B, RankLayout(tensor=4, pipeline=4, data=4, virtual_pipeline=5), {"micro_batches": 128}),
+    ],
+    ids=["8B in BF16 without CP", "8B in FP8 without recomputation", "70B in BF16 without CP"],
+)
+def test_what_nvidia_splits_or_recomputes_would_not_fit_without(shape, layout, changes):
+    assert megatron_memory.of_layout(shape, layout, **{**ONE_SEQUENCE, **changes}).total > H100_BYTES
+
+
+def test_an_ungated_layer_keeps_what_korthikanti_et_al_count():
+    """34 bytes per token and hidden unit, less both masks of dropout and the scores that flash recomputes."""
+    shape = ModelShape(
+        num_layers=48, hidden_size=6144, ffn_hidden_size=4 * 6144, num_attention_heads=64, num_key_value_heads=64,
+        head_dim=96, vocab_size=51200, gated_mlp=False,
+    )  # fmt: skip
+    rotary = 4 * 6144  # rotated queries and keys, which the paper's learned positions do not need
+    assert megatron_memory.kept_bytes_per_token(shape, fp8=False) - rotary == 32 * 6144
+
+
+@pytest.mark.parametrize(("data", "context"), [(8, 1), (4, 2), (64, 1)])
+def test_the_state_is_that_of_megatrons_own_estimate(data, context):
+    """6 + 12/d bytes for each parameter (theoretical_memory_usage.py at 00caa53), d over data and context ranks."""
+    needed = megatron_memory.of_layout(
+        LLAMA_8B, RankLayout(data=data, context=context), gradient_bytes=4, state_bytes=12, **ONE_SEQUENCE
+    )
+    state = needed.weights + needed.gradients + needed.optimizer
+    assert state == pytest.approx((6 + 12 / (data * context)) * models.parameters(LLAMA_8B))
+
+
+def test_the_fullest_stage_counts():
+    split = {"tensor": 4, "pipeline": 4, "data": 4}
+    first = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split), **ONE_SEQUENCE)
+    layers = models.parameters(LLAMA_70B) - 2 * models.embedding_parameters(LLAMA_70B)
+    assert first.weights == pytest.approx(2 * (layers / 4 + models.embedding_parameters(LLAMA_70B)) / 4)
+    one = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split), **{**ONE_SEQUENCE, "micro_batches": 1})
+    assert one.activations == pytest.approx(first.activations / 4), "one micro-batch is in flight instead of four"
+    parts = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split, virtual_pipeline=5), **ONE_SEQUENCE)
+    assert parts.activations == pytest.approx(first.activations * (1 + 3 / 20)), "the paper's factor of the schedule"
+
+
+def test_full_recomputation_keeps_one_input_of_each_layer():
+    kept, recomputed = megatron_memory.estimate(spec()), megatron_memory.estimate(spec(recompute="full"))
+    assert recomputed.activations == 32 * 8192 * 4096 * 2
+    assert recomputed.total < kept.total / 1.5
+
+
+def test_fp8_without_context_parallel_is_refused_with_flags_that_make_it_fit():
+    with pytest.raises(UsageError) as refused:
+        prepare.check_memory(spec(), H100)
+    said = str(refused.value)
+    assert "needs about 85.6 GB on each device (weights, gradients and optimizer 48.2 GB, activations 34.4 GB" in said
+    assert said.endswith("to make it fit use --context-parallel-size 2, or --tensor-parallel-size 2")
+    for change in ({"context_parallel_size": 2}, {"tensor_model_parallel_size": 2}, {"recompute": "full"}):
+        prepare.check_memory(spec(**change), H100)
+
+
+def test_a_model_with_a_window_is_not_sent_to_context_parallel():
+    small = machine("NVIDIA H100 80GB HBM3", 60.0)
+    with pytest.raises(UsageError) as refused:
+        prepare.check_memory(spec(model="mistral", precision="bf16"), small)
+    assert "--tensor-parallel-size 2" in str(refused.value)
+    assert "--context-parallel-size" not in str(refused.value)
+
+
+def test_what_never_fits_asks_for_more_gpus():
+    alone = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"total_memory_gb": 10.0}))
+    with pytest.raises(UsageError, match=r"use more --num-gpus$"):
+        prepare.check_memory(spec(), alone)
+
+
+def test_the_recipes_own_recomputation_counts_on_the_gpus_that_have_it():
+    bridge = spec(engine="bridge")
+    prepare.check_memory(bridge, H100)
+    assert "NVIDIA's recipe recomputes the activations of 5 layers" in run_summary.memory(bridge, H100)
+    assert "recipe" not in run_summary.memory(bridge, machine("NVIDIA B200", 180.0))
+    assert "all layers are recomputed" in run_summary.memory(spec(engine="bridge", recompute="full"), H100)
+
+
+@pytest.mark.parametrize("engine", ["nemo", "bridge"])
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@pytest.mark.parametrize("gpu", [("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)])
+def test_what_runs_without_a_flag_fits_the_node_it_is_meant_for(engine, model, gpu):
+    node = machine(*gpu)
+    settings = RunSettings(steps=20, warmup_steps=5, seed=1234)
+    prepare.check_memory(prepare.spec_of(model, settings, engine=ENGINES[engine], machine=node), node)
+
+
+@pytest.mark.parametrize("engine", ["nemo", "bridge"])
+def test_the_dry_run_prints_the_estimate(monkeypatch, capsys, tmp_path, engine):
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: H100)
+    monkeypatch.setattr("tensorprimat.engines.importable", lambda _: True)
+    monkeypatch.setattr(prepare, "check_engine", lambda _: None)
+    command = ["run", "--model", "llama", "--engine", engine, "--dry-run", "--output", str(tmp_path)]
+    assert main(command) == 0, capsys.readouterr().err
+    assert "GB on each GPU: weights, gradients and optimizer" in capsys.readouterr().out
