@@ -453,6 +453,25 @@ def test_a_million_steps_make_a_page_below_five_megabytes():
     assert max(value for value in drawn["models"][0][0]["seconds"] if value) == 1.5
 
 
+def one_row_per_run(machine):
+    """A result whose runs are one row each, as those made from MLPerf's library."""
+    made = plausible.result(machine)
+    steps = Steps({"index": [500, 500], "seconds": [1.0, 1.01], "covers": [500, 500], "run": [0, 1]})
+    return summarise(made.model_copy(update={"steps": steps, "runs": made.runs[:2]}))
+
+
+def test_runs_of_one_row_each_get_no_empty_plot_of_steps():
+    page = html.render(comparison_of(one_row_per_run("h100"), one_row_per_run("mi300x")))
+    drawn = json_module.loads(re.search(r'id="curves">(.*?)</script>', page, re.DOTALL).group(1))
+    assert drawn["models"] == [[]]
+
+
+def test_minimum_and_median_of_rows_that_are_means_are_marked():
+    told = facts.performance(comparison_of(one_row_per_run("h100")).sides).note
+    assert "Rows are means of several steps (up to 500 steps in H100" in told
+    assert "Rows are means" not in (facts.performance(comparison_of(plausible.result("h100")).sides).note or "")
+
+
 def test_thinning_keeps_the_extremes_and_the_order():
     values = np.random.default_rng(1).standard_normal(10_000)
     values[[5, 17]] = np.nan

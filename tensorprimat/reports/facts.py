@@ -207,7 +207,22 @@ def performance(sides: Sequence[Side]) -> Table:
     ]
     together = quantities.seconds_together(fact.read(side) for fact in step_times for side in sides)
     rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
-    return side_by_side("performance", "Performance", rows, sides, numeric=True)
+    return side_by_side("performance", "Performance", rows, sides, numeric=True, note=_how_combined(sides))
+
+
+def _how_combined(sides: Sequence[Side]) -> str | None:
+    """Return how rows and runs became one figure, where a reader could take it for something else."""
+    notes = []
+    most = {side.label: int(side.result.steps.column("covers").max(initial=1)) for side in sides}
+    means = [f"up to {quantities.count(steps)} steps in {label}" for label, steps in most.items() if steps > 1]
+    if means:
+        notes.append(
+            f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
+            "CV are those of rows, not of single steps."
+        )
+    if any(len(side.result.runs) > 1 for side in sides):
+        notes.append("Work and time of all runs are added up here; the results above are means of the runs.")
+    return " ".join(notes) or None
 
 
 def memory(sides: Sequence[Side]) -> Table:

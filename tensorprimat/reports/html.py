@@ -27,7 +27,7 @@ from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
 from tensorprimat.reports.plots import metric_panels
-from tensorprimat.reports.series import StepCurve, curves, thinned
+from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 
 HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")
@@ -185,6 +185,9 @@ def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str,
     drawn = {
         model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
     }
+    for model, of_model in drawn.items():
+        if not any(has_course(curve) for _, side_curves in of_model for curve in side_curves):
+            drawn[model] = []
     number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
     limit = min(MOST_OF_ONE, max(LEAST_POINTS, MOST_POINTS // max(1, number)))
     return {

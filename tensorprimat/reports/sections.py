@@ -85,7 +85,7 @@ def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> Cell:
 def _runs(side: Side) -> str:
     measured = side.result.performance_metrics.measured_steps
     runs = len(side.result.runs)
-    return f"{max(runs, 1)} × {measured // max(runs, 1)}" if measured else "means only"
+    return f"{max(runs, 1)} × {quantities.count(measured // max(runs, 1))}" if measured else "means only"
 
 
 def results(sides: Sequence[Side]) -> Table:

@@ -51,6 +51,11 @@ def curves(side: Side) -> tuple[StepCurve, ...]:
     return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 
 
+def has_course(curve: StepCurve) -> bool:
+    """Return True if there are step times to draw over the steps; one row for a whole run has no course."""
+    return int(np.isfinite(curve.seconds).sum()) > 1
+
+
 def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
     rows = np.flatnonzero(steps.column("run") == run)
     measured = np.isin(rows, measured_rows)

@@ -14,7 +14,8 @@ from tensorprimat.reports.plots.bar_panel import height_of as height_of_bars
 from tensorprimat.reports.plots.canvas import LEAST_PANEL_INCHES, drawable, drawn, framed, keys_of, laid_out
 from tensorprimat.reports.plots.forest_panel import forest_panel
 from tensorprimat.reports.plots.forest_panel import height_of as height_of_scale
-from tensorprimat.reports.plots.step_panel import has_steps, step_panel
+from tensorprimat.reports.plots.step_panel import step_panel
+from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
 COLUMNS = 2  # of panels beside each other
@@ -38,7 +39,7 @@ def _fill(figure: Any, comparison: Comparison) -> None:
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
     scales = forest.forests(comparison)
     shown: list[Panel | str] = [*panels(comparison.sides, looks, comparable=comparable, same_work=same_work)]
-    if has_steps(comparison.sides) or not (shown or scales):
+    if any(has_course(curve) for side in comparison.sides for curve in curves(side)) or not (shown or scales):
         shown.append(STEPS)
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
     heights = [*map(height_of_scale, scales), *(max(map(_height, row)) for row in rows)]

@@ -66,11 +66,6 @@ def step_panel(axes: Any, spread: Any, sides: Sequence[Side], looks: dict[str, B
     _spread(spread, drawn, looks)
 
 
-def has_steps(sides: Sequence[Side]) -> bool:
-    """Return True if a run of a side has step times to draw over steps; one row for a whole run has no course."""
-    return any(np.isfinite(curve.seconds).sum() > 1 for side in sides for curve in _timed(side))
-
-
 def _timed(side: Side) -> list[StepCurve]:
     return [curve for curve in curves(side) if np.isfinite(curve.seconds).any()]
 
