@@ -234,7 +234,7 @@ def test_a_known_model_is_found_in_every_spelling(text, title):
     assert preset.title == title or preset.name == text
 
 
-@pytest.mark.parametrize("text", ["llama3.1-70b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
+@pytest.mark.parametrize("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
 def test_what_is_no_shape_is_refused_in_one_line_that_names_the_flag(text):
     with pytest.raises(UsageError) as refusal:
         shapes.parse(text)

@@ -237,11 +237,11 @@ def shape_of_name(model: Model) -> ModelShape | None:
     if not model.name:
         return None
     try:
-        named = shapes.of_preset(model.preset, model.name) if model.preset else None
+        preset = shapes.of_preset(model.preset, model.name) if model.preset else None
     except UsageError:  # a preset of the file's own
         return None
-    preset = named or shapes.known(model.name)
-    return preset.shape if preset else None
+    named = preset or shapes.of_name(model.name)
+    return named.shape if named else None
 
 
 def _shaped(result: Result, shape: ModelShape) -> Model:

@@ -96,11 +96,13 @@ def shape(result: Result) -> Input:
     """Return the model's shape, where run or log confirms it or the user states it."""
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
-    advice = f", or --preset full if {name!r} is the published model" if name and shapes.known(name) else ""
+    named = shapes.of_name(name) if name else None
+    advice = "" if named is None else f", or --preset full if {name!r} is the published model"
+    if named is not None and named.preset is None:
+        advice = f" {named.name} if {name!r} is the published model"
     described = None
     if known is not None:
-        preset = models.identify(known)
-        described = f"{preset.title if preset else 'own shape'} ({models.parameters(known):,} parameters)"
+        described = f"{shapes.title_of(known) or 'own shape'} ({models.parameters(known):,} parameters)"
     return Input(
         name="model shape",
         value=described,

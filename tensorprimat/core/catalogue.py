@@ -22,6 +22,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
 
 from tensorprimat.core import settings
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
@@ -159,6 +160,34 @@ def _read(name: str) -> dict[str, Any]:
     text = (files("tensorprimat") / "data" / f"{name}.toml").read_text("utf-8")
     document: dict[str, Any] = tomllib.loads(text)
     return document
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedModel:
+    """The shape of a published model that this tool does not train."""
+
+    title: str
+    also: tuple[str, ...] = ()
+    """Other models of the same shape."""
+    shape: ModelShape
+    parameters: int
+    """The publisher's count, as a check of the shape."""
+    source: str
+
+
+@cache
+def published_models() -> tuple[PublishedModel, ...]:
+    """Return every model of data/models.toml."""
+    return tuple(
+        PublishedModel(
+            title=row["title"],
+            also=tuple(row.get("also", ())),
+            shape=ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row}),
+            parameters=row["parameters"],
+            source=row["source"],
+        )
+        for row in _read("models")["model"]
+    )
 
 
 @cache

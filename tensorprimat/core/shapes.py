@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models, names, regular
+from tensorprimat.core import catalogue, models, names, regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.result import ModelShape
@@ -61,14 +61,37 @@ def parse(text: str) -> NamedShape:
         path = path / CONFIG
     if path.is_file():
         return _of_config(text, path)
-    preset = known(text)
-    if preset is None:
-        titles = ", ".join(dict.fromkeys(one.title for one in models.PRESETS if one.name in ("full", "v0.3")))
+    named = of_name(text)
+    if named is None:
+        titles = [one.title for one in models.PRESETS if one.name in ("full", "v0.3")]
+        titles += [one.title for one in catalogue.published_models()]
         raise UsageError(
-            f"--shape {text}: no file of that name and no known model ({titles}; llama-tiny …; small … 2.7B); "
-            f"else write {HOW_TO_WRITE}{MORE_NUMBERS}"
+            f"--shape {text}: no file of that name and no known model ({', '.join(titles)}; llama-tiny …; "
+            f"small … 2.7B); else write {HOW_TO_WRITE}{MORE_NUMBERS}"
         )
-    return NamedShape(text=text, name=preset.title, shape=preset.shape, preset=preset)
+    return named
+
+
+def of_name(name: str) -> NamedShape | None:
+    """Return the shape of the model that a name means, in any spelling; None for a name of no known model.
+
+    >>> of_name("llama31_8b").name, of_name("Qwen/Qwen3-14B").shape.num_layers, of_name("llama2_70b_lora")
+    ('Llama-3.1-8B', 40, None)
+    """
+    if preset := known(name):
+        return NamedShape(text=name, name=preset.title, shape=preset.shape, preset=preset)
+    key = names.key(name)
+    for one in catalogue.published_models():
+        if key in map(names.key, (one.title, *one.also)):
+            return NamedShape(text=name, name=one.title, shape=one.shape)
+    return None
+
+
+def title_of(shape: ModelShape) -> str | None:
+    """Return the title of the known model that has exactly this shape; None where no model has it."""
+    if preset := models.identify(shape):
+        return preset.title
+    return next((one.title for one in catalogue.published_models() if one.shape == shape), None)
 
 
 def known(name: str) -> Preset | None:

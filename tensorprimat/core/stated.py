@@ -271,8 +271,7 @@ def _stated_shape(model: Model, given: Given, notes: _Notes) -> tuple[NamedShape
 
 
 def _described(shape: Any) -> str:
-    preset = models.identify(shape)
-    return preset.title if preset else f"{shape.num_layers} layers × {shape.hidden_size}"
+    return shapes.title_of(shape) or f"{shape.num_layers} layers × {shape.hidden_size}"
 
 
 def identified(model: Model) -> Model:

@@ -1,0 +1,51 @@
+"""Shapes of published models that this tool does not train: data/models.toml, --shape and pairing by name."""
+
+import pytest
+
+from tensorprimat.core import catalogue, models, shapes
+from tensorprimat.core.errors import UsageError
+
+MODELS = catalogue.published_models()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
+def test_a_published_shape_has_the_parameters_that_its_publisher_counts(model):
+    norms = 2 * model.shape.head_dim * model.shape.num_layers if model.title.startswith("Qwen3") else 0
+    assert models.parameters(model.shape) + norms == model.parameters
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
+def test_every_published_model_is_found_by_its_names_and_no_other_model_has_them(model):
+    for name in (model.title, *model.also):
+        assert shapes.of_name(name).shape == model.shape
+        assert shapes.of_name(f"{name}-Instruct").shape == model.shape
+        assert shapes.known(name) is None
+    assert sum(other.shape == model.shape for other in MODELS) == 1
+
+
+@pytest.mark.parametrize(
+    ("spelled", "title"),
+    [
+        ("meta-llama/Llama-2-70b-hf", "Llama-2-70B"),
+        ("llama3.1_70B", "Llama-3.1-70B"),
+        ("llama3 70B", "Llama-3.1-70B"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.1-70B"),
+        ("llama31_405b", "Llama-3.1-405B"),
+        ("qwen3 14B", "Qwen3-14B"),
+        ("Qwen/Qwen2.5-72B", "Qwen2.5-72B"),
+        ("Llama-3.2-1B", "Llama-3.2-1B"),
+        ("Qwen2.5-0.5B", "Qwen2.5-0.5B"),
+    ],
+)
+def test_spellings_of_frameworks_mean_the_published_model(spelled, title):
+    assert shapes.of_name(spelled).name == title
+
+
+@pytest.mark.parametrize("name", ["llama2_70b_lora", "qwen3-coder-30b", "my-14b", "Qwen2-72B-lora", "codellama-70b"])
+def test_a_name_that_only_resembles_a_published_model_has_no_shape(name):
+    assert shapes.of_name(name) is None
+
+
+def test_an_unknown_shape_is_refused_with_the_names_there_are():
+    with pytest.raises(UsageError, match=r"Llama-3\.1-8B.*Llama-2-70B.*Qwen3-32B"):
+        shapes.parse("llama5-9b")
