@@ -11,6 +11,7 @@ from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
+from tensorprimat.core.terms import RATES
 from tensorprimat.core.units import TERA
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
@@ -265,6 +266,9 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
     seconds = result.steps.column("seconds")
     warnings = []
     for selection in selections:
+        if not result.steps.has("seconds"):
+            warnings += _slow_rates(result, selection)
+            continue
         rows = selection.rows[find_outliers(seconds[selection.rows])]
         if not len(rows):
             continue
@@ -279,6 +283,27 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
             f"(median {quantities.seconds(usual)}): {named}{more}"
         )
     return warnings
+
+
+def _slow_rates(result: Result, selection: Selection) -> list[str]:
+    """Unexplained slow rows of a log that has rates and no times."""
+    name = next((name for name in RATES if result.steps.has(name)), None)
+    if name is None:
+        return []
+    rates = result.steps.column(name)
+    measured = rates[selection.rows]
+    odd = find_outliers(1 / measured)
+    if not len(odd):
+        return []
+    usual = median(measured[np.isfinite(measured)])
+    rows = selection.rows[odd][measured[odd] < usual]
+    if not len(rows):
+        return []
+    worst = int(rows[rates[rows].argmin()])
+    return [
+        f"steps: {len(rows)} unexplained slow row{'s' * (len(rows) > 1)} kept in: {_called(result, worst)} ran at "
+        f"{significant(rates[worst] / usual, 2)} of the median rate"
+    ]
 
 
 def _called(result: Result, row: int) -> str:

@@ -17,10 +17,12 @@ import numpy as np
 
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files
+from tensorprimat.logs.dialects import DIALECTS
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
+LEAST_OPENING = 6  # characters of a setting's text that say what it is
 LAUNCHERS = (b"Setting OMP_NUM_THREADS", b"estarting worker group", b"WORLD INFO DICT")
 STARTS: dict[str, tuple[bytes, ...]] = {
     "launchers": LAUNCHERS,
@@ -49,7 +51,7 @@ STARTS: dict[str, tuple[bytes, ...]] = {
     "litgpt": (b"Seed set to ", b"Seed set to: ", b"'checkpoint_dir': "),
     "mlperf": (b'"init_start"', b'"submission_benchmark"'),
     "automodel": (b"local_batch_size: ", b"World size: ", b"Loading checkpoint from"),
-    "nanotron": (b"batch_accumulation_per_replica=",),
+    "nanotron": (b"batch_accumulation_per_replica=", b"general=GeneralArgs("),
     "composer": (b"global_train_batch_size: ", b"device_train_microbatch_size: "),
     "torchtune": (b"max_steps_per_epoch: ", b" with resolved config:"),
     "verl": (b"Setting global step to ", b"will automatically resume from global step"),
@@ -95,6 +97,14 @@ SAYS_SIZE = (
 """Starts that a training writes once, or every rank with the same words: other words are another training's."""
 PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
 """Output of a job's script before it starts training; it belongs to the training that follows, if there is one."""
+SETTINGS: dict[str, tuple[bytes, ...]] = {
+    "litgpt": (b"{'data': ", b"'devices': ", b"'initial_checkpoint_dir': "),
+    **{
+        dialect.name: tuple(text.encode() for text, _ in dialect.settings_by_opening if len(text) >= LEAST_OPENING)
+        for dialect in DIALECTS
+    },
+}
+"""Format → settings that its framework prints before the line that starts training; they belong to it."""
 
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
@@ -208,7 +218,7 @@ def _cuts_in(
             opening.append(certain.line)
         at = min(opening) if opening else ends[-1].line + 1 if ends else next_row
         if any(mark.kind in ("row", "foreign") and mark.line == at for mark in after):
-            at = max(before, *(mark.line for mark in ends)) + 1 if ends else before + 1
+            at = max([before, *(mark.line for mark in ends)]) + 1
         if at is not None:
             yield Cut(at, reason)
     if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank that was not listened to
@@ -385,7 +395,7 @@ def _literals(format: Format) -> dict[bytes, str]:
     """Text → kind of mark, for a log of this format."""
     own = {text for name in ("launchers", format.name, *TOGETHER.get(format.name, ())) for text in STARTS.get(name, ())}
     return {
-        **dict.fromkeys(PRELUDE, "prelude"),
+        **dict.fromkeys((*PRELUDE, *SETTINGS.get(format.name, ())), "prelude"),
         **dict.fromkeys(CRASH, "crash"),
         **dict.fromkeys(DEATH, "death"),
         **{text: "start" if text in own else "foreign" for texts in STARTS.values() for text in texts},
