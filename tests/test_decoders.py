@@ -154,6 +154,48 @@ def test_an_mfu_that_charged_whole_sequences_falls_when_packed_lengths_are_count
     assert decoders.packed_mfu(0.40, decoder, charged=4096, lengths=[4096]) == 0.40
 
 
+GLOBAL_EVERY, WINDOW, WIDTH = 6, 512, 6144
+
+
+def marin(*, windowed=True):
+    """48 layers of width 6144, 4 of 128 experts of 3072 and a shared expert of 6144, 12 or 6 key-value heads of 128."""
+    layers = []
+    for number in range(48):
+        is_global = number % GLOBAL_EVERY == GLOBAL_EVERY - 1
+        pair = 2 * 128 * (6 if is_global else 12)
+        layers.append(
+            decoders.Layer(
+                attention_weights=WIDTH * (2 * WIDTH + pair), query_width=WIDTH, value_width=WIDTH, pair_width=pair,
+                mlp_weights=3 * WIDTH * 6144 + WIDTH * 128, mlp_width=4 * 3072 + 6144, vectors=2 * WIDTH,
+                expert_weights=3 * WIDTH * 3072, experts=128, active_experts=4,
+                window=WINDOW if windowed and not is_global else None,
+            )
+        )  # fmt: skip
+    return decoders.Decoder(
+        kind="grug", hidden_size=WIDTH, vocab_size=128_256, tied_embeddings=False, layers=tuple(layers), vectors=WIDTH
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens_per_second", "reported", "true"),
+    [(4096, 246_000, 22.24, 20.6), (8192, 241_600, 23.75, 20.3), (65536, 160_700, 36.45, 17.0)],
+)
+def test_a_published_mfu_falls_by_as_much_as_its_authors_found(length, tokens_per_second, reported, true):
+    """Source: marin-community/marin, issue 7201, comment of 2026-07-27: 64 GB200 at 2.5 PFLOP/s each.
+
+    The reported MFU charges every pair of every layer, the true one 512 keys for each query of a local layer. Both
+    charge whole squares to global layers; half of them lies above the diagonal.
+    """
+    decoder, unlimited = marin(), marin(windowed=False)
+    weights, rate = 6 * decoder.active_weights, 100 * tokens_per_second / (64 * 2.5e15)
+    square = 2 * unlimited.attention_flops([length]) / length
+    assert rate * (weights + square) == pytest.approx(reported, rel=0.02)
+    local = 40 * 12 * WIDTH * min(WINDOW, length)
+    assert rate * (weights + square / GLOBAL_EVERY + local) == pytest.approx(true, rel=0.02)
+    visible = weights + square / GLOBAL_EVERY / 2 + local * (1 - WINDOW / 2 / length)
+    assert decoder.flops_per_token([length]) == pytest.approx(visible)
+
+
 def test_a_document_without_tokens_has_no_cost():
     with pytest.raises(ValueError, match="at least one token"):
         tiny("llama").decoder.flops_per_token([128, 0])

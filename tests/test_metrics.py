@@ -83,6 +83,16 @@ def test_an_mfu_above_the_peak_says_that_something_is_wrong():
     assert "above the peak" in metric("mfu", result(performance={"tokens_per_second_per_gpu": 30_000.0})).remark
 
 
+def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
+    """Llama 3.1 8B at 8,192 tokens: 51.47 GFLOP, of which 3.15 for the head and 6.44 for attention."""
+    body, rest, whole = 41.876, 3.152 + 6.442, 51.470
+    peak = whole / (body / 1978.9 + rest / 989.4)
+    mfu = metric("mfu", result(config={"precision": "fp8"}))
+    said = f"{100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s by parts (layers' matrices fp8, output head"
+    assert said in mfu.remark
+    assert "by parts" not in metric("mfu").remark
+
+
 @pytest.mark.parametrize(
     ("changes", "because"),
     [

@@ -64,6 +64,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
     if mfu.value is not None:
         remark = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
+        remark += _of_parts(result, gpu, convention, mfu.value, peak.value)
         if mfu.value > 1:
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
         if stated := _stated(result):
@@ -78,6 +79,21 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best),
         restated_tflops(result, convention),
     ]
+
+
+def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak: object) -> str:
+    """Return the MFU by the peaks of the precisions that the parts of the model run in, for FP8 and FP4; else ""."""
+    ran, shape, length = result.training_config.precision, result.model.shape, result.training_config.sequence_length
+    wide = gpu.peak("bf16") if gpu else None
+    if ran not in ("fp8", "fp4") or shape is None or not length or wide is None or not wide.value:
+        return ""
+    if not isinstance(peak, float | int):
+        return ""
+    parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
+    return (
+        f"; {100 * mfu * peak / parts:.1f} % of {parts:,.0f} TFLOP/s by parts (layers' matrices {ran}, output head and "
+        f"attention bf16 at {wide.value:,g})"
+    )
 
 
 def _stated(result: Result) -> str:

@@ -125,6 +125,21 @@ def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT
     return 6 * counting.weights(shape) + counting.attention(shape, sequence_length)
 
 
+def peak_of_parts(
+    shape: ModelShape, sequence_length: int, *, layers: float, others: float, convention: str = DEFAULT_CONVENTION
+) -> float:
+    """Return the peak of work whose parts run in two precisions: all FLOPs over the least time of the parts.
+
+    layers: peak at the precision of the layers' matrices. others: peak of output head and attention, which FP8 and FP4
+    training leaves in BF16.
+    """
+    counting = convention_named(convention)
+    head = 6 * models.embedding_parameters(shape)
+    body = 6 * counting.weights(shape) - head
+    rest = head + counting.attention(shape, sequence_length)
+    return (body + rest) / (body / layers + rest / others)
+
+
 def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> int | None:
     """Return the training FLOPs of one token of a result, or None without shape or length, or where they depend.
 
