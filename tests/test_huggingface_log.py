@@ -96,6 +96,20 @@ def test_the_bar_around_a_row_tells_its_step_and_a_coarse_clock_its_time(read_te
     assert result.steps.column("covers").tolist() == [1, 10, 10]
 
 
+def test_a_bar_that_is_not_drawn_again_behind_a_row_tells_its_time_before_an_evaluation(read_text: Any) -> None:
+    text, seconds = bar(0, "00:00", 400), 0
+    for step in range(1, 401):
+        seconds += 3
+        text += bar(step, f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}", 400)
+        if step % 100 == 0:
+            text += f"\n{row()}\n" + bar(8, "00:59", 8) + "\n{'eval_loss': 1.5, 'eval_runtime': 60.0, 'epoch': 0.5}\n"
+            seconds += 60
+    steps = read_text(text + "\n").steps
+    assert steps.column("index").tolist() == [100, 200, 300, 400]
+    assert [step.seconds for step in steps[1:]] == pytest.approx([3.6] * 3)
+    assert [step.interrupted_by for step in steps[1:]] == ["validation"] * 3
+
+
 def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
     text = bar(0, "00:00")
     for step, elapsed in ((10, "00:05"), (20, "00:10"), (30, "00:15")):

@@ -115,3 +115,14 @@ def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
 def test_a_crash_leaves_an_incomplete_result(read_text: Any) -> None:
     result = read_text(log(*(row(n) for n in range(4)), "Traceback (most recent call last):", "RuntimeError: NCCL"))
     assert (result.complete, result.runs[0].ended_by) == (False, "crashed")
+
+
+def test_iterations_that_start_again_in_every_epoch_are_one_training(read_text: Any) -> None:
+    rows = [
+        f"Training epoch {n // 20}, iteration {n % 20}/19 | lr: 3e-05 | global_batch_size: 8 | global_step: {n} | "
+        f"reduced_train_loss: {9 - n / 100:.4g} | train_step_timing in s: {2 + n % 7 / 1000:.4g}"
+        for n in range(60)
+    ]
+    result = read_text("\n".join(rows) + "\n")
+    assert result.steps.column("index").tolist() == list(range(60))
+    assert (result.runs[0].segments, result.performance_metrics.measured_steps) == (1, 59)

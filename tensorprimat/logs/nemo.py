@@ -1,7 +1,8 @@
 """NeMo 2's progress line: `Training epoch 0, iteration 45/99 | lr: … | train_step_timing in s: 6.08 | …`.
 
 What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, strategies/megatron_strategy.py):
-- Iterations count from 0 (NeMo's `global_step` is the same number), and that is the index kept here.
+- Iterations count from 0, in every epoch again. NeMo's `global_step` is the same number in the first epoch and goes on:
+  where a row of a later epoch has it, it is the index kept here.
 - Every metric but global_step is the mean over `log_interval` steps, printed with 4 significant digits. So a row covers
   the distance to the row before it; rows are at every multiple of the interval.
 - `train_step_timing in s` runs from the start to the end of a training batch. Validation and checkpoints lie outside;
@@ -27,7 +28,8 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(
-    r"\bepoch \d{1,9}, iteration (?P<step>\d{1,15})/(?P<last>\d{1,15})(?P<fields>(?: \| [^|:]{1,60}: [^|\s]{1,60})+)"
+    r"\bepoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<last>\d{1,15})"
+    r"(?P<fields>(?: \| [^|:]{1,60}: [^|\s]{1,60})+)"
 )
 _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
@@ -119,8 +121,11 @@ def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | N
     columns |= {name: fields.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
     if columns["memory_reserved_peak_bytes"] is None:
         columns["memory_reserved_peak_bytes"] = fields.positive(values.get(OLD_RESERVED_PEAK))
+    index = int(row["step"])
+    if int(row["epoch"]) and (over_all := fields.whole(values.get("global_step"))):
+        index = max(index, over_all)
     return Step(
-        index=int(row["step"]),
+        index=index,
         seconds=fields.seconds(values.get(TIMING)),
         line=line,
         **columns,

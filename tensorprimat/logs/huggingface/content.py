@@ -33,6 +33,7 @@ LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
+DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds tell of more
 _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
 )
@@ -183,6 +184,10 @@ def of_text(log: Log) -> Content:
             content.interrupted_by = content.interrupted_by or "checkpoint"
         elif _NOTABLE.search(text):
             _notice(text, content)
+    if content.bar and content.rows[1:] and content.rows[-1].step is None:  # no drawing follows the last row
+        last, known = content.rows[-1], content.rows[-2].step
+        if known is not None and known < content.bar[0]:
+            last.step, last.clock = content.bar[0], last.clock or (content.bar[1], 0.5)
     return content
 
 
@@ -222,8 +227,10 @@ def _row(said: Mapping[str, str], line: int | None, content: Content) -> Row:
 def _note_bar(bar: re.Match[str], content: Content) -> None:
     """Note the step and time that a drawing of the training bar shows.
 
-    tqdm redraws the bar after each row that it lets through, so the drawing after a row shows the row's step. The
-    training bar is the first one without a name; others (evaluations) count to another total.
+    tqdm redraws the bar after each row that it lets through, so the drawing after a row shows the row's step. Where a
+    log keeps no such drawing, the next one shows a later step, perhaps behind an evaluation: then the drawing before
+    the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name;
+    others (evaluations) count to another total.
     """
     if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
         return
@@ -231,7 +238,9 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
     elapsed = 0.0
     for part in bar["elapsed"].split(":"):
         elapsed = elapsed * 60 + int(part or 0)
-    content.bar = step, elapsed
+    before, content.bar = content.bar, (step, elapsed)
+    if before and before[0] + 1 == step and elapsed - before[1] >= DRAWN_SECONDS:
+        step, elapsed = before
     last = content.rows[-1] if content.rows else None
     if last is not None and last.step is None:
         last.step = step
