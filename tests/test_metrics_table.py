@@ -12,6 +12,8 @@ import pytest
 
 from tensorprimat.core.errors import InputError, NotALogError
 from tensorprimat.core.units import GIB
+from tensorprimat.logs import metrics
+from tensorprimat.logs.text import Log
 
 
 def as_csv(rows: Sequence[dict[str, Any]], *, index: bool = False) -> str:
@@ -198,3 +200,33 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any) -> None:
     rows = [*history(9, step_time_ms=1234.5), *history(20, step_time_ms=1000.0)]
     result = read_text(as_lines(rows))
     assert (result.runs[0].segments, result.performance_metrics.avg_step_time_seconds) == (2, 1.0)
+
+
+PLAIN_TABLE = [
+    ["_step", "train/global_step", "train/loss", "loss", "eval/loss", "step_time_s", "_timestamp", "total_tokens", "x"],
+    *(
+        f"{call},{step},{'' if step % 3 else 'nan'},{'NaN' if step % 5 else 2.5},{1.5 if step == 7 else ''},"
+        f"{'' if step == 4 else 2 + call / 100},{1.7e9 + call * 2.5},{call * 4096},text".split(",")
+        for call, step in enumerate([1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 5, 6, 7, 8])
+    ),
+]
+
+
+@pytest.mark.parametrize("spoiled", [{}, {"_timestamp": "2026-01-05 08:00:00"}, {"loss": "torn"}])
+def test_a_csv_read_by_columns_gives_what_its_rows_give(tmp_path, spoiled):
+    head, *rows = [list(row) for row in PLAIN_TABLE]
+    for name, cell in spoiled.items():
+        rows[9][head.index(name)] = cell
+    plain, quoted = tmp_path / "plain.csv", tmp_path / "quoted.csv"
+    plain.write_text("\n".join(",".join(row) for row in [head, *rows]) + "\n")
+    quoted.write_text("\n".join(",".join(f'"{cell}"' for cell in row) for row in [head, *rows]) + "\n")
+    one, other = (metrics.read(Log(path)) for path in (plain, quoted))
+    assert len(one.steps) == 14
+    assert (one.steps, one.begins, one.warnings) == (other.steps, other.begins, other.warnings)
+
+
+def test_rates_that_do_not_follow_the_times_start_no_other_training(read_text):
+    rows = [f"{step},{2 + step % 97 / 100},{1e5 + step % 7},3.5" for step in range(1, 1000)]
+    result = read_text("\n".join(["step,step_time,tokens_per_sec,loss", *rows]) + "\n")
+    assert len(result.steps) == 999
+    assert result.provenance.segments == ()

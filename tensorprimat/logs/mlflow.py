@@ -17,8 +17,9 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.metric_columns import MetricRow
 from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
-from tensorprimat.logs.metrics import MetricRow, read_table
+from tensorprimat.logs.metrics import read_table
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 

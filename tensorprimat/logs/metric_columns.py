@@ -1,0 +1,337 @@
+"""Columns of a table of metrics, by the names that `metric_names` knows: a history may have millions of rows."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.clocks import ByStep, Elapsed
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.logs import fields, keyvalue
+from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
+from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, STEPS, TOTALS, field_of
+from tensorprimat.logs.tensorboard import EVALUATION
+
+LARGEST_STEP = 2**53  # whole numbers beyond are not exact
+EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
+EMPTY = frozenset(("", "NaN", "None"))
+"""Cells of a CSV that hold nothing."""
+MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
+
+MetricRow = Mapping[str, Any]
+
+
+@cache
+def _is_of_evaluation(name: str) -> bool:
+    return name.startswith(EVALUATION)
+
+
+@cache
+def _is_known(name: str) -> bool:
+    return name in STEPS or name in CLOCKS or field_of(name) is not None
+
+
+def number(said: object) -> float | None:
+    """Return a cell as a number; None for anything else."""
+    if isinstance(said, bool) or not isinstance(said, int | float | str):
+        return None
+    try:
+        return float(said)
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Numbers:
+    """The numbers under one name: the row and value of each."""
+
+    def __init__(self) -> None:
+        self.rows, self.values = array("q"), array("d")
+
+
+class _Clock(_Numbers):
+    """The moments under one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resolutions, self.years = array("d"), array("b")
+
+    def add(self, row: int, moment: Moment) -> None:
+        """Add the moment of a row."""
+        self.rows.append(row)
+        self.values.append(moment.seconds)
+        self.resolutions.append(moment.resolution)
+        self.years.append(moment.has_year)
+
+
+class Columns:
+    """The rows of a table, as they come."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """Start without rows. names: of a CSV's columns, in their order."""
+        self.lines = array("q")
+        self.names = dict[str, None]()
+        """Every name that any row has."""
+        self.totals = dict[str, float]()
+        """Field of Reported → the mean over the whole run that a trainer logged last."""
+        self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}
+        self._clocks = dict[str, _Clock]()
+        self._evaluated = array("q")
+
+    def add(self, line: int | None, row: MetricRow) -> None:
+        """Add a row of values by name."""
+        place = len(self.lines)
+        self.lines.append(-1 if line is None else line)
+        for name, said in row.items():
+            if name not in self.names:
+                self.names[name] = None
+            if _is_of_evaluation(name):
+                self._evaluated.append(place)
+            if mean := _total(name, said):
+                self.totals[TOTALS[name.removeprefix("train/")]] = mean
+            if not _is_known(name):
+                continue
+            if name in CLOCKS and (moment := _moment(name, said)):
+                self._clocks.setdefault(name, _Clock()).add(place, moment)
+            if name not in CLOCKS and (value := number(said)) is not None:
+                column = self._numbers.setdefault(name, _Numbers())
+                column.rows.append(place)
+                column.values.append(value)
+
+    def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+        """Add rows of a CSV by column; False where a known column holds something that is neither number nor empty."""
+        found = [
+            (name, column, _numbers(column) if _is_known(name) else None)
+            for name, column in zip(names, cells, strict=True)
+        ]
+        if any(numbers is None and _is_known(name) for name, _, numbers in found):
+            return False
+        first = len(self.lines)
+        self.lines.extend(lines)
+        for name, column, numbers in found:
+            rows, values = numbers or (np.flatnonzero([cell not in EMPTY for cell in column]), np.empty(0))
+            if not len(rows):
+                continue
+            self.names.setdefault(name)
+            if _is_of_evaluation(name):
+                self._evaluated.frombytes((rows + first).tobytes())
+            if name.removeprefix("train/") in TOTALS:
+                for mean in filter(None, (_total(name, column[row]) for row in rows.tolist())):
+                    self.totals[TOTALS[name.removeprefix("train/")]] = mean
+            if name in CLOCKS:
+                clock = self._clocks.setdefault(name, _Clock())
+                for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                    if moment := _moment(name, value):
+                        clock.add(row + first, moment)
+            elif numbers:
+                kept = self._numbers.setdefault(name, _Numbers())
+                kept.rows.frombytes((rows + first).tobytes())
+                kept.values.frombytes(values.tobytes())
+        return True
+
+    def merged(self) -> Merged:
+        """Return the steps of the train set; rows that follow each other with one number (calls of a logger) are one
+        step, of which every value that was logged first counts.
+        """
+        length = len(self.lines)
+        index = np.full(length, -1, np.int64)
+        for name in reversed([name for name in STEPS if name in self._numbers]):
+            rows, values = self._of(name)
+            whole = (values >= 0) & (values < LARGEST_STEP) & (values == np.floor(values))
+            index[rows[whole]] = values[whole].astype(np.int64)
+        kinds = dict.fromkeys(field[0] for name in self._numbers if (field := field_of(name)))
+        found = {kind: self._values(kind) for kind in kinds}
+        has_any = np.zeros(length, np.bool_)
+        for present, _ in found.values():
+            has_any |= present
+        numbered = index >= 0
+        rows = np.flatnonzero(numbered & has_any)
+        begins = np.flatnonzero(np.diff(index[rows], prepend=-1))
+        opening = rows[begins]
+        columns = {}
+        for kind, (present, values) in found.items():
+            holder, known = _first_known(present[rows], begins)
+            if known.any():
+                columns[kind] = np.where(known, values[rows[holder]], np.nan), known
+        evaluated = np.zeros(length, np.bool_)
+        evaluated[np.array(self._evaluated, np.int64)] = True
+        seen = np.cumsum(evaluated & numbered)[opening]
+        return Merged(
+            lines=np.array(self.lines)[opening],
+            steps=index[opening],
+            columns=columns,
+            interrupted=np.diff(seen, prepend=0) > 0,
+            clock=self._clock(opening),
+        )
+
+    def last(self, kind: str) -> float | None:
+        """Return the last value of a kind."""
+        present, values = self._values(kind)
+        return float(values[present][-1]) if present.any() else None
+
+    def _of(self, name: str) -> tuple[np.ndarray, FloatArray]:
+        column = self._numbers[name]
+        return np.array(column.rows), np.array(column.values)
+
+    def _values(self, kind: str) -> tuple[np.ndarray, FloatArray]:
+        """Return a mask of the rows that hold a kind of value, and the values; of several names the first counts."""
+        present, dense = np.zeros(len(self.lines), np.bool_), np.full(len(self.lines), np.nan)
+        for name in reversed(self._numbers):
+            field = field_of(name)
+            if field is None or field[0] != kind:
+                continue
+            rows, values = self._of(name)
+            scaled = values * field[1]
+            usable = np.ones(len(rows), np.bool_) if kind in MAY_BE_NAN else (values > 0) & (values < math.inf)
+            if kind == "seconds":
+                usable &= scaled < fields.LONGEST_STEP_SECONDS
+            present[rows[usable]], dense[rows[usable]] = True, scaled[usable]
+        return present, dense
+
+    def _clock(self, opening: np.ndarray) -> RowClock:
+        shape = len(self.lines)
+        seconds, resolutions, years = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, np.bool_)
+        for name in reversed([name for name in CLOCKS if name in self._clocks]):
+            clock = self._clocks[name]
+            rows = np.array(clock.rows)
+            seconds[rows], resolutions[rows] = np.array(clock.values), np.array(clock.resolutions)
+            years[rows] = np.array(clock.years, np.bool_)
+        return RowClock(seconds[opening], resolutions[opening], years[opening])
+
+
+class RowClock(NamedTuple):
+    """The moments of steps, NaN where unknown."""
+
+    seconds: FloatArray
+    resolutions: FloatArray
+    has_year: np.ndarray
+
+
+class Merged(NamedTuple):
+    """The steps of a table, in the order in which they were logged."""
+
+    lines: np.ndarray
+    """-1 in a document, which has none."""
+    steps: np.ndarray
+    columns: Mapping[str, tuple[FloatArray, np.ndarray]]
+    """Field of Step, or `total_tokens` → values, and a mask of those that were logged."""
+    interrupted: np.ndarray
+    """An evaluation was logged since the step before."""
+    clock: RowClock
+
+    def rows(self) -> Steps:
+        """Return the steps once each."""
+        columns: dict[str, np.ndarray] = {"index": self.steps}
+        if self.has_lines:
+            columns["line"] = self.lines
+        known = {name: column for name, column in self.columns.items() if name != "total_tokens"}
+        masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
+        values = {name: values for name, (values, _) in known.items()}
+        return fields.merged_columns(Steps({**columns, **values}, logged_nan=masks)) if known else Steps({})
+
+    @property
+    def has_lines(self) -> bool:
+        """Return True if every row has a line."""
+        return bool(self.lines.min(initial=0) >= 0)
+
+    def elapsed(self) -> Elapsed | None:
+        """Return the clock of the logger's calls; None where numbers of steps go back, so that a number names several
+        rows.
+        """
+        known = ~np.isnan(self.clock.seconds)
+        if not known.any() or not (np.diff(self.steps) > 0).all():
+            return None
+        return Elapsed(
+            name="the clock of the logged rows",
+            seconds=ByStep(self.steps[known], self.clock.seconds[known]),
+            resolution=float(self.clock.resolutions.max()),
+        )
+
+    def with_tokens(self, steps: Steps) -> Steps:
+        """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+        return keyvalue.with_tokens(steps, self._totals(), by="line" if self.has_lines else "index")
+
+    def restarts(self, steps: Steps) -> list[tuple[int, str]]:
+        """Return the rows at which the total of tokens goes back."""
+        return keyvalue.restarts(steps, self._totals()) if self.has_lines else []
+
+    def _totals(self) -> ByStep:
+        numbers = self.lines if self.has_lines else self.steps
+        totals = self.columns["total_tokens"][0] if "total_tokens" in self.columns else np.full(len(numbers), np.nan)
+        order = np.argsort(numbers, kind="stable")
+        return ByStep(numbers[order], totals[order])
+
+    def marks(self) -> Iterator[TimeMark]:
+        """Yield the rows with a clock and a loss."""
+        if "loss" not in self.columns:
+            return
+        losses, has_loss = self.columns["loss"]
+        rates = self.columns["learning_rate"][0] if "learning_rate" in self.columns else np.full(len(losses), np.nan)
+        timed = np.flatnonzero(has_loss & ~np.isnan(self.clock.seconds))
+        clock = [column[timed].tolist() for column in self.clock]
+        columns = (column[timed].tolist() for column in (self.lines, self.steps, losses, rates, self.interrupted))
+        for line, step, loss, rate, interrupted, *moment in zip(*columns, *clock, strict=True):
+            seconds, resolution, has_year = moment
+            yield TimeMark(
+                line=line if line >= 0 else None,
+                index=step,
+                moment=Moment(seconds=seconds, resolution=resolution, has_year=has_year),
+                loss=loss,
+                learning_rate=rate if rate == rate else None,
+                interrupted_by="validation" if interrupted else "",
+            )
+
+
+def _first_known(present: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for every stretch the position of its first present row (0 without one), and a mask of those with one."""
+    if len(begins) == len(present):
+        return np.arange(len(present)), present
+    length = len(present)
+    holder = np.minimum.reduceat(np.where(present, np.arange(length), length), begins)
+    return np.where(holder < length, holder, 0), holder < length
+
+
+def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
+    """Return the positions and values of the cells that are not empty; None where one is no number."""
+    try:
+        values = np.array(list(map(float, cells)))
+        if not np.isnan(values).any():
+            return np.arange(len(cells)), values
+    except ValueError:
+        pass
+    filled = [cell not in EMPTY for cell in cells]
+    try:
+        return np.flatnonzero(filled), np.array(list(map(float, compress(cells, filled))), np.float64)
+    except ValueError:
+        return None
+
+
+def _total(name: str, said: object) -> float | None:
+    """Return a mean over the whole run, where a metric is one."""
+    value = number(said) if name.removeprefix("train/") in TOTALS else None
+    return value if value is not None and 0 < value < math.inf else None
+
+
+def _moment(name: str, said: object) -> Moment | None:
+    value = number(said)
+    if value is not None and name == CLOCK_MS:
+        return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
+    if value is not None and math.isfinite(value) and value > 0:
+        whole = value == int(value)
+        return Moment(
+            seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
+        )
+    return moment_in(said) if isinstance(said, str) else None
+
+
+def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> Columns:
+    """Return (line, values by name) in columns."""
+    columns = Columns()
+    for line, row in table:
+        columns.add(line, row)
+    return columns
