@@ -14,6 +14,8 @@ FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic: times seconds, the work of a device in a step."""
 STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 
+LEVEL_ROWS = 0.8  # of the rows; the others are slow steps whose rate is a mean
+
 
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     """Yield (row, reason) where the work of a step changes for good: a batch that falls, or tokens that the rates say.
@@ -39,10 +41,21 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         if name is None or not steps.has("seconds"):
             continue
         rate = steps.column(name)
-        for row in _shifts(rate * steps.column("seconds") / per_step):
+        work = rate * steps.column("seconds") / per_step
+        shifts = _shifts(work)
+        for row in shifts if _stays_level(work, shifts) else ():
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
             if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
                 yield row, f"{name} × seconds becomes another amount of work"
+
+
+def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
+    """Return True if most rows between the shifts are near one level: else the rates do not follow the times."""
+    near = 0
+    for stretch in np.split(work, shifts):
+        known = stretch[np.isfinite(stretch)]
+        near += np.count_nonzero(np.abs(known - np.median(known)) <= OTHER_WORK / 2 * np.median(known))
+    return bool(near >= LEVEL_ROWS * np.count_nonzero(np.isfinite(work)))
 
 
 def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int, str]]:

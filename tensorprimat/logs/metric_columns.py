@@ -69,7 +69,7 @@ class _Clock(_Numbers):
         self.years.append(moment.has_year)
 
 
-class Columns:
+class MetricColumns:
     """The rows of a table, as they come."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -329,9 +329,9 @@ def _moment(name: str, said: object) -> Moment | None:
     return moment_in(said) if isinstance(said, str) else None
 
 
-def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> Columns:
+def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:
     """Return (line, values by name) in columns."""
-    columns = Columns()
+    columns = MetricColumns()
     for line, row in table:
         columns.add(line, row)
     return columns

@@ -22,7 +22,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, keyvalue, metric_columns, prefixes
 from tensorprimat.logs.clocks import pauses, steps_between
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metric_columns import EMPTY, Columns, Merged, MetricRow
+from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
 from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, field_of
 from tensorprimat.logs.text import Log, lines_of
 
@@ -63,7 +63,7 @@ def read_table(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) 
     return _filled(reading, metric_columns.of_rows(table))
 
 
-def _filled(reading: Reading, columns: Columns) -> Reading:
+def _filled(reading: Reading, columns: MetricColumns) -> Reading:
     reading.reported.update(columns.totals)
     found = columns.merged()
     steps = found.rows()
@@ -80,13 +80,13 @@ def _filled(reading: Reading, columns: Columns) -> Reading:
     return _by_clock(found, reading)
 
 
-def _of_csv(log: Log, head: int, header: list[str]) -> Columns:
+def _of_csv(log: Log, head: int, header: list[str]) -> MetricColumns:
     """Return the columns of a CSV. head: the line of its header.
 
     A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
     """
     names = [_plain(name) for name in header]
-    columns = Columns(names)
+    columns = MetricColumns(names)
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
         plain = [(line, text) for line, text in rows if text.count(",") == len(names) - 1]
