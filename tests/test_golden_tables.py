@@ -28,7 +28,7 @@ from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.result import MemoryMetrics, PowerMetrics, Reported, TrainingConfig
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import csv, enhanced, facts, forest, html, json, markdown, sections
+from tensorprimat.reports import csv, enhanced, facts, forest, html, json, markdown, published, sections
 from tensorprimat.reports import gate as gate_report
 from tensorprimat.reports import history as history_report
 from tensorprimat.reports.console import table as terminal_table
@@ -120,7 +120,7 @@ def tables_of(comparison):
     yield from (sections.fairness(pair) for pair in comparison.pairs)
     of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.power, facts.provenance)
     yield from (build(comparison.sides) for build in (*of_sides, sections.efficiency, sections.runs, sections.analysis))
-    yield sections.published(comparison.published, left_out=5)
+    yield published.table(comparison.published, left_out=5)
 
 
 def tables_of_money():

@@ -296,15 +296,14 @@ def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[byte
     if callable(content):
         content(file)
     else:
-        file.write(
-            content.encode(errors="replace") if isinstance(content, str) else content
-        )  # names that are not UTF-8
+        # names of files need not be UTF-8
+        file.write(content.encode(errors="replace") if isinstance(content, str) else content)
 
 
 def _give_name(file: IO[bytes], path: Path) -> None:
     here = f"/proc/self/fd/{file.fileno()}"
-    try:
-        os.link(here, path, src_dir_fd=file.fileno(), follow_symlinks=True)  # without src_dir_fd it follows no link
+    try:  # the path is absolute; any src_dir_fd makes CPython call linkat, which follows this symbolic link
+        os.link(here, path, src_dir_fd=file.fileno(), follow_symlinks=True)
     except OSError:  # a file system that makes nameless files, but links none
         shutil.copyfile(here, path)
 

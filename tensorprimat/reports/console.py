@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports import forest, formatting, harmless, money, notices, sections
+from tensorprimat.reports import forest, formatting, harmless, money, notices, published, sections
 from tensorprimat.reports.tables import Cell, Column, Table
 
 STYLES = {
@@ -227,7 +227,7 @@ def _published(comparison: Comparison, model: str, width: int) -> list[Renderabl
     near = [row for row in rows if any(one.ratio is not None for one in row.against)][:MOST_PUBLISHED]
     if not rows:
         return []
-    content = sections.published(near, every - len(near))
+    content = published.table(near, every - len(near))
     parts: list[RenderableType] = [Text(), safe(f"{content.title} ({len(near)} of {every} rows)", "bold")]
     if near:
         several = len(near[0].against) > MOST_SIDES_BESIDE

@@ -24,7 +24,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, notices, sections
+from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
 from tensorprimat.reports.plots import metric_panels
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
@@ -151,7 +151,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
         ],
         "tables": [
             *(build(sides) for build in sections.OF_A_MODEL),
-            sections.published_of(comparison, model),
+            published.of_model(comparison, model),
         ],
         "provenance": facts.provenance(sides),
     }

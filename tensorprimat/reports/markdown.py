@@ -8,7 +8,7 @@ from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, notices, sections
+from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
 from tensorprimat.reports.tables import Table
 
 
@@ -62,7 +62,7 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
         for pair in comparison.pairs:
             parts += _fairness(pair)
     for model in comparison.models:
-        content = sections.published_of(comparison, model)
+        content = published.of_model(comparison, model)
         if content.rows:
             parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
             parts.append(table(content))

@@ -1,0 +1,99 @@
+"""The table of published results beside those that were measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorprimat.analysis.records import Against, Comparison, Fairness, PublishedComparison
+from tensorprimat.core import quantities
+from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+
+MOST_DIFFERENCES = 5  # settings that a row names
+
+
+def of_model(comparison: Comparison, model: str) -> Table:
+    """Return the published results of one model; a table without rows where there are none."""
+    rows = [row for row in comparison.published if row.published.model == model]
+    return table(rows, comparison.published_left_out.get(model, 0))
+
+
+def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
+    """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
+    labels = [against.label for against in rows[0].against] if rows else []
+    return Table(
+        key="published",
+        title="Published, not measured here",
+        columns=(
+            Column(title="GPU"),
+            *(
+                Column(title=title, numeric=True)
+                for title in ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
+            ),
+            *(Column(title=f"{label} over it", numeric=True) for label in labels),
+            Column(title="Level"),
+            Column(title="What differs"),
+            Column(title="Source"),
+        ),
+        rows=tuple(_published_row(row) for row in rows),
+        note="Published figures, with the timing of their source and without an interval; the multiple is the measured "
+        "figure over the published one. Nearest first: comparable, same GPU, same number of GPUs."
+        + _starred(rows)
+        + _omitted(left_out),
+    )
+
+
+def _starred(rows: Sequence[PublishedComparison]) -> str:
+    conditions = dict.fromkeys(one for row in rows for against in row.against for one in against.fairness.conditions)
+    return f" * only if {' and '.join(conditions)} match, which one side does not state." if conditions else ""
+
+
+def _omitted(left_out: int) -> str:
+    rows = "row is" if left_out == 1 else "rows are"
+    return f" {left_out} farther {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
+
+
+def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:
+    one = row.published
+    alike = [against for against in row.against if against.ratio is not None]
+    return (
+        text(one.gpu),
+        figure(one.num_gpus, quantities.count),
+        text(one.precision.upper() if one.precision else None),
+        figure(one.sequence_length, quantities.count),
+        figure(one.global_batch_size, quantities.count),
+        figure(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
+        *(_against(against) for against in row.against),
+        Cell(text=_of_each(alike or row.against, _marked_level), source=_of_each(row.against, _sentence)),
+        text(_of_each(row.against, _what_differs)),
+        text(f"{one.source}, {one.date}" if one.date else one.source),
+    )
+
+
+def _of_each(sides: Sequence[Against], describe: Callable[[Fairness], str]) -> str:
+    """Return the sentence of all sides once, or of each side after its label where it differs."""
+    several = {one.label: describe(one.fairness) for one in sides}
+    if len(set(several.values())) == 1:
+        return next(iter(several.values()))
+    return "; ".join(f"{label}: {words}" for label, words in several.items())
+
+
+def _sentence(fairness: Fairness) -> str:
+    return fairness.sentence
+
+
+def _marked_level(fairness: Fairness) -> str:
+    return fairness.level.title + ("*" if fairness.conditions else "")
+
+
+def _what_differs(fairness: Fairness) -> str:
+    if not fairness.level.comparable:
+        return fairness.sentence.removeprefix("Not comparable: ")
+    stated = [one for one in fairness.differences if None not in one.values and one.weight != "context"]
+    names = [difference.label for difference in stated]
+    more = f" and {len(names) - MOST_DIFFERENCES} more" if len(names) > MOST_DIFFERENCES else ""
+    return (", ".join(names[:MOST_DIFFERENCES]) or "nothing that both state") + more
+
+
+def _against(against: Against) -> Cell:
+    shown = quantities.times(against.ratio) if against.ratio is not None else "no ratio"
+    return Cell(text=shown, value=against.ratio, source=against.fairness.sentence)
