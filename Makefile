@@ -8,7 +8,7 @@ DOCS   := .venv-docs
 # Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-gpu test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
+.PHONY: benchmark test test-docs test-gpu test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -17,14 +17,18 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 	$(PY) benchmark.py --model all --runs 3 --budget-minutes $(or $(MINUTES),15) $(ENGINE)
 	$(PY) compare_results.py
 
-test: $(READY)        ## run the whole test suite
-	$(PY) -m pytest -n 2
+test: $(READY)        ## run the test suite
+	$(PY) -m pytest -n 2 --dist worksteal -m "not fuzz and not walkthrough"
+
+test-docs: $(READY)    ## run the commands of the documentation's pages that train
+	$(PY) -m pytest -n 2 -m walkthrough tests/test_docs_commands.py
 
 test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
 	$(PY) perf/mfu_ladder.py
 
-test-faults: $(READY)  ## damaged inputs and kills: a sample in three minutes, FULL=1 for all (docs/project/reliability.md)
+test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in three minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)
+	$(PY) -m pytest -n 2 tests/test_fuzz.py
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py

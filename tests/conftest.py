@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from tensorprimat.logs.format import Given
 from tensorprimat.machine import noise
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job: children would ignore Ctrl-C too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

@@ -33,6 +33,8 @@ SCRIPTS = {
     for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
     if (script := script_of(path.read_text()))
 }
+TRAINING = ("docs/tutorial.md", "docs/how-to/own-model.md")
+"""Pages whose commands train for a minute: `make test-docs`."""
 
 
 def megatron_log(*, seconds: float) -> str:
@@ -72,7 +74,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", SCRIPTS)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.walkthrough) if page in TRAINING else page for page in SCRIPTS]
+)
 def test_every_unmarked_command_of_a_page_runs(page, prepared, tmp_path):
     folder = tmp_path / "here"
     shutil.copytree(prepared, folder, symlinks=True)
