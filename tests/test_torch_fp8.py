@@ -9,6 +9,7 @@ import torch
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
@@ -118,6 +119,7 @@ def test_a_model_whose_layers_do_not_fit_the_units_is_refused(monkeypatch):
 
 
 @pytest.mark.skipif(not TORCHAO, reason="torchao is not installed: pip install torchao")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", fp8.RECIPES)
 def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe):
     def losses(convert):
@@ -142,9 +144,62 @@ def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe)
     assert quantised != plain
 
 
+@pytest.mark.parametrize(
+    ("device", "changes", "complaint"),
+    [
+        ("NVIDIA H100 80GB HBM3", {}, "in MXFP8 on B200, GB200, B300, GB300, not on H100 SXM; use --fp8-recipe tensor"),
+        ("AMD Instinct MI355X", {"platform": "amd"}, "not on MI355X; use --fp8-recipe tensorwise or rowwise"),
+        ("NVIDIA B200", {"sequence_length": 33, "micro_batch_size": 1}, "33 tokens of a micro-batch are no multiple"),
+    ],
+)
+def test_mxfp8_is_refused_in_one_line_where_torchao_has_it_not(monkeypatch, device, changes, complaint):
+    monkeypatch.setattr(fp8, "importable", lambda _: True)
+    with pytest.raises(UsageError) as refused:
+        fp8.check_mxfp8(spec(fp8_recipe="mxfp8", **changes), GpuInfo(device_name=device))
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_mxfp8_needs_a_torchao_that_has_it(monkeypatch):
+    blackwell = GpuInfo(device_name="NVIDIA B200")
+    monkeypatch.setattr(fp8, "importable", lambda _: False)
+    with pytest.raises(UsageError, match="no MXFP8 training; pip install -U torchao, or use --fp8-recipe tensorwise"):
+        fp8.check_mxfp8(spec(fp8_recipe="mxfp8"), blackwell)
+    monkeypatch.setattr(fp8, "importable", lambda name: name == fp8.MXFP8_CONFIG)
+    fp8.check_mxfp8(spec(fp8_recipe="mxfp8"), blackwell)
+    fp8.check_mxfp8(spec(), GpuInfo(device_name="NVIDIA H100 80GB HBM3"))
+    assert engine._declared(spec(fp8_recipe="mxfp8"))["fp8_recipe"] == "mxfp8"
+
+
+def test_mxfp8_takes_the_layers_whose_sides_are_multiples_of_a_block(monkeypatch):
+    network = LanguageModel(models.find("llama", "tiny"))
+    for layer in network.decoder.layers:
+        layer.mlp = torch.nn.Sequential(*(torch.nn.Linear(*size, bias=False) for size in ((32, 64), (48, 32))))
+    wrapped, recipes = [], []
+    modules = {name: types.ModuleType(name) for name in MXFP8_MODULES}
+    config, quantization = modules["torchao.prototype.moe_training.config"], modules["torchao.quantization"]
+    config.MXFP8TrainingRecipe = {"MXFP8_RCEIL": "real", "MXFP8_EMULATED_RCEIL": "emulated"}
+    config.MXFP8TrainingOpConfig = types.SimpleNamespace(from_recipe=lambda one: recipes.append(one) or one)
+    quantization.quantize_ = lambda part, *_, **__: wrapped.append((part.in_features, part.out_features))
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    count = fp8.convert(network, "mxfp8")
+    assert recipes == ["real"]
+    assert count == len(wrapped) == len(network.decoder.layers) * 5, "four of attention, one of two of the MLP"
+    assert (48, 32) not in wrapped
+    fp8.convert(network, "mxfp8", emulate=True)
+    assert recipes[-1] == "emulated"
+
+
+MXFP8_MODULES = (
+    "torchao", "torchao.prototype", "torchao.prototype.moe_training", "torchao.prototype.moe_training.config",
+    "torchao.quantization",
+)  # fmt: skip
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not (TORCHAO and torch.cuda.is_available()), reason="needs a GPU and torchao")
-@pytest.mark.parametrize("recipe", fp8.RECIPES)
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_fp8_products_run_on_the_gpu(recipe):
     network = LanguageModel(models.find("llama", "tiny")).to("cuda", torch.bfloat16)
     fp8.convert(network, recipe)

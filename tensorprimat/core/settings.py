@@ -171,8 +171,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="fp8_recipe", label="FP8 recipe", kind="word", applies="FP8",
         option=Option(
-            flag="--fp8-recipe", help="Scales of --precision fp8: tensorwise or rowwise.", metavar="HOW", type=str,
-            shown_default="tensorwise", engine="torch engine with torchao", choices=("tensorwise", "rowwise"),
+            flag="--fp8-recipe", help="Scales of --precision fp8: tensorwise, rowwise, or mxfp8 on Blackwell.",
+            metavar="HOW", type=str, shown_default="tensorwise", engine="torch engine with torchao",
+            choices=("tensorwise", "rowwise", "mxfp8"),
         ),
     ),
     Setting(name="compute_dtype", label="compute dtype", kind="word"),

@@ -50,7 +50,7 @@ class RunSpec(Record):
     master_weights: Literal["fp32"] | None = None
     """fp32 keeps weights and optimizer state in float32 under bf16 compute, as Megatron does; None keeps them in bf16
     throughout (torch engine)."""
-    fp8_recipe: Literal["tensorwise", "rowwise"] | None = None
+    fp8_recipe: Literal["tensorwise", "rowwise", "mxfp8"] | None = None
     """Scales of FP8 products; None leaves the engine's choice, which the result names (torch engine)."""
     reshard: bool = True
     """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange

@@ -72,6 +72,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     visible = machine.gpu_info.device_count or 0
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
+    fp8.check_mxfp8(spec, machine.gpu_info)
 
 
 def lightning_precision(spec: RunSpec) -> str:

@@ -1,8 +1,9 @@
 """FP8 training of the torch engine: the linear layers of every decoder layer, converted by torchao.
 
 Weights stay in bfloat16 and each product quantises its operands to E4M3 (or E5M2) with dynamic scales: one for a tensor
-(`tensorwise`, the fastest) or one for a row (`rowwise`). Embedding, attention scores, norms and the head stay as they
-are. torchao chooses AMD's E4M3 on the MI300 series by itself.
+(`tensorwise`, the fastest), one for a row (`rowwise`), or one power of two for 32 neighbours (`mxfp8`, which Blackwell
+multiplies by itself). Embedding, attention scores, norms and the head stay as they are. torchao chooses AMD's E4M3 on
+the MI300 series by itself.
 """
 
 from __future__ import annotations
@@ -11,13 +12,25 @@ import dataclasses
 import importlib.util
 from typing import Any
 
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import importable
 
-RECIPES = ("tensorwise", "rowwise")
+MXFP8 = "mxfp8"
+RECIPES = ("tensorwise", "rowwise", MXFP8)
 DEFAULT_RECIPE = "tensorwise"
 PACKAGE = "torchao"
 MULTIPLE = 16  # of both sides of a matrix: what FP8 matrix units take
+BLOCK = 32  # neighbours that share one scale in MXFP8, along every axis that a product sums over
+MXFP8_GPUS = ("B200", "GB200", "B300", "GB300")
+"""GPUs of the catalogue that torchao trains on in MXFP8.
+
+Its kernels need compute capability 10 (torchao 0.18, prototype/mx_formats/kernels.py); those for MI355X are not in a
+release (pytorch/ao, pull request 4275 of 2026-04-14)."""
+MXFP8_CONFIG = "torchao.prototype.moe_training.config"
+"""Module of torchao's MXFP8 training; torchao 0.18 has it."""
 INSTEAD = {"nvd": "--engine nemo or bridge", "amd": "--engine primus"}
 """By platform: the engine that trains in FP8 without torchao."""
 
@@ -37,6 +50,28 @@ def check(spec: RunSpec) -> None:
         )
 
 
+def check_mxfp8(spec: RunSpec, gpu_info: GpuInfo) -> None:
+    """Raise UsageError where the spec's MXFP8 cannot run on this GPU, or with this batch."""
+    if spec.fp8_recipe != MXFP8:
+        return
+    instead = "use --fp8-recipe tensorwise or rowwise"
+    gpu = catalogue.find_gpu(gpu_info.device_name, gpu_info.total_memory_gb)
+    if gpu is not None and gpu.name not in MXFP8_GPUS:
+        raise UsageError(
+            f"--fp8-recipe mxfp8: torchao trains in MXFP8 on {', '.join(MXFP8_GPUS)}, not on {gpu.name}; {instead}"
+        )
+    if not importable(MXFP8_CONFIG):
+        raise UsageError(
+            f"--fp8-recipe mxfp8: the torchao that is installed has no MXFP8 training; pip install -U {PACKAGE}, or "
+            f"{instead}"
+        )
+    tokens = spec.micro_batch_size * spec.sequence_length
+    if tokens % BLOCK:
+        raise UsageError(
+            f"--fp8-recipe mxfp8: {tokens} tokens of a micro-batch are no multiple of {BLOCK}; change --sequence-length"
+        )
+
+
 def recipe_of(spec: RunSpec) -> str | None:
     """Return the recipe that the spec trains with, or None without FP8."""
     return (spec.fp8_recipe or DEFAULT_RECIPE) if spec.precision == "fp8" else None
@@ -48,20 +83,42 @@ def convert(network: Any, recipe: str, *, emulate: bool = False) -> int:
     emulate: quantise, and multiply in the wider type, which runs on any device and says nothing about speed. Raises
     UsageError where no layer can be converted.
     """
+    converted = _to_mxfp8(network, emulate=emulate) if recipe == MXFP8 else _to_float8(network, recipe, emulate=emulate)
+    if not converted:
+        multiple = BLOCK if recipe == MXFP8 else MULTIPLE
+        raise UsageError(
+            f"--precision fp8: no linear layer of this model has sides that are multiples of {multiple}; "
+            "use --precision bf16"
+        )
+    return converted
+
+
+def _to_float8(network: Any, recipe: str, *, emulate: bool) -> int:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     config = Float8LinearConfig.from_recipe_name(recipe)
     if emulate:
         config = dataclasses.replace(config, emulate=True)
     for layer in network.decoder.layers:
-        convert_to_float8_training(layer, config=config, module_filter_fn=_fits)
-    converted = sum(type(part).__name__ == "Float8Linear" for part in network.modules())
-    if not converted:
-        raise UsageError(
-            "--precision fp8: no linear layer of this model has sides that are multiples of 16; use --precision bf16"
-        )
-    return converted
+        convert_to_float8_training(layer, config=config, module_filter_fn=lambda part, _: _fits(part, MULTIPLE))
+    return sum(type(part).__name__ == "Float8Linear" for part in network.modules())
 
 
-def _fits(part: Any, _name: str) -> bool:
-    return bool(part.in_features % MULTIPLE == 0 and part.out_features % MULTIPLE == 0)
+def _to_mxfp8(network: Any, *, emulate: bool) -> int:
+    """Wrap the weights of the layers' products; the layers and the names of their weights stay."""
+    import torch
+    from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
+    from torchao.quantization import quantize_
+
+    name = "MXFP8_EMULATED_RCEIL" if emulate else "MXFP8_RCEIL"
+    config = MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe[name])
+    chosen = [
+        part for part in network.decoder.layers.modules() if isinstance(part, torch.nn.Linear) and _fits(part, BLOCK)
+    ]
+    for part in chosen:
+        quantize_(part, config, filter_fn=lambda module, _: isinstance(module, torch.nn.Linear))
+    return len(chosen)
+
+
+def _fits(part: Any, multiple: int) -> bool:
+    return bool(part.in_features % multiple == 0 and part.out_features % multiple == 0)
