@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import assemble, devices, model_names
+from tensorprimat.logs import assemble, detection, devices, model_names
 from tensorprimat.logs.text import Log
 
 MEGATRON = (
@@ -197,3 +197,11 @@ def test_devices_belong_to_platforms(name: str | None, platform: str | None) -> 
 )
 def test_models_of_the_project_share_their_names(spelled: str, name: str) -> None:
     assert model_names.model_name(spelled) == name
+
+
+def test_detection_that_leaves_digits_out_of_lines_misses_no_needle() -> None:
+    lines = [needle for format in logs.FORMATS for needle in format.needles if b"\n" not in needle]
+    block = b"".join(b"7%d row 3 " % n + needle + b"1 2\n" for n, needle in enumerate(lines)) * 20
+    assert detection._present(block) == set(lines)
+    table = b"1767600000123 2.5 1\n" * 5000
+    assert detection._present(table) == {b"\n17"}

@@ -174,14 +174,14 @@ class _Rows:
 
     @classmethod
     def of(cls, steps: Steps, selection: Selected, own: FloatArray, evidence: Evidence) -> _Rows | None:
-        covers = steps.column("covers")
-        wanted = (steps.column("segment")[selection.of_run] == selection.segment) & (covers[selection.of_run] > 0)
+        covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
+        wanted = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)
         inside = selection.of_run if wanted.all() else selection.of_run[wanted]
-        picked = slice(None) if len(inside) == len(steps) else inside  # of all rows, columns need no copy
+        picked = _stretch(inside)
         weight = _weights(steps)
-        measured = own[selection.rows]
+        measured = own[of_selection]
         timed = np.isfinite(measured)
-        amount = float((covers[selection.rows] * weight[selection.rows])[timed].sum())
+        amount = float((covers[of_selection] * weight[of_selection])[timed].sum())
         if not amount or not len(inside):
             return None
         index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
@@ -347,6 +347,13 @@ def _beyond(stated: Sequence[tuple[str, float]], of_rows: Sequence[tuple[str, fl
         else (what, seconds)
         for what, seconds in of_rows
     ]
+
+
+def _stretch(rows: np.ndarray) -> slice | np.ndarray:
+    """Return ascending positions as a slice where none is left out: columns then need no copy."""
+    if not len(rows) or int(rows[-1]) - int(rows[0]) + 1 != len(rows):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def _weights(steps: Steps) -> FloatArray:

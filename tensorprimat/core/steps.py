@@ -382,9 +382,6 @@ class StepsBuilder:
             row[name] = value
         return Step(**row)  # type: ignore[arg-type]  # the columns are Step's own fields
 
-    def _is_logged_nan(self, name: str, place: int) -> bool:
-        return place in self._nan_rows.get(name, ())
-
     def change(self, place: int, **columns: float) -> None:
         """Set numbers of a row that was added."""
         for name, value in columns.items():
