@@ -26,7 +26,8 @@ def test_ctrl_c_during_an_import_is_one_line(module, tmp_path):
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}:\n"
         "            print('importing', flush=True)\n"
-        "            time.sleep(60)\n"
+        "            for _ in range(600):\n"  # a signal between this line and one long sleep would wake nobody
+        "                time.sleep(0.1)\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     child = subprocess.Popen(

