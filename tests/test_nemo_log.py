@@ -126,3 +126,28 @@ def test_iterations_that_start_again_in_every_epoch_are_one_training(read_text: 
     result = read_text("\n".join(rows) + "\n")
     assert result.steps.column("index").tolist() == list(range(60))
     assert (result.runs[0].segments, result.performance_metrics.measured_steps) == (1, 59)
+
+
+def bar(n: int, seconds: float, elapsed: float, of: int) -> str:
+    """Return a drawing of the bar of NeMo 1 at step n, with the numbers of a step."""
+    clock = f"{elapsed // 60:02.0f}:{elapsed % 60:02.0f}"
+    numbers = f"reduced_train_loss=7.{of:03}, global_step={of - 1}.0, consumed_samples={of * 256}.0"
+    return f"Epoch 0: :  {n}%|███   | {n}/100 [{clock}<00:00, v_num=3, {numbers}, train_step_timing in s={seconds:.3f}]"
+
+
+@pytest.mark.parametrize("between", ["\r", "\n"])
+def test_the_last_drawing_of_each_step_of_an_older_bar_is_its_row(read_text: Any, between: str) -> None:
+    times = [0.0, 15.0, *(3.5 + n % 5 / 100 for n in range(99))]
+    drawings, elapsed = [], 0.0
+    for n in range(1, 101):
+        elapsed += times[n]
+        if n > 1:
+            drawings.append(bar(n, times[n - 1], elapsed, n - 1).replace(f"global_step={n - 2}.0", ""))
+        drawings.append(bar(n, times[n], elapsed, n))
+    result = read_text(between.join(drawings) + "\n", sequence_length=4096, num_gpus=8)
+    assert result.provenance.format == "nemo"
+    assert result.steps.column("index").tolist() == list(range(100))
+    assert result.steps.column("seconds").tolist() == pytest.approx(times[1:])
+    assert result.performance_metrics.tokens_per_second == pytest.approx(256 * 4096 / 3.52, rel=0.001)
+    assert (result.audit.clock, result.audit.ratio) == ("the progress bar", pytest.approx(1, abs=0.01))
+    assert any("three digits" in warning for warning in result.warnings)

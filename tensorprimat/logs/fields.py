@@ -58,6 +58,18 @@ def seconds(text: str | None, scale: float = 1.0) -> float | None:
     return value if value is not None and value < LONGEST_STEP_SECONDS else None
 
 
+def clock_seconds(text: str) -> float:
+    """Return the seconds of a progress bar's clock.
+
+    >>> clock_seconds("02:05"), clock_seconds("1:00:01")
+    (125.0, 3601.0)
+    """
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60 * seconds + int(part)
+    return seconds
+
+
 def whole(text: str | None) -> int | None:
     """Return a printed whole number above zero, as configuration holds it; None for anything else.
 

@@ -51,9 +51,9 @@ FORMATS: tuple[Format, ...] = (
     ),
     _format(
         "nemo",
-        reads="NeMo 2.x progress lines, every set of metrics, any log interval",
+        reads="NeMo 2.x progress lines, every set of metrics, any log interval; progress bars of NeMo 1.x",
         looks_for="'epoch …, iteration …/… | … | train_step_timing in s: …'",
-        needles=(b", iteration ",),
+        needles=(b", iteration ", b"train_step_timing in s="),
     ),
     _format(
         "torchtitan",

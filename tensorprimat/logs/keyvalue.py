@@ -248,7 +248,7 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[name] = match[1] == "true" if name == "compile" else match[1]
     _note(text, dialect, seen)
     if dialect.bar and (match := re.search(dialect.bar, text)):
-        seen.drawn.setdefault(int(match["step"]), _clock_seconds(match["elapsed"]))
+        seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
     if dialect.total and (match := re.search(dialect.total, text)):
         seen.total = fields.positive(match[1])
     if seen.device is None:
@@ -313,18 +313,6 @@ def with_times(steps: Steps) -> Steps:
     seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
     seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
-
-
-def _clock_seconds(text: str) -> float:
-    """Return the seconds of a progress bar's clock.
-
-    >>> _clock_seconds("02:05"), _clock_seconds("1:00:01")
-    (125.0, 3601.0)
-    """
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = 60 * seconds + int(part)
-    return seconds
 
 
 def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:

@@ -1,4 +1,5 @@
-"""NeMo 2's progress line: `Training epoch 0, iteration 45/99 | lr: … | train_step_timing in s: 6.08 | …`.
+"""NeMo 2's progress line: `Training epoch 0, iteration 45/99 | lr: … | train_step_timing in s: 6.08 | …`, and the bars
+of older versions: `Epoch 0: :  46%|… | 46/100 [07:57<…, reduced_train_loss=7.310, train_step_timing in s=3.590]`.
 
 What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, strategies/megatron_strategy.py):
 - Iterations count from 0, in every epoch again. NeMo's `global_step` is the same number in the first epoch and goes on:
@@ -11,6 +12,8 @@ What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, str
   printed, its differences give it.
 - `max_memory_reserved` and `max_memory_allocated` are the allocator's peaks since the start, in bytes. Before 2.4 they
   were called `peak_memory_usage` (reserved) and `memory_allocated`, which is the use at that moment.
+- A bar counts steps from 1 and prints three digits of a number (lightning, progress/tqdm_progress.py, and tqdm's
+  `format_num`). It is drawn for a step with the numbers of the step before, and then with its own: the last counts.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.fields import NUMBER
@@ -31,8 +35,18 @@ _ROW = re.compile(
     r"\bepoch (?P<epoch>\d{1,9}), iteration (?P<step>\d{1,15})/(?P<last>\d{1,15})"
     r"(?P<fields>(?: \| [^|:]{1,60}: [^|\s]{1,60})+)"
 )
+_BAR = re.compile(
+    r"\bEpoch (?P<epoch>\d{1,9})\S{0,3} .{0,400}?\| (?P<done>\d{1,12})/\d{1,12} \[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<"
+    r"(?P<fields>[^\]]{0,2000}train_step_timing in s=[^\]]{0,2000})\]"
+)
+_BAR_FIELD = re.compile(rf", ([^=,\]]{{1,60}})=({NUMBER})(?=[,\]]|$)")
+THREE_DIGITS = (
+    "steps: NeMo's progress bar prints three digits of each number, so a step time may be 0.5 % off, and smaller "
+    "changes are not shown"
+)
 _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
+BAR_TIMING = "train_step_timing in s="
 TIMING = "train_step_timing in s"
 NUMBERS = {
     "loss": "reduced_train_loss",
@@ -73,7 +87,11 @@ SIZES = {
 
 
 def detect(log: Log) -> int:
-    return sum(1 for _, text in log.head() if "iteration" in text and _is_row(text))
+    return sum(1 for _, text in log.head() if ("iteration" in text and _is_row(text)) or _bar(text))
+
+
+def _bar(text: str) -> re.Match[str] | None:
+    return _BAR.search(text[:LONGEST_NOTE]) if BAR_TIMING in text else None
 
 
 def _is_row(text: str) -> bool:
@@ -86,32 +104,71 @@ def read(log: Log) -> Reading:
     config: dict[str, Any] = {"framework": "nemo"}
     gpu_info: dict[str, Any] = {}
     consumed: dict[int, float] = {}
+    drawn: dict[int, float] = {}
+    lines = _lines(log, config, gpu_info)
     printed = (
         (rank, step)
-        for line, rank, text in _lines(log, config, gpu_info)
-        if (row := _ROW.search(text)) and (step := _step(line, row, consumed))
+        for line, rank, text in _last_drawings(lines)
+        if (step := _step_of_bar(line, bar, drawn, consumed) if (bar := _bar(text)) else _step_of(line, text, consumed))
     )
     steps = fields.with_intervals(fields.merged(printed))
+    clock = Elapsed(name="the progress bar", seconds=drawn, resolution=1.0) if drawn else None
     return Reading(
-        steps=_with_samples(_with_first_interval(steps), consumed),
+        steps=_with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line"),
         training_config={**config, **_batch(steps)},
         gpu_info=gpu_info,
         platform=devices.platform_of(gpu_info.get("device_name")),
-        source="NeMo 2",
+        source="NeMo" if drawn else "NeMo 2",
+        evidence=Evidence(elapsed=clock),
+        warnings=[THREE_DIGITS] if drawn else [],
+    )
+
+
+def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:
+    """Yield the lines, and of a bar the last drawing of each step alone."""
+    held: tuple[int, int | None, str] | None = None
+    held_step = ("", "")
+    for line, rank, text in lines:
+        bar = _bar(text)
+        if held is not None and (bar is None or held_step != (bar["epoch"], bar["done"])):
+            yield held
+            held = None
+        if bar is None:
+            yield line, rank, text
+        else:
+            held, held_step = (line, rank, text), (bar["epoch"], bar["done"])
+    if held is not None:
+        yield held
+
+
+def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consumed: dict[int, float]) -> Step:
+    values = dict(_BAR_FIELD.findall("," + bar["fields"].partition(",")[2]))
+    index = max(int(bar["done"]) - 1, fields.whole(values.get("global_step")) or 0)
+    drawn[index] = fields.clock_seconds(bar["elapsed"])
+    if samples := fields.positive(values.get("consumed_samples")):
+        consumed[index] = samples  # many drawings share a line
+    return Step(
+        index=index,
+        seconds=fields.seconds(values.get(TIMING)),
+        loss=fields.number(values.get(NUMBERS["loss"])),
+        line=line,
     )
 
 
 def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:
     """Yield lines that may be rows; what the others state is noted on the way."""
     for line, origin, text in log.lines_by_rank():
-        if "iteration" in text:
+        if "iteration" in text or BAR_TIMING in text:
             yield line, origin.rank, text[:LONGEST_NOTE]
         elif _NOTABLE.search(text):
             _notice(text, config, gpu_info)
 
 
-def _step(line: int, row: re.Match[str], consumed: dict[int, float]) -> Step | None:
+def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
     """Return one row; a metric that is missing is unseen. None where neither time nor loss is there."""
+    row = _ROW.search(text)
+    if row is None:
+        return None
     values = dict(_FIELD.findall(row["fields"]))
     if TIMING not in values and NUMBERS["loss"] not in values:
         return None
@@ -143,11 +200,14 @@ def _with_first_interval(steps: Steps) -> Steps:
     return steps.replace(covers=covers) if (covers != 1).any() else steps
 
 
-def _with_samples(steps: Steps, consumed: dict[int, float]) -> Steps:
-    """Return the global batch from the samples consumed between rows, where the line does not print it."""
+def _with_samples(steps: Steps, consumed: dict[int, float], *, by: str) -> Steps:
+    """Return the global batch from the samples consumed between rows, where the line does not print it.
+
+    consumed: by the column `by` of the rows.
+    """
     if "samples" in steps.seen or len(consumed) < 2:
         return steps
-    total = np.array([consumed.get(int(line), np.nan) for line in steps.column("line")])
+    total = np.array([consumed.get(int(line), np.nan) for line in steps.column(by)])
     grown = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
     grown[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(grown > 0)] = np.nan
     samples = np.round(grown)  # 4 digits of a sum: only a whole batch, the same throughout, is believed
