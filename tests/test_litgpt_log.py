@@ -151,3 +151,26 @@ def test_rows_that_are_printed_twice_or_by_two_ranks_are_those_of_one(read_text)
     ranks = read_text("".join(f"0: {row.format(n)}1: {row.format(n).replace('.40', '.90')}" for n in range(1, 9))).steps
     assert len(alone) == 8
     assert alone.column("seconds").tolist() == twice.column("seconds").tolist() == ranks.column("seconds").tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "ends"),
+    [
+        ("iter {n} step {step}: loss 3.5{n:02}, iter time: {ms}ms", " (optimizer.step)"),
+        ("[rank: 0] iter {n} step {step}: iter time: {ms}ms", " (optimizer.step)"),
+        (
+            "Ep 1 | iter {n} | stEp {step}: loss train (curr): 1.6{n:02}, val (prev val iter): 2 | iter time: {ms} ms",
+            " (opt.step)",
+        ),
+    ],
+)
+def test_rows_of_the_first_versions_are_summed_to_steps(tmp_path, row, ends):
+    lines = [
+        row.format(n=n, step=n // 2, ms=f"{500 + 250 * (n % 2 == 0):.2f}") + ends * (n % 2 == 0) for n in range(1, 41)
+    ]
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    result = logs.read(path)
+    assert result.provenance.format == "litgpt"
+    assert result.steps.column("index").tolist() == list(range(1, 21))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.25)

@@ -1,4 +1,5 @@
-"""LitGPT: `Epoch 1 | iter 4 step 1 | loss train: 10.9, val: n/a | iter time: 321.40 ms (step) …`.
+"""LitGPT: `Epoch 1 | iter 4 step 1 | loss train: 10.9, val: n/a | iter time: 321.40 ms (step) …`; of 2023, as Lit-GPT:
+`iter 4 step 1: loss 10.9, iter time: 321.40ms (optimizer.step)`.
 
 The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
 (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known only where every one
@@ -25,9 +26,9 @@ from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 _ROW = re.compile(
-    r"(?:Epoch \d{1,9} \| )?iter (?P<iter>\d{1,15}) step (?P<step>\d{1,15}) ?\|"
-    r" loss train: (?P<loss>[-+]?\d{1,15}(?:\.\d{1,9})?|nan|inf),.{0,200}?"
-    r"\biter time: (?P<ms>\d{1,15}(?:\.\d{1,9})?) ms(?P<ends> \(step\))?"
+    r"(?:Epoch \d{1,9} \| )?\biter (?P<iter>\d{1,15}) (?:\| )?st[eE]p (?P<step>\d{1,15})(?: ?\||:)"
+    r"(?: loss (?:train(?: \(curr\))?: )?(?P<loss>[-+]?\d{1,15}(?:\.\d{1,9})?|nan|inf),)?.{0,200}?"
+    r"\biter time: (?P<ms>\d{1,15}(?:\.\d{1,9})?) ?ms(?P<ends> \((?:(?:optimizer\.|opt\.)?step)\))?"
 )
 _TOTALS = {
     "tokens": re.compile(r"\| - Total tokens\s*: (\d[\d,]{0,25})"),
@@ -102,7 +103,7 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
             yield Step(
                 index=int(match["step"]),
                 seconds=seconds if seconds > 0 else None,
-                loss=float(match["loss"]),
+                loss=number(match["loss"]),
                 line=line,
             )
             seconds = 0.0
