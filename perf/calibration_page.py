@@ -124,7 +124,8 @@ percentile bootstrap.
 
 With two runs on each side the variation is hardly known, so the intervals are wide and rarely find 2 %. Where several
 hosts take part, each host counts once, because runs on one host resemble each other. Where all printed times are equal,
-the interval is as wide as the last printed digit allows; equal sides print equal times, so it always contains 1.
+the interval is at least as wide as the last printed digit allows; equal sides print equal times, so it always
+contains 1.
 
 Several verdicts at once, all sides equally fast:
 
