@@ -100,3 +100,33 @@ def test_no_file_grows_beyond_its_limit():
     long = {name: lines for name, lines in lengths.items() if lines > LONG_FILES.get(name, MOST_LINES)}
     assert not long, f"split these files: {long}"
     assert all(lengths.get(name, 0) > MOST_LINES for name in LONG_FILES), "drop the exception that is not needed"
+
+
+DIGITS = re.compile(r"[+,]*\.\d+[fge%]$")
+
+
+def formats_with_digits(text: str) -> list[int]:
+    """Return the lines of f-strings that choose the digits of a number themselves."""
+    specs = (node.format_spec for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FormattedValue))
+    return [
+        spec.lineno
+        for spec in specs
+        if isinstance(spec, ast.JoinedStr)
+        and DIGITS.search("".join(str(part.value) for part in spec.values if isinstance(part, ast.Constant)))
+    ]
+
+
+def test_only_quantities_chooses_how_many_digits_a_number_has():
+    package = ROOT / "tensorprimat"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(package.rglob("*.py"))
+        if path != package / "core" / "quantities.py"
+        for line in formats_with_digits(path.read_text())
+    ]
+    assert not found, "use core/quantities:\n" + "\n".join(found)
+
+
+def test_a_format_with_digits_is_found_and_one_without_is_not():
+    assert formats_with_digits('f"{x:.3f} {y:,.0f}"') == [1, 1]
+    assert not formats_with_digits('f"{x:>8} {y:,} {z:g} {name!r}"')

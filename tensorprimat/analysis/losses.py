@@ -22,7 +22,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
-from tensorprimat.core.quantities import significant
+from tensorprimat.core.quantities import signed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
@@ -137,7 +137,7 @@ def _verdict(
     doubt = ", but too noisy to confirm a match" if verdict == "undecided" else ""
     return LossParity(
         verdict=verdict,
-        sentence=f"{found} (largest gap {gap[largest]:+.3g} near step {at}, noise ±{significant(margin, 2)} from "
+        sentence=f"{found} (largest gap {signed(gap[largest])} near step {at}, noise ±{significant(margin, 2)} from "
         f"{source}){doubt}.",
         steps=len(common),
         largest_gap=float(gap[largest]),

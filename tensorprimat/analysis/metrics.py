@@ -15,7 +15,7 @@ from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.quantities import fixed
+from tensorprimat.core.quantities import count, fixed, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
@@ -91,7 +91,7 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
         return ""
     parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
     return (
-        f"; {100 * mfu * peak / parts:.1f} % of {parts:,.0f} TFLOP/s by parts (layers' matrices {ran}, output head and "
+        f"; {percent(mfu * peak / parts)} of {count(parts)} TFLOP/s by parts (layers' matrices {ran}, output head and "
         f"attention bf16 at {wide.value:,g})"
     )
 

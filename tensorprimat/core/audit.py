@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.quantities import count, percent, significant
 from tensorprimat.core.result import Audit, Result
 from tensorprimat.core.steady import LONGEST, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
@@ -441,7 +442,7 @@ def _said(what: str, seconds: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if abs(seconds) >= 10 else f"{seconds:.2g} s"
+    return f"{count(seconds) if abs(seconds) >= 10 else significant(seconds, 2)} s"
 
 
 def _unlike(one: float, other: float) -> tuple[str, str]:
@@ -479,14 +480,14 @@ def _contradiction(finding: AuditFinding) -> str:
             "the dates are those of copying the log, so the figures are not checked against them"
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
-        return f"the rows add up to {finding.rows_steps:,.0f} steps, but the log itself counts {finding.steps:,.0f}"
+        return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"
     known = " and ".join(_said(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
     left = finding.seconds - sum(seconds for _, seconds in finding.explained)
     taken, left_over = _unlike(finding.expected, left)
     return (
-        f"{finding.steps:,.0f} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
+        f"{count(finding.steps)} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
         + (f", which holds {known} as well" if known else "")
-        + f": {_seconds(abs(finding.unexplained))} ({finding.contradiction:.0%}) are unexplained".replace("%", " %")
+        + f": {_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
     )
 
 
@@ -518,4 +519,4 @@ def reason(audit: Audit | None) -> str | None:
         return None
     side = "above" if audit.ratio > 1 else "below"
     why = ", ".join(audit.explained_by) or "unexplained"
-    return f"{abs(audit.ratio - 1):.1%} {side} the log's own clock: {why}".replace("%", " %", 1)
+    return f"{percent(abs(audit.ratio - 1), 1)} {side} the log's own clock: {why}"

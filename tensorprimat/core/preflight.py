@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import Count, Figure, Record
 from tensorprimat.core.store import write_atomically
 
@@ -175,7 +176,7 @@ class Preflight(Record):
         middle = statistics.median(check.flops_per_second for check in self.devices)
         return tuple(
             f"{check.host or self.host}: {self.unit.lower()} {check.index} reaches "
-            f"{100 * check.flops_per_second / middle:.1f} % of the median of {len(self.devices)} {self.units}, "
+            f"{percent(check.flops_per_second / middle, 1)} of the median of {len(self.devices)} {self.units}, "
             f"less than {100 * share:g} %"
             for check in self.devices
             if check.flops_per_second < share * middle

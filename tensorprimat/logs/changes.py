@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tensorprimat.core.quantities import count, significant
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import pace_of
 from tensorprimat.core.terms import RATES
@@ -28,7 +29,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     samples = steps.column("samples")
     if steps.has("samples"):
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
-            yield row + 1, f"the global batch falls from {samples[row]:.0f} to {samples[row + 1]:.0f}"
+            yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
     for row in _shifts(_gpus(steps)):
         yield row, "the rows divide their rates by another number of GPUs"
     if not steps.has("samples"):
@@ -54,7 +55,8 @@ def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
     near = 0
     for stretch in np.split(work, shifts):
         known = stretch[np.isfinite(stretch)]
-        near += np.count_nonzero(np.abs(known - np.median(known)) <= OTHER_WORK / 2 * np.median(known))
+        if len(known):  # a stretch of rows without a time has no level
+            near += np.count_nonzero(np.abs(known - np.median(known)) <= OTHER_WORK / 2 * np.median(known))
     return bool(near >= LEVEL_ROWS * np.count_nonzero(np.isfinite(work)))
 
 
@@ -136,7 +138,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
     """Yield a warning about a batch that grows, and the first row from which on equal work takes another time."""
     samples = steps.column("samples")[np.isfinite(steps.column("samples"))]
     if len(samples) and (samples != samples[0]).any():
-        yield f"global_batch_size: grows from {samples.min():.0f} to {samples.max():.0f} in the log"
+        yield f"global_batch_size: grows from {count(samples.min())} to {count(samples.max())} in the log"
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
             yield (
@@ -154,7 +156,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
         place = f"line {line}" if line > 0 else f"step {int(steps.column('index')[row])}"
         remedy = f"; to read what follows alone: tail -n +{line} LOG | tprimat extract -" if line > 0 else ""
         yield (
-            f"steps: from {place} on a step takes {ratio:.3g} times as long, and no "
+            f"steps: from {place} on a step takes {significant(ratio, 3)} times as long, and no "
             "line says why; if another training begins there, the settings above may not be those of the measured "
             f"rows{remedy}"
         )

@@ -122,7 +122,7 @@ def _prefix(time: Any) -> str:
         return f"{match['day']}T{match['time']}{fraction}{match['zone'] or 'Z'} "
     if isinstance(time, bool) or not isinstance(time, (str, int, float)):
         return ""
-    if not (match := _SINCE_EPOCH.fullmatch(f"{time:.6f}" if isinstance(time, float) else str(time))):
+    if not (match := _SINCE_EPOCH.fullmatch(format(time, ".6f") if isinstance(time, float) else str(time))):
         return ""
     moment = EPOCH + timedelta(seconds=int(match["seconds"]))
     fraction = f".{match['fraction']}" if match["fraction"] else ""

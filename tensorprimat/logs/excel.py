@@ -19,6 +19,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.quantities import count
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Reading
@@ -158,7 +159,7 @@ def _refuse_bombs(path: Path) -> None:
         )
     if unpacked > MOST_UNPACKED_BYTES or unpacked > MOST_EXPANSION * max(path.stat().st_size, MIB):
         raise InputError(
-            f"unpacks to {unpacked / MIB:,.0f} MiB; one of at most {MOST_UNPACKED_BYTES // MIB} MiB is read; {FEWER}",
+            f"unpacks to {count(unpacked / MIB)} MiB; one of at most {MOST_UNPACKED_BYTES // MIB} MiB is read; {FEWER}",
             path=path,
         )
 
@@ -234,10 +235,10 @@ def _summed(rows: Iterable[tuple[str, float | None, float, float | None]]) -> li
     """Categories with their rows (processes, kernels) added up; rows: (name, time, its unit in seconds, count)."""
     seconds: dict[str, float] = {}
     counts: dict[str, float] = {}
-    for name, time, unit, count in rows:
+    for name, time, unit, number in rows:
         if time is not None:
             seconds[name] = seconds.get(name, 0.0) + time * unit
-            counts[name] = counts.get(name, 0.0) + (count or 0.0)
+            counts[name] = counts.get(name, 0.0) + (number or 0.0)
     total = sum(seconds.values())
     return [
         KernelCategory(name=name, seconds=time, count=counts[name] or None, share=time / total if total else None)

@@ -20,6 +20,7 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import changes, devices, fields
@@ -287,7 +288,7 @@ def _of_uneven(steps: Steps) -> Iterator[str]:
     if of_equal_time > UNEVEN:
         yield (
             "tokens_per_second_per_gpu: the rates of the steps differ, and no row states the tokens of a step; the "
-            f"mean is that of steps of equal tokens; for steps of equal time it is {100 * of_equal_time:.0f} % higher"
+            f"mean is that of steps of equal tokens; for steps of equal time it is {percent(of_equal_time, 0)} higher"
         )
 
 

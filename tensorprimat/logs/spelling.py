@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import significant
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.text import Log
@@ -308,9 +309,9 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
         if 0 < len(odd) <= max(1, ODD_SHARE * len(rates)):
             where = int(odd[0])
             yield (
-                f"steps: the rate on line {int(line[where])} is {rates[where] / usual:.3g} times the median of all "
-                "rows, which no step does; digits may be lost or added there, and the mean may be wrong; look at the "
-                "line"
+                f"steps: the rate on line {int(line[where])} is {significant(rates[where] / usual, 3)} times the "
+                "median of all rows, which no step does; digits may be lost or added there, and the mean may be wrong; "
+                "look at the line"
             )
             return
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.clocks import resolution_of
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
@@ -88,7 +89,7 @@ def read(log: Log) -> Reading:
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             f"steps: {len(marks)} rows have nothing but timestamps, known to {resolution:g} s, and no stretch of them "
-            f"spans {1 / CLOCK_SHARE:.0f} times that without an interruption; no step time follows"
+            f"spans {count(1 / CLOCK_SHARE)} times that without an interruption; no step time follows"
         )
         return reading
     reading.steps = fields.merged_columns(steps)

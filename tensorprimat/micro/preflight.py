@@ -18,6 +18,7 @@ import torch
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
+from tensorprimat.core.quantities import percent, watts
 from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
 from tensorprimat.machine import telemetry
@@ -228,23 +229,21 @@ def warnings_about(found: Preflight) -> list[str]:
             continue
         reasons = [f"held down by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
         if check.power_limit_watts:
-            reasons.append(f"power limit {check.power_limit_watts:.0f} W")
+            reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:
             reasons.append(f"{check.other_processes} other processes on it")
         why = "; ".join(reasons) or NO_REASON[found.device]
-        share = 100 * check.flops_per_second / best
+        share = percent(check.flops_per_second / best, 0)
         where = f"{check.host}: " if len(nodes) > 1 else ""
-        said.append(
-            f"{where}{found.unit.lower()} {check.index}: reaches {share:.0f} % of the fastest {found.unit} ({why})"
-        )
+        said.append(f"{where}{found.unit.lower()} {check.index}: reaches {share} of the fastest {found.unit} ({why})")
     for precision in dict.fromkeys(row.precision for row in found.matmul):
         row = max(
             (one for one in found.matmul if one.precision == precision), key=lambda one: one.best_flops_per_second
         )
         if row.peak_flops_per_second and row.best_flops_per_second < BELOW_CATALOGUE * row.peak_flops_per_second:
-            share = 100 * row.best_flops_per_second / row.peak_flops_per_second
+            share = percent(row.best_flops_per_second / row.peak_flops_per_second, 0)
             said.append(
-                f"{precision}: the best product reaches {share:.0f} % of the catalogue's peak: a bad card, a power "
+                f"{precision}: the best product reaches {share} of the catalogue's peak: a bad card, a power "
                 "cap, or a GPU that is shared"
             )
     return said

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (
@@ -65,7 +66,7 @@ def read(log: Log) -> Reading:
         )
     if reported and not np.isfinite(reading.steps.column("seconds")).any():
         evaluations = sum(row.evaluation_seconds for row in content.rows) + content.evaluation_seconds
-        stated = f" (eval_runtime adds up to {evaluations:,.1f} s)" if evaluations else ""
+        stated = f" (eval_runtime adds up to {fixed(evaluations, 1)} s)" if evaluations else ""
         reading.warnings.append(
             f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
             "checkpoints included; so no variance is known"

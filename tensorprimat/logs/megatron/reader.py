@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import files, parallel
@@ -199,7 +200,7 @@ def _begins(fields: dict[str, FloatArray], resumes: list[int]) -> list[tuple[int
         known = np.flatnonzero(np.isfinite(world))
         for row in (np.flatnonzero(np.diff(world[known])) + 1).tolist():
             before, after = world[known[row - 1]], world[known[row]]
-            begins.append((int(lines[known[row]]), f"the rows name {after:.0f} ranks instead of {before:.0f}"))
+            begins.append((int(lines[known[row]]), f"the rows name {count(after)} ranks instead of {count(before)}"))
     return sorted(begins)
 
 
@@ -229,7 +230,7 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
         config["global_batch_size"] = int(known[-1])
         if (known != known[0]).any():
             fields["samples"] = samples
-            warnings.append(f"global_batch_size: grows from {known.min():.0f} to {known.max():.0f} in the log")
+            warnings.append(f"global_batch_size: grows from {count(known.min())} to {count(known.max())} in the log")
     length = fields.pop("sequence_length", None)
     if length is not None and np.isfinite(length).any():
         known = length[np.isfinite(length)]

@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 from tensorprimat.core import catalogue
+from tensorprimat.core.quantities import significant
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
@@ -264,7 +265,8 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
             break
     else:
         reading.warnings.append(
-            f"throughput: {median(rates):,.4g} with steps of {median(times):.4g} s is neither samples/s nor tokens/s"
+            f"throughput: {significant(median(rates))} with steps of {significant(median(times))} s is neither "
+            "samples/s nor tokens/s"
         )
     if "samples_per_second" not in reading.reported and "reported_samples_per_second" in reading.steps.seen:
         reading.steps = reading.steps.replace(reported_samples_per_second=math.nan)
