@@ -229,6 +229,17 @@ def last_of_steps(numbers: np.ndarray, values: np.ndarray, wanted: np.ndarray) -
     return np.where(known, values[place], np.nan), known
 
 
+def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:
+    """Return by how much a total grows in a step; NaN in the first row of a stretch, and where it does not grow.
+
+    total: at the end of each row, NaN where unknown; shape (rows,), as the result.
+    """
+    with np.errstate(invalid="ignore"):
+        grown = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
+        grown[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(grown > 0)] = np.nan
+    return np.asarray(grown)
+
+
 class _Printed:
     """Numbers of steps in ascending order, each with a whole number: a dictionary in a tenth of its memory."""
 

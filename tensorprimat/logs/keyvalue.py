@@ -272,9 +272,7 @@ def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "
     total = clocks.at(totals, steps.column(by))
     if len(_falls(total, steps)) > max(1, MOST_RESTARTS * len(steps)):
         return steps
-    with np.errstate(invalid="ignore"):
-        tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
-        tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
+    tokens = fields.growth_of(total, steps)
     return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
 
 

@@ -208,9 +208,7 @@ def _with_samples(steps: Steps, consumed: dict[int, float], *, by: str) -> Steps
     if "samples" in steps.seen or len(consumed) < 2:
         return steps
     total = np.array([consumed.get(int(line), np.nan) for line in steps.column(by)])
-    grown = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
-    grown[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(grown > 0)] = np.nan
-    samples = np.round(grown)  # 4 digits of a sum: only a whole batch, the same throughout, is believed
+    samples = np.round(fields.growth_of(total, steps))  # 4 digits: only one whole batch throughout is believed
     known = samples[np.isfinite(samples)]
     return steps.replace(samples=samples) if len(known) and np.ptp(known) == 0 else steps
 

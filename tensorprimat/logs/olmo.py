@@ -154,8 +154,7 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
 def _with_tokens(steps: Steps, totals: dict[int, float]) -> Steps:
     """Return the tokens of a step over all GPUs, from the growth of the total."""
     total = np.array([totals.get(int(line), np.nan) for line in steps.column("line")])
-    tokens = np.diff(total, prepend=np.nan) / np.diff(steps.column("index"), prepend=0).clip(min=1)
-    tokens[(np.diff(steps.column("segment"), prepend=-1) != 0) | ~(tokens > 0)] = np.nan
+    tokens = fields.growth_of(total, steps)
     return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
 
 
