@@ -9,6 +9,7 @@ function, so that transformers builds no mask, and states causality itself. A sl
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,8 @@ from tensorprimat.core.result import ModelShape
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """The name under which transformers knows `causal_attention`."""
 FLEX = "flex"
+HAS_GROUPED_QUERIES = "enable_gqa" in (scaled_dot_product_attention.__doc__ or "")
+"""False before torch 2.5, whose SDPA needs as many key-value heads as query heads."""
 _KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """torch.nn.attention.SDPBackend by number."""
 
@@ -52,7 +55,7 @@ def causal_attention(
     """
     if attention_mask is None and sliding_window is not None and sliding_window < query.shape[2]:
         raise RuntimeError("a model with a sliding window needs the mask of `mask_of`")
-    grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    key, value, grouped = _with_heads_of(query, key, value)
     if attention_mask is None or isinstance(attention_mask, torch.Tensor):
         causal = attention_mask is None
         output = scaled_dot_product_attention(
@@ -63,9 +66,24 @@ def causal_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
+def _with_heads_of(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, bool]]:
+    """Return keys, values and SDPA's option for grouped queries; torch without it gets repeated keys and values."""
+    groups = query.shape[1] // key.shape[1]
+    if groups == 1:
+        return key, value, {}
+    if HAS_GROUPED_QUERIES:
+        return key, value, {"enable_gqa": True}
+    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), {}
+
+
 def uses_flex(device_type: str) -> bool:
-    """Return True if a sliding window is computed by FlexAttention: on a GPU, where SDPA has no windowed kernel."""
-    return device_type == "cuda"
+    """Return True if a sliding window is computed by FlexAttention: on a GPU, where SDPA has no windowed kernel.
+
+    torch 2.4 has no FlexAttention; there SDPA gets a dense mask.
+    """
+    return device_type == "cuda" and importlib.util.find_spec("torch.nn.attention.flex_attention") is not None
 
 
 def mask_of(window: int | None, length: int, device: torch.device) -> Any:
@@ -130,5 +148,5 @@ def kernel(
         )
 
     query, pair = empty(shape.num_attention_heads), empty(shape.num_key_value_heads)
-    grouped = {"enable_gqa": True} if shape.num_attention_heads != shape.num_key_value_heads else {}
-    return _KERNELS.get(int(choose(query, pair, pair, mask, 0.0, mask is None, **grouped)))
+    key, value, grouped = _with_heads_of(query, pair, pair)
+    return _KERNELS.get(int(choose(query, key, value, mask, 0.0, mask is None, **grouped)))
