@@ -121,7 +121,8 @@ def test_what_was_said_wins_over_the_preset():
         ({"sequence_length": 100_000}, "--sequence-length 100000: Llama-3.1 tiny supports 2048"),
         ({"num_gpus": 0}, "--num-gpus 0"),
         ({"precision": "fp7"}, "--precision fp7"),
-        ({"preset": "huge"}, "no preset 'huge' of llama; presets: full, tiny"),
+        ({"preset": "huge"}, "--preset huge: no preset 'huge' of llama; presets: full, tiny"),
+        ({"tensor_model_parallel_size": 2}, "--tensor-parallel-size 2: 1 devices cannot hold replicas of 2"),
     ],
 )
 def test_a_spec_that_cannot_work_names_its_flag(said, complaint):

@@ -93,6 +93,17 @@ def run(*flags):
     return main(["run", *flags], program="benchmark.py")
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("stated", "code"), [("none", 2), ("selective", 2), ("full", 0)])
+def test_two_flags_for_recomputation_that_disagree_are_refused(capsys, stated, code):
+    flags = ("--model", "llama", "--engine", "torch", "--dry-run")
+    assert run(*flags, "--recompute", "--activation-checkpointing", stated) == code
+    said = capsys.readouterr().err
+    assert (f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated}" in said) == (
+        code == 2
+    )
+
+
 def test_three_runs_are_three_processes_and_one_result(folder, capsys):
     assert run("--model", "llama", "--runs", "3", *QUICK) == 0
     result = store.load(folder / "output" / "benchmark_cpu_llama.json")

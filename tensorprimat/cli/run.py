@@ -179,6 +179,12 @@ def _request(options: Mapping[str, Any]) -> Request:
     )
     name, config = _model(options["model"], options["engine"])
     recompute = {"recompute": "full"} if options["recompute"] else {}
+    stated = values(options).get("recompute")
+    if recompute and stated not in (None, "full"):
+        raise UsageError(
+            f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated} is given "
+            "too; leave one of the two out"
+        )
     engine = "torch" if config and options["engine"] == "auto" else options["engine"]
     options = {**options, "model": name, "engine": engine}
     file = named_file("--output", options["output"])

@@ -97,7 +97,10 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
     """Return what is trained. Raises UsageError where only the torch engine could."""
     if settings.config is None:
-        return models.find(model, name)
+        try:
+            return models.find(model, name)
+        except UsageError as error:
+            raise UsageError(f"--preset {name}: {error}") from error
     if not engine.own_training:
         raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
     from tensorprimat.engines.torch import config as torch_config
