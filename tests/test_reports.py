@@ -36,6 +36,8 @@ from tensorprimat.reports import (
     series,
 )
 from tensorprimat.reports.enhanced import metrics_table
+from tensorprimat.reports.tables import Column, Table
+from tensorprimat.reports.tables import text as text_cell
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
 
@@ -401,7 +403,7 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
 
 def test_the_mean_over_models_says_what_it_leaves_open_and_when_it_has_no_verdict(three_models):
     said = formatting.mean_in_words(three_models)
-    assert said.endswith("one machine each: says nothing about other machines)")
+    assert said.endswith("one machine each: other machines may differ)")
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
     assert formatting.mean_in_words(unsettled).startswith("No verdict on ")
 
@@ -584,3 +586,12 @@ def test_four_sides_break_no_label_inside_a_word(width):
     rows = shown.splitlines()
     assert all(any(word in row for row in rows) for name in names for word in name.split())
     assert "0GB" not in shown.split(), "the rest of a label that was cut"
+
+
+def test_a_note_about_many_sides_is_not_cut():
+    note = "; ".join(f"side {number} at $4.25 an hour" for number in range(60)) + "; the last <side>"
+    content = Table(
+        key="price", title="Price", columns=(Column(title="Side"),), rows=((text_cell("H100"),),), note=note
+    )
+    assert markdown.table(content).endswith("the last &lt;side&gt;")
+    assert html._environment().from_string("{{ note|note }}").render(note=note).endswith("the last &lt;side&gt;")

@@ -11,6 +11,7 @@ import re
 import unicodedata
 
 LONGEST = 500  # characters; nothing that names a device, a model or a file needs more
+LONGEST_NOTE = 8_000  # characters of a note of ours, which holds names and remarks of every side
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _HARMLESS = re.compile(r"[ -~]*")
@@ -43,13 +44,14 @@ def _visible(character: str) -> str:
     return REPLACEMENT if category[0] == "C" else character  # control, format (bidi, zero width), surrogate, private
 
 
-def markdown(text: object) -> str:
+def markdown(text: object, *, longest: int = LONGEST) -> str:
     """For running text and table cells of Markdown (CommonMark and GitHub's dialect), never inside code.
 
     >>> markdown("<b>|x|</b> *y* [a](b)")
     '&lt;b&gt;\\\\|x\\\\|&lt;/b&gt; \\\\*y\\\\* \\\\[a\\\\](b)'
     """
-    line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+    line = one_line(text, longest=longest)
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
     line = _MARKDOWN_MARKS.sub(r"\\\1", line)
     line = _MARKDOWN_BLOCK.sub(r"\1\\\2", line)
     line = line.replace("://", r"\://").replace("www.", r"www\.")

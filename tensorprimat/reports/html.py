@@ -16,12 +16,12 @@ from typing import Any
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.core.safe_text import LONGEST, LONGEST_NOTE, one_line
 from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
@@ -102,7 +102,7 @@ def _level_colours() -> str:
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -110,13 +110,20 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_harmless,
     )
+    environment.filters["note"] = _note
+    return environment
 
 
-def _harmless(value: Any) -> Any:
+def _harmless(value: Any, longest: int = LONGEST) -> Any:
     """Return text that is safe to print: visible characters on one line, a number and its % kept together."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return one_line(value).replace(" %", "\N{NO-BREAK SPACE}%")
+    return one_line(value, longest=longest).replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _note(value: str) -> Markup:
+    """Return the note of a table, harmless and escaped: longer than the names that it holds."""
+    return escape(_harmless(value, LONGEST_NOTE))
 
 
 def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> dict[str, Any]:

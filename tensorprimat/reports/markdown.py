@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core import quantities
+from tensorprimat.core.safe_text import LONGEST_NOTE
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
@@ -20,7 +21,7 @@ def table(content: Table) -> str:
     rule = " | ".join("---:" if column.numeric else ":---" for column in content.columns)
     rows = (" | ".join(safe(cell.text) for cell in row) for row in content.rows)
     lines = "\n".join(f"| {line} |" for line in (head, rule, *rows))
-    return f"{lines}\n\n{safe(content.note)}" if content.note else lines
+    return f"{lines}\n\n{safe(content.note, longest=LONGEST_NOTE)}" if content.note else lines
 
 
 def bullets(sentences: Sequence[str]) -> str:
