@@ -82,7 +82,7 @@ def test_another_global_batch_is_the_same_work_per_token_with_its_caveat():
     fairness = judge(result("h100", global_batch_size=16), result("mi300x", global_batch_size=32))
     assert fairness.verdict == "same_work_per_token"
     assert fairness.metric == "tokens_per_second_per_gpu"
-    assert "throughput only: global batch 16 against 32 may need other numbers of tokens to the same loss" in (
+    assert "global batch 16 against 32, which may need different numbers of tokens to reach the same loss" in (
         fairness.sentence
     )
     assert judge(result("h100", global_batch_size=16), result("mi300x"), strict=True).verdict == "not_comparable"
@@ -121,7 +121,7 @@ def test_another_quality_target_is_not_the_same_task():
 @pytest.mark.parametrize(
     ("other", "reason", "remedy"),
     [
-        (result("mi300x", model="qwen"), "another model shape", "Benchmark the same model on both sides."),
+        (result("mi300x", model="qwen"), "different model shapes", "Benchmark the same model on both sides."),
         (result("mi300x", sequence_length=2048), "sequence length 8192 against 2048", "--methodology agreed"),
         (with_model(result("mi300x"), trainable_parameters=44_564_480), "trainable parameters all against 44,564,480",
          "Comparable if the same parameters train on both sides."),

@@ -126,7 +126,7 @@ def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_hea
 
 def test_each_column_of_what_estimates_rest_on_is_the_figure_of_its_heading(comparison):
     shown = columns(sections.analysis(comparison.sides))
-    assert shown["Rests on"] == ["3 runs", "2 runs"]
+    assert shown["Interval from"] == ["3 runs", "2 runs"]
     assert shown["CV of step time"] == [side.result.performance_metrics.cv_step_time for side in comparison.sides]
     needed = [side.tokens_per_second_per_gpu.runs_for_one_percent for side in comparison.sides]
     assert shown["Runs for ±1 %"] == needed

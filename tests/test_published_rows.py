@@ -75,7 +75,7 @@ def test_a_report_says_how_many_farther_published_results_it_leaves_out():
     assert near.published_left_out == {"llama": len(every) - 12}
     texts = every_text(near)
     for name, shown in (("console", 6), ("markdown", 12), ("html", 12)):
-        assert f"{len(every) - shown} farther rows are left out" in " ".join(texts[name].split()), name
+        assert f"{len(every) - shown} more rows are left out" in " ".join(texts[name].split()), name
     assert json.document(near)["published_left_out"] == {"llama": len(every) - 12}
 
 

@@ -1,4 +1,4 @@
-"""A folder of cells as tables: filtered, with columns of one's own, grouped, pivoted, and fitted with a power law."""
+"""Tables of a folder of cells: filters, computed columns, groups, pivots, and fits of a power law."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorprimat.core.micro_result import MicroRow, is_figure
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(?:=\s*(?P<text>[^=<>!]+)|==\s*(?P<word>[A-Za-z][\w.-]*))")
-"""A column and what a person wants of it: model_size=2.7B, or model_size==small, whose quotes nobody types."""
+"""A condition as users type it, without quotes: model_size=2.7B, or model_size==small."""
 
 CONFIGURATION = (
     "model_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab", "context_length", "batch_size", "precision",
@@ -155,7 +155,7 @@ class Pivot:
     most_cells: int
     """Largest number of cells behind one mean."""
     pass_name: str | None = None
-    """The pass that all of it is of; None where there is only one, or where passes are rows or columns."""
+    """Pass of every cell in the table; None if only one pass exists, or if passes are rows or columns."""
 
 
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:

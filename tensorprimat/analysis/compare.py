@@ -1,9 +1,9 @@
 """Results to a Comparison: figures of each side with their intervals, and the ratios that they allow.
 
-A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. The baseline is, by platform,
-NVIDIA where it is present, then AMD, then CPU; by anything else the first label in alphabetical order; `baseline=`
-chooses another. Where one group has several GPUs or configurations they are several sides, and every candidate meets
-that side of the baseline group which did the most similar work.
+A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. If sides are platforms, the
+baseline is NVIDIA if present, then AMD, then CPU; otherwise it is the first label in alphabetical order. `baseline=`
+chooses another. A group with several GPUs or configurations becomes several sides, and every candidate is compared
+with the side of the baseline group that did the most similar work.
 
 A verdict needs two runs on each side. With one run a side has an interval for that run alone, and a verdict only under
 an assumed run-to-run scatter (`assume_run_cv`), which is printed with it. All verdicts of one comparison, over its

@@ -1,4 +1,4 @@
-"""Derived figures of many results side by side: which costs what, and at which price two would cost the same."""
+"""Derived figures of many results side by side: costs, savings, and the break-even price of each pair."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Return:
     candidate: str
     fairness: LevelName
     grounds: str
-    """Its sentence."""
+    """Sentence of the verdict level."""
     break_even_price: Metric
-    """At which price of the candidate its tokens cost as much as the baseline's."""
+    """Price of the candidate at which its tokens cost as much as the baseline's."""
     saving: Metric
     """Money that the candidate saves on the user's token budget; negative if it costs more."""
 

@@ -1,7 +1,7 @@
-"""Arithmetic over the columns of a row, as a person types it: "throughput=1000/mean_time_ms", "batch_size >= 4".
+"""Evaluation of expressions over the columns of a row: "throughput=1000/mean_time_ms", "batch_size >= 4".
 
-Parsed with ast and walked by hand: numbers, text, names of columns, arithmetic, comparisons, and/or/not, and a few
-functions. Nothing else exists in it: no attributes, no subscripts, no calls of anything that is not in FUNCTIONS.
+The text is parsed with ast and evaluated here: numbers, text, names of columns, arithmetic, comparisons, and/or/not,
+and the functions in FUNCTIONS. Everything else is refused: attributes, subscripts, calls of other functions.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ class Expression:
 
 
 def _as_number(value: Any) -> Any:
-    """Whole numbers become floats: 10**10**10 of floats is an error at once, of whole numbers a full memory."""
+    """Return a whole number as a float: 10**10**10 then overflows at once instead of filling the memory."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _number(value: Any) -> Any:
-    """Text takes no part in arithmetic: "a" * 10**9 would be a gigabyte."""
+    """Refuse text in arithmetic: "a" * 10**9 would need a gigabyte."""
     if isinstance(value, str):
         raise TypeError("text in arithmetic")
     return value

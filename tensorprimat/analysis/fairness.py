@@ -4,12 +4,13 @@ The levels are in `analysis/levels`, the fields in `core/identity`:
 
     identical            every work field and configuration field is stated by both and equal
     same_work            model shape, trainable parameters, sequence length and global batch are equal
-    same_work_per_token  the same but for the global batch: throughput can be compared, the learning cannot
+    same_work_per_token  the same except for the global batch: throughput can be compared, loss over steps cannot
     same_task            both trained to one quality target (MLPerf)
-    not_comparable       another problem, a unit that cannot be normalised, or a figure that cannot be true
+    not_comparable       different work, a unit that cannot be normalised, or a figure that cannot be true
 
-A model shape that is not stated is taken from a name that means one known model, and trainable parameters that are not
-stated are taken as all of them where nothing hints at LoRA or freezing: then the sentence says "if".
+If a side does not state its model shape, the shape of the known model that its name means is assumed. If a side does
+not state its trainable parameters, all are assumed to train unless something hints at LoRA or freezing. The sentence
+then states the condition ("Comparable only if …").
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
 
 
 def _refuses(difference: Difference) -> bool:
-    """Return a preset decides only through its shape, except that nothing but a tiny preset is ever tiny."""
+    """Return True if a difference forbids a ratio. Presets count only if one is tiny; otherwise the shapes decide."""
     if difference.field == "preset":
         return "tiny" in difference.values and len(set(difference.values)) > 1
     return difference.field != "model" and None not in difference.values
@@ -223,12 +224,12 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
     for result in pair:
         shape = result.model.shape or shape_of_name(result.model)
         if shape is None:
-            name = f"the name {result.model.name!r} means no known model" if result.model.name else "no model is named"
+            name = f"the name {result.model.name!r} is no known model" if result.model.name else "no model is named"
             return f"the model shape is not stated and {name}", _WITH_SHAPE
         shapes.append(BY_KEY["shape"].read(result.model_copy(update={"model": _shaped(result, shape)})))
     if len(set(shapes)) > 1:
         names = " against ".join(result.model.name or "unnamed model" for result in pair)
-        return f"another model ({names})", _REMEDIES["model"]
+        return f"different models ({names})", _REMEDIES["model"]
     return "model shape", None
 
 
@@ -343,7 +344,7 @@ def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
 
 
 def _task_sentence(task: tuple[str, float], differences: Sequence[Difference]) -> str:
-    sentence = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each in its own way"
+    sentence = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each with its own settings"
     named = _named([d for d in differences if d.weight != "context" and None not in d.values])
     return f"{sentence}; {named}." if named else f"{sentence}."
 
@@ -363,8 +364,8 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
     batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
     if "not stated" not in batches:
-        tail = "may need other numbers of tokens to the same loss"
-        per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches} {tail}"
+        tail = "which may need different numbers of tokens to reach the same loss"
+        per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches}, {tail}"
     if work.level == "same_work_per_token":
         sentence = per_token
     if work.conditions:
@@ -408,4 +409,4 @@ def _spell(difference: Difference) -> str:
 
 
 def _spell_work(difference: Difference) -> str:
-    return "another model shape" if difference.field == "shape" else _spell(difference)  # its numbers are in the table
+    return "different model shapes" if difference.field == "shape" else _spell(difference)  # the table has its numbers

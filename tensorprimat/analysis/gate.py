@@ -1,7 +1,7 @@
-"""A gate for continuous integration: is the candidate slower, larger or worse at learning than it may be?
+"""A gate for continuous integration: checks of a candidate's speed, memory and loss against limits.
 
-Every check ends in one of three ways. It fails only where the interval of what was measured lies wholly beyond the
-limit, and passes only where it lies wholly within; everything else is undecided, with how many runs would decide.
+Every check has one of three outcomes. It fails only if the whole interval lies beyond the limit, and passes only if the
+whole interval lies within it; otherwise it is undecided, and says how many runs would decide.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _more_runs(meeting: Meeting, distance: float, assumed: StatedScatter) -> str
 
 
 def _memory(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:
-    """Peaks of one kind. They hardly vary from run to run, so that with one run the figures themselves decide."""
+    """Check peaks of one kind. They hardly vary from run to run, so a single run decides without an interval."""
     kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in meeting.groups)), None)
     if kind is None:
         return Check(

@@ -1,4 +1,4 @@
-"""Figures that physics forbids: a verdict that rests on one is worth nothing, whatever its interval says."""
+"""Detection of figures above the device's peak: no verdict may be based on them, whatever the interval."""
 
 from __future__ import annotations
 

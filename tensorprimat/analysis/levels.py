@@ -19,13 +19,13 @@ class Level:
     title: str
     """Two or three words for a badge or a table cell."""
     sentence: str
-    """The claim, as the opening of a sentence that goes on with what differs."""
+    """Beginning of the sentence that states the level; the differences follow it."""
     colour: str
-    """Of the badge, on white; never the green and red of faster and slower."""
+    """Colour of the badge on white; never the green and red of faster and slower."""
     style: str
     """The same for a terminal, in the words of rich."""
     same_work: bool
-    """Both sides solved the same problem step by step, which a gate may pass on."""
+    """True if every step of both sides does the same work, so that a gate may pass."""
 
     @property
     def comparable(self) -> bool:
@@ -63,7 +63,7 @@ LEVELS: dict[LevelName, Level] = {
         Level(
             name="same_task",
             title="same task",
-            sentence="Same task, each side in its own way",
+            sentence="Same task, each side with its own settings",
             colour="#6b4ba1",
             style="magenta",
             same_work=False,

@@ -1,13 +1,14 @@
 """Loss parity: a fast run that does not learn is not fast.
 
-Two curves that read the same data are compared over windows of a few steps: the gap of the windows' means against its
-own noise. Runs of equal seeds read it in the same order and are taken pair by pair, so that what the batches do to both
-cancels; the noise is what the gap scatters by over the pairs, or, for one pair, between neighbouring steps (von
-Neumann's estimator). Where seeds differ, two runs on each side give the seed-to-seed noise itself. Correlation is not
-used: any two falling curves correlate.
+Two curves over the same data are compared in windows of a few steps: the gap between the means of a window is held
+against its noise. Runs with equal seeds read the data in the same order and are compared in pairs, so the effect of a
+batch on both cancels. The noise is the scatter of the gap over the pairs or, for one pair, between neighbouring steps
+(von Neumann's estimator). If seeds differ, two runs on each side give the seed-to-seed noise. Correlation is not used,
+because any two falling curves correlate.
 
-Curves diverge where a window's gap is beyond the tolerance beyond doubt, the doubt being shared among all windows
-(Bonferroni). They agree where every window is within the tolerance beyond doubt. Otherwise nothing is shown.
+Curves differ if the interval of one window's gap lies beyond the tolerance; the confidence is corrected for the number
+of windows (Bonferroni). They agree if the interval of every window lies within the tolerance. Otherwise the comparison
+is undecided.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def headroom(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
-    """Return the largest micro batch that would fit, if everything but weights, gradients and optimizer
+    """Return the largest micro batch that would fit, if everything except weights, gradients and optimizer
     grows with it.
     """
     name = "largest_micro_batch_size"
@@ -115,8 +115,8 @@ def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, s
 
 
 def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
-    """Return gPUs of one replica, and over how many replicas weights, gradients and optimizer are shared out; or why
-    not.
+    """Return the GPUs of one replica and the numbers of replicas that share weights, gradients and optimizer state; or
+    the reason why these are unknown.
     """
     if config.num_gpus == 1:
         return 1, 1, 1, 1

@@ -33,7 +33,7 @@ class Definition:
 
     title: str
     unit: str
-    """Of the value in JSON; reports choose what a person reads."""
+    """Unit of the value in JSON; reports choose the unit that they show."""
     formula: str
     section: str | None = None
     """Section of the reports that shows it; None for a figure about a budget or a pair of sides."""
@@ -125,7 +125,7 @@ class Metric:
         return DEFINITIONS[self.name]
 
     def as_input(self) -> Input:
-        """This figure as something that another rests on."""
+        """Return this figure as an input of another."""
         definition = self.definition
         return Input(
             name=definition.title,

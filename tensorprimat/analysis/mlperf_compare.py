@@ -2,7 +2,8 @@
 
 Several submitters of one GPU are a random effect: the mean of their logarithms with a variance between submitters
 (Paule and Mandel 1982) in addition to the variance over runs, which is pooled over entries, and the interval of Hartung
-and Knapp (2001), so that one vendor's own entry is not taken for the GPU. A submitter's own entries are averaged first.
+and Knapp (2001), because one entry does not represent all systems with a GPU. Entries of one submitter are averaged
+first.
 
 minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
 factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.
@@ -208,7 +209,7 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
         silent = ["not stated"] if not stated else ["else not stated"] * (counts.total() < len(each.scored))
         name = f"{each.gpu} {each.round}" if first.gpu == second.gpu else each.gpu
         parts.append(f"{name} {', '.join([*stated, *silent])}")
-    return f"precision: {'; '.join(parts)}; the ratio holds the difference"
+    return f"precision: {'; '.join(parts)}; the ratio includes its effect"
 
 
 def _hashes(one: TaskSide) -> dict[str, str]:

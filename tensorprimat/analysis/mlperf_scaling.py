@@ -1,8 +1,8 @@
 """Scaling of one GPU over its number, and its results over rounds, by MLPerf Training entries.
 
 The law of samples/s is a power of the number of GPUs or Amdahl's, whichever fits better (analysis/scaling_laws).
-Submitters choose another batch at another count, so samples to the target change too: time to train has an exponent of
-its own.
+Submitters change the batch with the number of GPUs, so the samples to the target change too. Time to train therefore
+has a separate exponent.
 """
 
 from __future__ import annotations

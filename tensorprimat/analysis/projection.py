@@ -2,8 +2,9 @@
 
 One submitter's entries of one GPU, benchmark and round give one exponent b of samples/s ∝ GPUs^b. The exponents of all
 such groups are a sample; a new training's exponent is expected within their spread (Student's t for one further value).
-Machine figures are not used: network and parallelism are in the spread. `validate` leaves out every group of the same
-GPU and benchmark, predicts each of its pairs of points from the others, and counts how many intervals cover.
+Figures of machines are not used: the spread of exponents includes the effect of network and parallelism. `validate`
+leaves out all groups of one GPU and benchmark, predicts each of their pairs of points from the other groups, and counts
+the intervals that contain the measured value.
 """
 
 from __future__ import annotations

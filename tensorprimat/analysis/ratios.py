@@ -44,7 +44,7 @@ class StatedScatter:
     """Scatter of machines, as a fraction, for sides that were measured on one machine."""
 
     def checked(self) -> StatedScatter:
-        """Itself, if it can be; raises UsageError naming the flag."""
+        """Return self. Raises UsageError that names the flag of a value out of range."""
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"--confidence {self.confidence:g}: must be at least 50% and below 100%, such as 95%")
         if self.run_cv is not None and not 0 < self.run_cv < 1:
@@ -64,7 +64,7 @@ class Meeting:
     metric: str | None
     """None where they have no rate in common."""
     log: LogEstimate | None
-    """Logarithm of the ratio; None if its scatter is unknown, or if it must not be drawn."""
+    """Logarithm of the ratio; None if its scatter is unknown, or if no ratio may be shown."""
 
     @property
     def groups(self) -> tuple[Group, Group]:
@@ -230,7 +230,7 @@ def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
 
 
 def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
-    """Return what the verdict leaves open: other machines, unless several were measured or their scatter is assumed."""
+    """Return the limit of the verdict to the measured machines; None if several were measured on each side."""
     single = [group for group in meeting.groups if not stats.counts_hosts(group.hosts)]
     if not single:
         return None
@@ -243,7 +243,7 @@ def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
     whose = " each" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*meeting.groups) is not None:
         whose = ""
-    return f"one {machine}{whose}: says nothing about other machines"
+    return f"one {machine}{whose}: other machines may differ"
 
 
 def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str | None:

@@ -26,9 +26,9 @@ class Law:
 
     kind: Literal["power", "amdahl"]
     scale: float
-    """Of the power law its factor; of Amdahl's law the value on one GPU."""
+    """Factor of the power law, or value on one GPU by Amdahl's law."""
     parameter: float
-    """Of the power law the exponent; of Amdahl's law the share of the work that does not spread over GPUs."""
+    """Exponent of the power law, or serial share of the work by Amdahl's law."""
     low: float
     high: float
     scatter: float

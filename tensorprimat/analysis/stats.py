@@ -45,7 +45,7 @@ class LogEstimate:
     degrees: float
     """Infinite where the variance is assumed rather than estimated."""
     drift: float = 0.0
-    """Relative amount by which the estimate may lie off for another reason than scatter; adds to the variance."""
+    """Relative error of the estimate from causes other than scatter, such as drift; it adds to the variance."""
     sides: tuple[tuple[float, float], ...] = ()
     """Of a difference of two sides that have unequal degrees of freedom: variance and degrees of each."""
 
@@ -129,7 +129,7 @@ class OneRun:
     half_width: float
     """Relative half-width of the interval of the mean."""
     effective: float
-    """Independent rows that would say as much."""
+    """Effective sample size: number of independent rows that would give the same interval."""
 
 
 def student(confidence: float, degrees: float) -> float:

@@ -38,7 +38,7 @@ class _Logs:
     by_name: Mapping[str, Sequence[Path]]
     by_size: Mapping[int, Sequence[Path]]
     are_given: bool
-    """The user said where they are."""
+    """True if the user named the folders with --logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The command line: every command and its options are declared here, once.
 
 A command's module holds its options, its manual (the docstring that --help shows) and thin glue: parse, call, print.
-The scripts at the top of the repository are doors: `main(["run", *sys.argv[1:]])`. Heavy imports are inside the
+The scripts at the top of the repository call `main(["run", *sys.argv[1:]])` and the like. Heavy imports are inside the
 commands, so that --help needs neither numpy nor torch.
 """
 
@@ -49,7 +49,7 @@ COMMANDS = {
     "verify": "check hashes and figures of a folder of results",
     "processes": "list processes that use GPU memory; end leftover training",
 }
-"""Command → what the overview says of it; each is the function `command` in the module of its name in this room."""
+"""Command → its line in the overview; each is the function `command` in the module of its name in this package."""
 
 OVERVIEW = """Usage: tprimat COMMAND [OPTIONS]
 

@@ -30,16 +30,16 @@ def command(
         typer.Option(metavar="DIR|FILE", help=f"Folder for every table as Markdown and CSV{TO_FILE}"),
     ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write one row per cell.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write every table as a page.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write all tables as one HTML page.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Plot time against parameters and context.")
     ] = None,
     roofline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Plot rates under this machine's ceilings (preflight first)."),
+        typer.Option(metavar="FILE.png", help="Plot rates against the limits that preflight measured (roofline)."),
     ] = None,
     results: Annotated[
-        list[Path] | None, typer.Option(metavar="RESULT", help="Training results to put on the roofline too.")
+        list[Path] | None, typer.Option(metavar="RESULT", help="Also show these training results on the roofline.")
     ] = None,
 ) -> int:
     """Make tables of a folder of measurements (cells): complete, by size, by context, forward and backward, pivots.

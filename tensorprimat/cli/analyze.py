@@ -1,4 +1,4 @@
-"""`tprimat analyze`, `./analyze_existing_logs.py`: what folders of old training data hold."""
+"""`tprimat analyze`, `./analyze_existing_logs.py`: survey folders of old training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow of one benchmark: what to do with each model, do it, keep every run as it ends, show the totals."""
+"""The flow of one benchmark: plan each model, train it or read its log, save every run, print the totals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3"
 
 
 def benchmark(request: Request) -> int:
-    """Everything from checked flags to the exit code. Raises TensorPrimatError for what stops it altogether."""
+    """Run a benchmark and return the exit code. Raises TensorPrimatError for an error that affects all models."""
     check(request)
     if place := as_rank.rank_of():
         return _as_rank(place, request)
@@ -102,14 +102,14 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
     if search.path is not None:
         screen.say(f"Log of {model}: {search.path} ({search.because})")
         for other in search.others:
-            screen.say(f"  not taken: {other}")
+            screen.say(f"  not used: {other}")
         return
     screen.say(f"No log file found for {model}", style="bold yellow")
     variable, *folders = search.searched
     names = f"training_{model}.log, primus_training_{model}*.log, *{model}*.log, *{model}*.out, content of other logs"
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
-        screen.say(f"  not taken: {other}")
+        screen.say(f"  not used: {other}")
     make = f"run_primus_{model}.sh to make one, " if model in primus_checkout.STEMS else ""
     screen.say(
         f"  remedies: {model.upper()}_LOG=/path/to/its.log, copy it here as training_{model}.log, "
@@ -144,9 +144,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Yield a batch system's SIGTERM or a lost terminal ends a benchmark as Ctrl-C does: the child too,
-    results kept.
-    """
+    """Handle SIGTERM and a closed terminal like Ctrl-C: end the child process too and keep the results."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

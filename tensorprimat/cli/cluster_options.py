@@ -1,4 +1,4 @@
-"""Options of the commands that send their work elsewhere by --executor."""
+"""Options of the commands that can run on other machines with --executor."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RESULTS = "Results, logs, or folders of them; two or more are sides, the first i
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
 BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
-BASELINE = "Name, or part of one, of the side that ratios divide by; without it the first."
+BASELINE = "Side that ratios divide by: its name, or part of the name; by default the first side."
 ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base the verdict on it."
 
 ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen intervals of one machine by it."
@@ -54,7 +54,7 @@ def command(
     ] = None,
     price: prices.Prices = None,
     published: Annotated[
-        bool, typer.Option("--published", help="Show published results next to ours, marked as such.")
+        bool, typer.Option("--published", help="Also show published results, marked as such.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
@@ -82,7 +82,7 @@ def command(
 
     \b
     Exit codes:
-      0  compared, whatever the verdict (not comparable is one)
+      0  compared, whatever the verdict (also "not comparable")
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is nothing to compare
     """

@@ -27,10 +27,10 @@ def command(
     ),
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
 ) -> int:
-    """Compare AMD and NVIDIA on Llama 3.1 8B by results of MLPerf Training v5.1 that the package contains.
+    """Compare AMD and NVIDIA on Llama 3.1 8B with results of MLPerf Training v5.1 that the package contains.
 
     Writes the same page and reports as compare, from ten runs on each side, and a plot of all submitters; opens the
-    page where there is a browser. Nothing is trained and nothing is downloaded.
+    page if there is a browser. Nothing is trained and nothing is downloaded.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def command(
     )
     if can_draw():
         (folder / PICTURE).write_bytes(task(whole, 0.95)["png"])
-    print(f"Over all submitters, time to the same quality: {sentence(whole, 0.95)}")
+    print(f"Mean over all submitters, time to the same quality target: {sentence(whole, 0.95)}")
     print(*(f"warning: {one_line(warning)}" for warning in whole.warnings), sep="\n")
     print(f"Both sides are {DERIVED.format(round='v5.1')}.")
     page = (folder / "comparison_report.html").resolve()

@@ -46,9 +46,9 @@ def command(
 ) -> int:
     """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
-    Every figure states its basis: MFU its FLOPs convention and dense peak, power if it was measured or is the nameplate
-    value, a price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is
-    empty, with the reason. Prices change: set yours with --price.
+    Every figure states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or
+    nameplate), a price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape)
+    is empty, with the reason. Prices change: set yours with --price.
 
     Writes enhanced_report.md, enhanced_plot.png and .svg, and enhanced_metrics.json into DIR.
 

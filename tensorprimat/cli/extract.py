@@ -20,7 +20,8 @@ def command(
         list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as LOG; may be repeated.")
     ] = None,
     warmup: Annotated[
-        int | None, typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="found")
+        int | None,
+        typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="detected"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR|FILE", help=f"Folder for results{TO_FILE}", show_default="output")
@@ -35,7 +36,9 @@ def command(
             show_default="longest",
         ),
     ] = None,
-    format: Annotated[str | None, typer.Option(metavar="F", help="Read as this format.", show_default="found")] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="F", help="Read as this format.", show_default="detected")
+    ] = None,
     formats: Annotated[bool, typer.Option("--formats", help="List the formats.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print results as JSON; write files only with --output.")

@@ -1,4 +1,4 @@
-"""Output of `tprimat extract`: the result files, and what was read of each log."""
+"""Output of `tprimat extract`: result files, and a summary of each log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_FOLDER = Path("output")
 
 
 def show_formats() -> int:
-    """Print the table of formats: what each reads, and the text that gives it away."""
+    """Print the table of formats, with the text by which each is recognised."""
     width = max(len(format.name) for format in logs.FORMATS)
     for format in logs.FORMATS:
         print(f"{format.name:<{width}}  {format.reads}")
@@ -44,7 +44,7 @@ def extract(
     explain: str | None,
     follow: bool,
 ) -> int:
-    """Everything from names to the exit code. Raises TensorPrimatError for what stops it altogether."""
+    """Read the named logs, write results and return the exit code. Raises TensorPrimatError if none can be read."""
     if format is not None:
         logs.named(format)
     chosen = _segment(segment)

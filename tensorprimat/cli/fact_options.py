@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tensorprimat.core.statements import Statement
 
 GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100', where a log or result names none."
-PRESET = "Preset of the model that the log or result names: full confirms that it is the published one."
+PRESET = "Preset of the named model: full confirms that it has its published dimensions."
 SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
 NUM_GPUS, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE = (

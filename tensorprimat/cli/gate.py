@@ -30,22 +30,22 @@ def command(
     ],
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RESULT", help="Result file or folder to measure against; may be repeated."),
+        typer.Option(metavar="RESULT", help="Result file or folder to compare with; may be repeated."),
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="mlperf:ENTRY", help="Measure against a row of tprimat mlperf list instead (or published:ROW)."
+            metavar="mlperf:ENTRY", help="Compare with a row of tprimat mlperf list instead (or published:ROW)."
         ),
     ] = None,
     max_slowdown: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Largest tolerated loss of the baseline's rate.")
+        str, typer.Option(metavar="PERCENT", help="Largest tolerated slowdown against the baseline.")
     ] = "3%",
     max_memory_increase: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Largest tolerated increase of peak device memory.")
     ] = None,
     max_loss_gap: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated gap between its loss and the baseline's.")
+        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated gap between the losses of both sides.")
     ] = None,
     assume_run_cv: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Assume that single runs vary by this much.")

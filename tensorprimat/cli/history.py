@@ -1,4 +1,4 @@
-"""`tprimat history`: how a figure moved over time, per machine and model."""
+"""`tprimat history`: show a figure over time, per machine and model."""
 
 from __future__ import annotations
 

@@ -38,19 +38,19 @@ class Screen:
         return self._console.is_terminal
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
-        """One line, never wrapped or cut."""
+        """Print one line, never wrapped or cut."""
         self._console.print(Text(text, style=style or ""), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Something to know about a figure."""
+        """Print a warning about a figure."""
         self.say(f"warning: {text}", style="yellow")
 
     def complain(self, text: str) -> None:
-        """One model failed: one line on stderr."""
+        """Print the error of one model in one line on stderr."""
         self._errors.print(Text(text, style="bold red"), soft_wrap=True)
 
     def block(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """A titled block of names and values between rules."""
+        """Print a titled block of names and values between rules."""
         rule = "=" * WIDTH
         self.say(f"\n{rule}\n{title}\n{rule}", style="bold")
         width = max((len(name) for name, _ in rows), default=0)
@@ -67,7 +67,7 @@ class Screen:
 
     @contextlib.contextmanager
     def training(self, title: str, steps: int) -> Iterator[Callable[[str], None]]:
-        """Gives the function that takes the engine's lines; moves the bar as they count optimizer steps."""
+        """Return the function that takes the engine's lines and moves the bar with the optimizer steps in them."""
         with self._progress() as progress:
             task = progress.add_task(title, total=steps)
 
@@ -82,7 +82,7 @@ class Screen:
 
     @contextlib.contextmanager
     def cooling(self, seconds: float) -> Iterator[Callable[[float], None]]:
-        """Gives the function that is told the seconds left."""
+        """Return the function that takes the remaining seconds."""
         if seconds > 0 and not self.is_terminal:
             self.say(f"Cooling down for {seconds:g} s before the next run")
         with self._progress() as progress:

@@ -1,4 +1,4 @@
-"""Options that `tprimat passes`, `warmup` and `sweep` have in common, and what they share on the screen."""
+"""Options and output that `tprimat passes`, `warmup` and `sweep` share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DeviceOption = Annotated[
     str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N (cuda is also ROCm's name).")
 ]
 MemoryLimit = Annotated[
-    float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all there is")
+    float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all")
 ]
 
 LEFT_OUT_FIRST = (
@@ -76,9 +76,7 @@ UNBOUNDED = 10_000  # columns of a terminal on which every table fits
 
 @contextlib.contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """Yield a batch system's SIGTERM ends a sweep as Ctrl-C does: the present cell's process too,
-    finished cells kept.
-    """
+    """Handle SIGTERM like Ctrl-C: end the process of the present cell too and keep the finished cells."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -130,7 +128,7 @@ def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, l
 
 
 def say(text: str) -> None:
-    """Talk goes to stderr: stdout is the table."""
+    """Print a message on stderr; stdout is for the table."""
     print(text, file=sys.stderr, flush=True)
 
 

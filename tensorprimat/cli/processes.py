@@ -1,4 +1,4 @@
-"""`tprimat processes`, `./fix_gpu_memory.sh`: show who uses GPU memory, and end what a crashed training left behind."""
+"""`tprimat processes`, `./fix_gpu_memory.sh`: show processes that use GPU memory, and end leftover training."""
 
 from __future__ import annotations
 

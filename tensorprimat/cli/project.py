@@ -1,4 +1,4 @@
-"""`tprimat project`: the rate of a training at another number of GPUs, as an interval, with its error known."""
+"""`tprimat project`: project the rate of a training to another number of GPUs, as an interval."""
 
 from __future__ import annotations
 

@@ -67,13 +67,13 @@ def command(
     ] = None,
     ab: Annotated[list[str] | None, typer.Option("--ab", "--interleave", metavar="FLAGS", help=AB)] = None,
     target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
-    max_runs: Annotated[int, typer.Option(metavar="N", help="Runs that --target-ci never exceeds.")] = 30,
+    max_runs: Annotated[int, typer.Option(metavar="N", help="Upper limit on the runs of --target-ci.")] = 30,
     budget_minutes: Annotated[
         float | None,
         typer.Option(
             metavar="MIN",
-            help="Minutes that all may take: batch and steps that no flag sets become smaller, and no run begins that "
-            "would end later. With --target-ci: minutes of a model after which it starts no further run.",
+            help="Time limit for all runs: reduces batch and steps unless a flag sets them, and begins no run that "
+            "would end later. With --target-ci: time limit of each model, after which no run begins.",
         ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
@@ -103,7 +103,7 @@ def command(
 
     \b
     Exit codes:
-      0  results were written (a model without a log is only named, if another model has one)
+      0  results were written (models without a log are named; they are no failure if another model has one)
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """

@@ -47,7 +47,7 @@ def command(
         typer.Option("--fit", help="If memory is insufficient, find the largest batch (or else context) that fits."),
     ] = False,
     in_process: Annotated[
-        bool, typer.Option("--in-process", help="All cells in this process: faster, less independent.")
+        bool, typer.Option("--in-process", help="Measure all cells in this process: faster, less independent.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate memory and time of each cell; run nothing.")
@@ -58,9 +58,9 @@ def command(
 ) -> int:
     """Time every combination of sizes, contexts, batches, precisions and passes, each in a fresh process.
 
-    Every cell is a file of its own (bench_SIZE_CONTEXT_….json), written as soon as it is measured: a sweep that was
-    killed goes on where it was when the same command is given again. Memory that is not enough is a result: its row
-    says OOM, and with --fit what would fit, in a column of its own. `tprimat aggregate` makes tables of the folder.
+    Each combination (cell) has its own file (bench_SIZE_CONTEXT_….json), written as soon as it is measured. To continue
+    a killed sweep, repeat the command. Out of memory is a result: its row says OOM, and with --fit another column shows
+    what would fit. `tprimat aggregate` makes tables of the folder.
 
     \b
     Examples:

@@ -108,7 +108,7 @@ SETTINGS: tuple[Setting, ...] = (
         option=Option(
             flag="--methodology", metavar="NAME", type=str, shown_default="agreed with NeMo, else none",
             choices=("agreed", "max", "identical", "classic"),
-            help="Configuration to compare with: agreed (same work, each vendor's tuning), max, identical or classic.",
+            help="Predefined configuration: agreed (same work, each vendor's tuning), max, identical or classic.",
         ),
     ),
     Setting(name="max_steps", label="planned steps", weight=None, kind="count"),
@@ -191,8 +191,8 @@ SETTINGS: tuple[Setting, ...] = (
         name="recompute", label="recompute", kind="word",
         option=Option(
             flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
-            help="Keep fewer activations and compute them again: none, selective (every second layer) or full.",
-            shown_default="what fits (torch engine); none",
+            help="Recompute activations in the backward pass: none, selective (every second layer) or full.",
+            shown_default="torch engine: what fits; else none",
         ),
     ),
     Setting(name="fused_kernels", label="fused kernels", kind="word", applies="Megatron"),

@@ -21,7 +21,7 @@ NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION",
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Version by package, for those that are installed, and of Python; nothing is imported."""
+    """Return the versions of Python and of the installed packages, by name; nothing is imported."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -37,7 +37,7 @@ class Holder:
 
     pid: int
     memory_bytes: float | None = None
-    """As the vendor's program says; None where it does not."""
+    """Memory as the vendor's program states it; None if it does not."""
     user: str | None = None
     command: str = ""
     created: float | None = None

@@ -1,7 +1,8 @@
-"""Other work and moving limits on this machine, which make a benchmark's figures those of something else.
+"""Detection of other work and of changing frequency or power limits, which disturb a measurement on this machine.
 
-Looked at before and after a run, while nothing of ours works. A load average counts the last minute, our own run
-included, so it is held against what others use at this moment: both have to be high before a figure is refused.
+The machine is read before and after a run, while the benchmark is idle. The load average covers the last minute and so
+includes our own run; it is therefore combined with the CPU use of this moment: a figure is refused only if both are
+high.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class NoiseReading:
 
     @property
     def is_busy(self) -> bool:
-        """Others work here now, and have done so for a while."""
+        """Return True if other processes use the machine now and have done so for a while."""
         return self.busy_share >= BUSY_SHARE and (self.load is None or self.load > self.cores)
 
 

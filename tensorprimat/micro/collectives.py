@@ -1,6 +1,6 @@
 """All-reduce, all-gather and reduce-scatter over message sizes: gloo on a CPU, NCCL (which is RCCL on ROCm) on GPUs.
 
-Measured where several processes are there: under torchrun, whose every rank calls `measure` within `group`.
+They are measured if torchrun started several processes; every rank calls `measure` within `group`.
 Bus bandwidth counts what each link carries, as NVIDIA's nccl-tests do (doc/PERFORMANCE.md there).
 """
 
@@ -36,8 +36,7 @@ Work = tuple[Callable[[], object], Callable[[], object]]
 
 @contextlib.contextmanager
 def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
-    """Within: the processes that torchrun started know each other. Gives the backend (None for one process alone), and
-    their number."""
+    """Connect the processes that torchrun started. Yield the backend (None for a single process) and their number."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes < 2 or "RANK" not in os.environ:
         yield None, 1

@@ -1,7 +1,7 @@
 """One cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
 
-Fresh, so that no cell inherits another's allocator, caches or compiled kernels, and so that a process which the system
-kills for its memory is one row of a table and not the end of a sweep.
+In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the system kills the process for
+its memory, the cell becomes a row of the table, and the sweep continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else -9
 
 
 def measure(spec: CellSpec) -> MicroResult:
-    """Time a cell in a process of its own; whatever becomes of it is a cell.
+    """Time a cell in a separate process; its failure is returned as a cell, too.
 
     Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and passes through.
     """
@@ -49,7 +49,7 @@ def measure(spec: CellSpec) -> MicroResult:
 
 
 def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
-    """Exit code, and the lines of stderr. In a session of its own: Ctrl-C reaches us alone, and we end it."""
+    """Return exit code and lines of stderr. The process has its own session, so Ctrl-C reaches only this one."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     child = processes.popen(
@@ -71,7 +71,7 @@ def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Leave nothing running: after Ctrl-C, or where the process left workers of a compiler behind."""
+    """End all processes of the session, after Ctrl-C or if compiler workers still run."""
     with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal.SIGTERM)
         child.wait(timeout=STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""Memory of one cell: the most that it needed, what is free, and a limit on what it may use."""
+"""Memory of one cell: its peak, the free memory, and a limit on its use."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def check(spec: CellSpec, machine: Machine) -> None:
 
 
 def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> MicroResult:
-    """Time one cell in this process. Memory that is not enough, or a step that fails, is a cell too.
+    """Time one cell in this process. Out of memory and a failed step are results, too.
 
     Raises UsageError where the cell cannot run here and InputError for its token file. Ctrl-C passes through.
     """
@@ -120,7 +120,7 @@ def _run(spec: CellSpec, times: Times, on_step: OnStep) -> None:
 
 
 def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
-    """Milliseconds of one step, and of each of its parts, over this many steps."""
+    """Return the milliseconds of one step and of each of its parts, as means over so many steps."""
     marks: list[list[Any]] = []
     clock.synchronise()
     start = time.perf_counter()
@@ -139,7 +139,7 @@ def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, d
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Within: no garbage collection, which would fall into one trial of many."""
+    """Disable garbage collection, which would slow down single trials."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()
@@ -152,8 +152,8 @@ def without_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
-    """So that the next cell of this process finds what this one found: no unused memory, and no compiled code, of which
-    torch keeps eight versions and then goes on uncompiled, without a word."""
+    """Release unused memory and compiled code, so that the next cell in this process starts like this one. torch keeps
+    eight compiled versions and then continues uncompiled, without a message."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A grid of cells, each in a fresh process, one JSON per cell: a sweep that was killed goes on where it was."""
+"""Measurement of a grid of cells, each in a fresh process with its own JSON file: a killed sweep can be continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warm-up study: how many warm-up steps until what follows no longer depends on their number."""
+"""The warm-up study: search for the number of warm-up steps from which on the measured time no longer changes."""
 
 from __future__ import annotations
 

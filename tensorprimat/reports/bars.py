@@ -43,7 +43,7 @@ class BarStyle:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One bar: whose, which group it stands in, how long, with which interval."""
+    """One bar: its side, group, length and interval."""
 
     look: BarStyle
     group: str

@@ -1,4 +1,4 @@
-"""The summary on the terminal: per side what matters, how fair it is, and then the verdict. Fits 80 columns."""
+"""The summary on the terminal, for 80 columns and more: main figures of each side, verdict level, verdict."""
 
 from __future__ import annotations
 

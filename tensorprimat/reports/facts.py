@@ -218,7 +218,7 @@ def _how_combined(sides: Sequence[Side]) -> str | None:
     if means:
         notes.append(
             f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
-            "CV are those of rows, not of single steps."
+            "CV describe rows, not single steps."
         )
     if any(len(side.result.runs) > 1 for side in sides):
         notes.append("Work and time of all runs are added up here; the results above are means of the runs.")
@@ -249,12 +249,12 @@ POWER = (
     _power("energy_joules_per_gpu", "Energy of one GPU", quantities.joules, "over the measured steps"),
     _power(
         "sampled_energy_joules_per_gpu", "Energy of one GPU, from samples", quantities.joules,
-        "sampled power over the measured steps, beside the device's own counter",
+        "sampled power over the measured steps, in addition to the device's own counter",
     ),
     _power("avg_clock_hertz", "Clock, mean", quantities.gigahertz, "of the compute units over the measured steps"),
     _power("avg_temperature_celsius", "Temperature, mean", quantities.celsius, "hottest GPU over the measured steps"),
     _power("max_temperature_celsius", "Temperature, maximum", quantities.celsius, "hottest GPU, hottest measured step"),
-    _power("throttled_seconds", "Time throttled", quantities.seconds, "measured time with a clock held down"),
+    _power("throttled_seconds", "Time throttled", quantities.seconds, "measured time with a reduced clock"),
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ class Forest:
 
 
 def forests(comparison: Comparison) -> tuple[Forest, ...]:
-    """Return one scale per rate that ratios are of; usually there is one."""
+    """Return one scale for each rate whose ratios are shown; usually there is only one."""
     of_metric: dict[str, list[Pair]] = {}
     for pair in comparison.pairs:
         if (ratio := _ratio_of(pair)) is not None:
@@ -155,7 +155,7 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
 
 
 def table(forest: Forest) -> Table:
-    """Return the marks as a ranked table, for what cannot draw."""
+    """Return the marks as a ranked table, for documents without pictures."""
     levels = {mark.level for mark in forest.marks if mark.level is not None}
     columns = [Column(title="Side"), Column(title="Ratio", numeric=True), Column(title="Interval", numeric=True)]
     columns += [Column(title="Verdict"), *([Column(title="Level")] if len(levels) > 1 else [])]
@@ -197,7 +197,7 @@ def answers(comparison: Comparison) -> list[str]:
 
 
 def _of_several(pairs: Sequence[Pair]) -> str:
-    """Return who measured best of several candidates; the order among candidates is as measured, not tested."""
+    """Return a sentence on the best of several candidates; their order is as measured, without a test."""
     known = [(ratio.estimate.value, pair) for pair in pairs if (ratio := _ratio_of(pair)) and ratio.estimate.value]
     if not known:
         return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"

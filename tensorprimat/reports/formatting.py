@@ -130,7 +130,7 @@ def headline(pair: Pair) -> str:
 
 
 def _headline(pair: Pair) -> str:
-    """Name the direction, and the precisions where they are not the same."""
+    """Return the headline without the reasons; it names the precisions if they differ."""
     candidate, baseline = pair.candidate.label, pair.baseline.label
     if pair.fairness.errors:
         return f"No ratio of {candidate} to {baseline}: a figure is physically impossible"
@@ -179,7 +179,7 @@ def _time_to_train(pair: Pair, ratio: Ratio) -> str:
 
 
 def in_brackets(*limits: str | None) -> str:
-    """Return what limits a claim, ready to end its sentence.
+    """Return the limits of a claim in brackets, as the end of its sentence.
 
     >>> in_brackets("95 % interval 1.1x to 1.2x", None, "one machine each"), in_brackets(None)
     (' (95 % interval 1.1x to 1.2x; one machine each)', '')

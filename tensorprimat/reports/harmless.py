@@ -1,4 +1,4 @@
-"""Output streams on which nothing steers a terminal, whatever text from files, names and logs is written to them.
+"""Output streams that remove control characters, so that text from files and logs cannot control the terminal.
 
 `harmless_output` puts them in the place of stdout and stderr for one command: control characters and direction
 overrides become U+FFFD, and characters that the stream cannot encode become "?". A rich console draws with control

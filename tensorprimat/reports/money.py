@@ -27,13 +27,13 @@ def sentences(pair: Pair) -> list[str]:
     condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
-    sentence = f"{candidate} is cheaper while its GPU-hour costs less than {form(even.value)} that of {baseline}"
+    sentence = f"{candidate} is cheaper as long as its GPU-hour costs less than {form(even.value)} that of {baseline}"
     limits = formatting.in_brackets(sure, pair.ratio.scope if pair.ratio is not None else None)
     return [f"{sentence}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:
-    """Return what known prices make of the break-even: a winner only at like prices and where the interval allows."""
+    """Return the costs at known prices; a winner is named only if prices are alike and the interval allows it."""
     candidate, baseline = pair.candidate, pair.baseline
     prices = [side.metrics["price_usd_per_gpu_hour"] for side in (candidate, baseline)]
     above, below = (price.value for price in prices)
@@ -41,13 +41,13 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
         return []
     stated = " and ".join(map(_price, (candidate, baseline)))
     if unlike_prices(baseline.metrics, candidate.metrics):
-        return [f"Prices from different sources decide nothing: {stated}; give --price for both."]
+        return [f"Prices from different sources are not compared: {stated}; give --price for both."]
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
     if undecided or not settled or abs(cost - 1) < CLOSE:
         return [f"At {stated} the work costs {quantities.times(cost)} as much on {candidate.label}, not confirmed."]
-    cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("dearer", cost - 1)
+    cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
     scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
     return [f"At {stated} the same work is {quantities.percent(share)} {cheaper} on {candidate.label}{scope}."]
 

@@ -13,7 +13,7 @@ MOST_WARNINGS = 200
 
 
 def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
-    """Everything odd, each sentence once, led by the sides that it is about; at most MOST_WARNINGS."""
+    """Return all warnings, each once, with the names of its sides in front; at most MOST_WARNINGS."""
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
     for side in sides:
@@ -51,7 +51,7 @@ LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure th
 
 
 def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return what has to be read before any figure: reduced clocks, and logs that contradict their figures."""
+    """Return the warnings that stand above all figures: reduced clocks, and logs that contradict their figures."""
     return (*throttled(sides), *contradictions(sides))
 
 
@@ -78,7 +78,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return what a log's own clock says against the figures of a side, to be read before them."""
+    """Return a sentence for each side whose figures contradict its log's own clock."""
     contradicted = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
     return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(contradicted))
 

@@ -33,7 +33,7 @@ def sentence(found: Projection) -> str:
         f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {found.measured_gpus} GPUs, {expected} on "
         f"{found.gpus}, {confidence_level(CONFIDENCE)} interval, if it scales as {exponent.groups} submissions of "
         f"{found.benchmark} did{task} ({law}); {verdict(found.validation)}. "
-        "The global batch and the network are taken to be like theirs; the scatter of the result itself is not in it."
+        "This assumes a global batch and a network like theirs, and does not include the scatter of the result itself."
     )
 
 

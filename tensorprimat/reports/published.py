@@ -35,8 +35,8 @@ def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
             Column(title="Source"),
         ),
         rows=tuple(_published_row(row) for row in rows),
-        note="Published figures, with the timing of their source and without an interval; the multiple is the measured "
-        "figure over the published one. Nearest first: comparable, same GPU, same number of GPUs."
+        note="Published figures use the timing of their source and have no interval; the ratio is the measured figure "
+        "over the published one. Nearest first: comparable, same GPU, same number of GPUs."
         + _starred(rows)
         + _omitted(left_out),
     )
@@ -49,7 +49,7 @@ def _starred(rows: Sequence[PublishedComparison]) -> str:
 
 def _omitted(left_out: int) -> str:
     rows = "row is" if left_out == 1 else "rows are"
-    return f" {left_out} farther {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
+    return f" {left_out} more {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
 
 
 def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:

@@ -93,7 +93,7 @@ class Plot {
     const zero = element("input", { type: "checkbox" });
     zero.addEventListener("change", () => { this.fromZero = zero.checked; this.draw(); });
     const note = this.curves.some((curve) => curve.shown < curve.rows)
-      ? "Thinned for the screen: of every stretch the lowest and the highest point are kept. " : "";
+      ? "Simplified for display: of each interval only the lowest and the highest point are drawn. " : "";
     const help = element("p", { class: "note", id: `help-${title.replaceAll(" ", "-")}-${Math.random().toString(36).slice(2)}` },
       `${note}Drag to zoom; with the keyboard: arrows move along the steps, + and − zoom, 0 shows everything.`);
     this.svg = element("svg:svg", { "aria-hidden": "true" });

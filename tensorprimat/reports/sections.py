@@ -272,7 +272,7 @@ _RESTS_ON = {
 
 
 def _choice_of(metric: Metric) -> str | None:
-    """Return a choice with where it comes from, or why there is none."""
+    """Return an input with its origin, or the reason why it is missing."""
     if metric.value is None:
         return metric.because
     shown = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
@@ -357,7 +357,7 @@ def analysis(sides: Sequence[Side]) -> Table:
         title="Detailed analysis",
         columns=(
             Column(title="Side"),
-            Column(title="Rests on"),
+            Column(title="Interval from"),
             Column(title="95 % interval", numeric=True),
             Column(title="Runs for ±1 %", numeric=True),
             Column(title="CV of step time", numeric=True),

@@ -77,7 +77,7 @@ def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
 
 
 def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
-    """Return positions of at most about `limit` rows that look the same when drawn: of every stretch the lowest, the
+    """Return positions of at most about `limit` rows that look the same when drawn: of every interval the lowest, the
     highest.
 
     An outlier is an extreme of its stretch, so none is ever lost; the first and the last row stay too.

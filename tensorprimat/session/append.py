@@ -1,4 +1,4 @@
-"""--append: whether new runs may join the latest result, and which field says no."""
+"""`--append`: add new runs to the latest result, or refuse and name the field that differs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tensorprimat.machine.platform import Machine
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
-    """Return the result that runs of this plan would be added to. Raises UsageError where there is none, or another
-    one.
+    """Return the result to which runs of this plan would be added. Raises UsageError if there is none, or if it is of
+    another benchmark.
     """
     path = store.latest_of(planned, folder, default_engine=default_engine)
     try:

@@ -37,7 +37,7 @@ class Rank:
 
 
 def rank_of(environment: Mapping[str, str] | None = None) -> Rank | None:
-    """This process's place; None where it was started alone. Raises UsageError for a start that cannot work."""
+    """Return the rank of this process; None if it was started alone. Raises UsageError for a start that cannot work."""
     environment = os.environ if environment is None else environment
     if "TORCHELASTIC_RUN_ID" in environment:
         nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
@@ -92,13 +92,13 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
 
 
 def tell_lightning(place: Rank) -> None:
-    """Say per node what `srun -n` says in all: Lightning refuses the one without the other."""
+    """Set SLURM_NTASKS_PER_NODE, which `srun -n` leaves unset and without which Lightning refuses to start."""
     if place.launcher == "srun":
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place.world_size // place.nodes))
 
 
 def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
-    """Train in this process. Returns the result on rank 0, incomplete together with an error; on others with None."""
+    """Train in this process. Return the result (None except on rank 0; incomplete after an error) and the error."""
     error = None
     with processes.scratch_folder() as scratch:
         file = scratch / "result.json"

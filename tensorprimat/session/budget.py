@@ -1,7 +1,7 @@
 """The number of runs of a benchmark: as planned, or until an interval is narrow enough or a budget is spent.
 
-An interval that is looked at after every run looks narrow too early, where the runs so far happen to agree. It is
-therefore read at the level of its look (stats.level_of_look), from the third run on.
+If the interval is checked after every run, it is sometimes narrow too early because the runs so far happen to agree.
+Each check therefore uses a stricter confidence level (stats.level_of_look), from the third run on.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Budget:
     """Half-width of the interval of the figure, or of the ratio of two configurations, as a fraction."""
     max_runs: int = 30
     minutes: float | None = None
-    """Of one model. Without a target no run begins that would end later, by the time of the runs so far."""
+    """Time limit of one model. Without a target no run begins that would exceed it, judged by the runs so far."""
 
     @property
     def most(self) -> int:
-        """Return runs that are never exceeded."""
+        """Return the largest number of runs."""
         return self.runs if self.target is None else self.max_runs
 
     def checked(self) -> Budget:
-        """Return itself. Raises UsageError naming the flag of a value that cannot be."""
+        """Return self. Raises UsageError that names the flag of a value out of range."""
         if self.target is not None and not 0 < self.target < 1:
             raise UsageError(f"--target-ci {self.target:g}: must be between 0 and 100 %, such as 1%")
         if self.max_runs < FEWEST_RUNS:

@@ -131,7 +131,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
 
 
 def _placed(field: str) -> tuple[str | None, str]:
-    """Section and key of a figure; what the framework reported under a name of ours is `reported.NAME`."""
+    """Return section and key of a figure; `reported.NAME` is the value that the framework printed."""
     if field.startswith(f"{_REPORTED}."):
         name = field.removeprefix(f"{_REPORTED}.")
         return (_REPORTED if name in Reported.model_fields else None), name

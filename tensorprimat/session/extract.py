@@ -108,13 +108,13 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
 
 
 def _how(extracted: Extracted, twin: Extracted) -> str:
-    """Return how two logs come to tell of one run."""
+    """Return the reason why two logs are of the same run."""
     hashes = [[source.sha256 for source in one.result.provenance.sources] for one in (extracted, twin)]
     return "a copy of the file" if hashes[0] == hashes[1] != [] else "a copy of it or another rank's log"
 
 
 def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
-    """Return a log that tells of the same run; what one rank states and the other does not is no contradiction."""
+    """Return a log of the same run. A setting that only one of them states is no contradiction."""
     for benchmark in benchmarks:
         for other in benchmark:
             if identity.same_run(other.result, extracted.result) and not identity.differing(

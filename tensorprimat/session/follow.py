@@ -1,4 +1,4 @@
-"""The work of `extract --follow`: the figures of a log while it grows."""
+"""The work of `extract --follow`: compute the figures of a log again whenever it grows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A log that was found on this machine as the result of one model.
+"""Reading of a log that was found on this machine as the result of one model.
 
-What the search and the machine tell fills what the log lacks: the model that it was found for, and the machine's GPU
-where vendor and memory agree with the log.
+The search and the machine supply facts that the log lacks: the model for which it was found, and the machine's GPU if
+vendor and memory agree with the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The observer of a benchmark: what it is told while runs begin, proceed and end. The command prints it."""
+"""The interface through which a benchmark reports its progress; the command prints it."""
 
 from __future__ import annotations
 

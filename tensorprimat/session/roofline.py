@@ -1,4 +1,4 @@
-"""The work of `aggregate --roofline`: cells and trainings under the ceilings of the machine that ran them."""
+"""The work of `aggregate --roofline`: rates of cells and trainings against the limits of their machine."""
 
 from __future__ import annotations
 

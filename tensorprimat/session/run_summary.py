@@ -1,4 +1,4 @@
-"""Rows of the blocks that a benchmark prints: what is about to run, and what came of it."""
+"""Rows of the blocks that a benchmark prints: the plan before the runs, and the results after them."""
 
 from __future__ import annotations
 

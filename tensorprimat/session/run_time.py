@@ -1,7 +1,7 @@
 """Time that a benchmark takes, estimated before it runs, and specs that fit a number of minutes.
 
-The estimate is FLOPs over a share of the GPU's dense peak. It answers whether a benchmark takes minutes or hours; it is
-no measurement, and it is printed as an estimate. A device without a known peak has none.
+The estimate is FLOPs over a share of the GPU's dense peak. It only tells minutes from hours, and it is printed as an
+estimate. A device without a known peak has none.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def fitted(
     minutes: float,
     free: frozenset[str],
 ) -> dict[str, RunSpec]:
-    """Return the specs with the sizes that no flag sets made smaller until the benchmark fits the minutes.
+    """Return the specs, with batch size and steps reduced (unless a flag sets them) until the benchmark fits.
 
     free: `global_batch_size`, `steps` where they may change. The batch has two sizes only, the default and one micro
     batch on each GPU, so that two machines are likely to choose the same; then steps are left out, at least

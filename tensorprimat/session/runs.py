@@ -93,7 +93,7 @@ def look_before_run(request: Request, machine: Machine, observer: Observer, run:
 
 
 def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machine, run: str) -> Result:
-    """With a warning for everything that disturbed the machine before or after the run, or moved in between."""
+    """Return the result with a warning for all other work before or after the run, and for limits that changed."""
     if before is None:
         return result
     after = noise.look(machine.gpu_ids)
@@ -103,7 +103,7 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
 
 
 def with_looks(result: Result, looks: int) -> Result:
-    """With the number of times that a verdict could have been read as runs were added."""
+    """Return the result with the number of times that its verdict could have been read while runs were added."""
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"looks": looks})})
 
 

@@ -17,15 +17,15 @@ from tensorprimat.core import processes
 from tensorprimat.core.processes import usable_cores
 
 Aside = Callable[..., Callable[[], Any]]
-"""aside(function, *arguments) begins the call; calling what it returns gives the outcome, or raises what was raised."""
+"""aside(function, *arguments) starts the call and returns a function that waits for its result or raises its error."""
 
 
 @contextlib.contextmanager
 def second_process() -> Iterator[Aside]:
-    """Lend an Aside; elsewhere than on Linux, and on one core, the work is done in this process when its outcome is
+    """Yield an Aside. On other systems than Linux, and on one core, this process does the work when its result is
     requested.
 
-    The second process begins with the first call, as a copy of this one: the earlier, the smaller.
+    The first call forks the second process from this one, so an early call copies less memory.
     """
     if sys.platform != "linux" or usable_cores() == 1:
         yield functools.partial
@@ -36,9 +36,9 @@ def second_process() -> Iterator[Aside]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Read thousands of files without the search for cycles, which would pass over all of them again and again.
+    """Disable garbage collection while thousands of files are read: it would scan all of them again and again.
 
-    What was read is kept out of that search afterwards too: it lives until the command ends.
+    The objects are excluded from later collections, too, because they live until the command ends.
     """
     gc.disable()
     try:
@@ -49,7 +49,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Leave Ctrl-C, which reaches the whole group of processes, to the one that started the others; end with it."""
+    """Ignore Ctrl-C, which the parent process handles, and end with that process."""
     processes.die_with_parent(parent)
     gc.disable()  # it does one piece of work and hands over all of it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Read what a person names as the sides of a comparison: results, folders, logs, each with or without a name."""
+"""Read the sides of a comparison that a user gives: results, folders or logs, each with or without a name."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.session.extract import Extracted, joined
 
 WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
-MOST_WORKERS = 16  # beyond, the disk is what all wait for
+MOST_WORKERS = 16  # more would only wait for the disk
 ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
@@ -114,7 +114,7 @@ def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> Sur
 
 
 def _begin(parent: int) -> None:
-    """Die of Ctrl-C, which reaches every process and which only the first has something to say about; end with it."""
+    """Let Ctrl-C end this worker without a message (the first process prints one), and end with that process."""
     processes.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
