@@ -257,3 +257,16 @@ def test_a_table_behind_the_stamps_of_kubernetes_is_read(tmp_path: Path) -> None
     rows = ["step,step_time,train/loss", *(f"{n},2.5,9.{n}" for n in range(1, 20))]
     text = "".join(f"2026-01-05T08:00:{n:02}.{n:09}Z {row}\n" for n, row in enumerate(rows))
     assert logs.read(written(tmp_path, text)).performance_metrics.avg_step_time_seconds == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("form", ["{:%Y-%m-%dT%H:%M:%S.%f}{} ", "{:%Y-%m-%dT%H:%M:%S}{} node-3 python3[12]: "])
+def test_a_clock_that_is_put_forward_in_the_night_is_no_pause(tmp_path: Path, form: str) -> None:
+    lines = []
+    for n in range(1, 201):
+        moment = datetime(2026, 3, 29, 0, 58) + timedelta(seconds=2 * n)
+        summer = moment >= datetime(2026, 3, 29, 1)
+        local = form.format(moment + timedelta(hours=1 + summer), "+02:00" if summer else "+01:00")
+        lines.append(local + WITHOUT_A_DATE["litgpt"].format(n=n) + "\n")
+    audit = logs.read(written(tmp_path, "".join(lines))).audit
+    assert audit is not None
+    assert (audit.ratio, audit.explained_by) == (pytest.approx(1, abs=0.01), ())

@@ -34,6 +34,7 @@ _BY_MONTH = re.compile(  # syslog, journald
 _STAMPS = (
     re.compile(
         r"(?P<year>\d{4})-?(?P<month>\d\d)-?(?P<day>\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+        r"(?P<zone>[+-]\d\d:?\d\d(?!\d))?"
     ),
     re.compile(
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -49,7 +50,7 @@ class Moment:
     """The time at which a row was written."""
 
     seconds: float
-    """Since 1970, the stamp read as UTC."""
+    """Since 1970; a stamp without a time zone is read as UTC."""
     resolution: float
     """The last digit of the stamp, in seconds."""
     has_year: bool = True
@@ -73,6 +74,8 @@ def moment_in(text: str) -> Moment | None:
 
     >>> moment_in("2026-01-05 08:00:00,250 INFO"), moment_in("no date")
     (Moment(seconds=1767600000.25, resolution=0.001, has_year=True), None)
+    >>> moment_in("2026-01-05T09:30:00.250+01:30 step 1").seconds
+    1767600000.25
     """
     for pattern in _STAMPS:
         if match := pattern.search(text):
@@ -83,6 +86,9 @@ def moment_in(text: str) -> Moment | None:
             if seconds is None:
                 continue
             fraction = match["fraction"] or ""
+            if zone := match.groupdict().get("zone"):
+                ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
+                seconds -= ahead if zone[0] == "+" else -ahead
             return Moment(
                 seconds=seconds + float(f"0.{fraction or 0}"), resolution=10.0 ** -len(fraction), has_year=has_year
             )
