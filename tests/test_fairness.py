@@ -162,7 +162,9 @@ def test_a_name_of_a_known_model_stands_for_its_shape_under_a_condition(name):
     fairness = judge(result("h100"), nameless("mi300x", name))
     assert fairness.verdict == "same_work"
     assert fairness.conditions == ("model shape",)
-    assert fairness.sentence.startswith("Comparable only if the model shape matches; the sides do not both state it")
+    assert fairness.sentence.startswith(
+        "Comparable only if the model shape matches; at least one side does not state it"
+    )
 
 
 @pytest.mark.parametrize("name", ["my-model", "falcon-40b", None])

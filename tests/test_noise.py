@@ -36,7 +36,7 @@ def test_company_and_throttling_of_a_gpu_are_said():
     look = replace(QUIET, gpus=(replace(GPU, other_processes=2, throttled_by=("power cap",)),))
     company, clock = noise.about(look, "after run 2")
     assert "2 other processes on GPU 0" in company
-    assert "held down by power cap" in clock
+    assert "reduced by power cap" in clock
 
 
 def test_limits_that_move_during_a_run_are_said():

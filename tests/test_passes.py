@@ -425,7 +425,7 @@ def test_a_throttling_clock_and_another_process_are_told():
     watch = OnGpu(os.getpid(), 4711)
     watch._sampler.sample()
     clock, company = watch.end()
-    assert clock == "clock: held down by heat in 1 of 1 samples"
+    assert clock == "clock: reduced by heat in 1 of 1 samples"
     assert company.startswith("device: another process uses this GPU (pid 4711); stop it")
 
 

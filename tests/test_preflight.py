@@ -131,7 +131,7 @@ def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
         DeviceCheck(index=3, flops_per_second=4e14, other_processes=2),
     ]
     slow, shared = preflight.warnings_about(made(devices=tuple(checks)))
-    assert slow == "gpu 1: reaches 71 % of the fastest GPU (held down by the power cap; power limit 350 W)"
+    assert slow == "gpu 1: reaches 71 % of the fastest GPU (clock reduced by the power cap; power limit 350 W)"
     assert "gpu 3: reaches 57 % of the fastest GPU (2 other processes on it)" in shared
 
 

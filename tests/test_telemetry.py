@@ -74,8 +74,8 @@ def test_a_clock_that_is_held_down_is_told_with_its_share():
     for _ in readings:
         sampler.sample()
     assert sampler.warnings() == [
-        "clock: held down by heat in 2 of 3 samples",
-        "clock: held down by the power cap in 1 of 3 samples",
+        "clock: reduced by heat in 2 of 3 samples",
+        "clock: reduced by the power cap in 1 of 3 samples",
     ]
 
 

@@ -369,9 +369,8 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     if work.level == "same_work_per_token":
         sentence = per_token
     if work.conditions:
-        sentence = (
-            f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}; the sides do not both state it"
-        )
+        sentence = f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}"
+        sentence += f"; at least one side does not state {_it(work.conditions)}"
         if work.level == "same_work_per_token":
             sentence += f". {per_token}"
     if configured:
@@ -386,6 +385,10 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
 
 def _verb(words: Sequence[str]) -> str:
     return "match" if len(words) > 1 or words[0].endswith("s") else "matches"
+
+
+def _it(words: Sequence[str]) -> str:
+    return "them" if _verb(words) == "match" else "it"
 
 
 def _labels(differences: Sequence[Difference]) -> str:

@@ -177,8 +177,8 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
     for one in (first, second):
         if one.over_submitters is None:
             found.append(
-                f"{one.gpu} {one.round}: one submitter, {one.scored[0].entry.submitter}; the interval speaks of its "
-                "runs, another's machine may differ"
+                f"{one.gpu} {one.round}: one submitter, {one.scored[0].entry.submitter}; the interval covers only its "
+                "runs, and other machines may differ"
             )
         if not math.isfinite(one.estimate.variance):
             found.append(f"{one.gpu} {one.round}: too few runs for an interval")
@@ -186,7 +186,7 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
         found.append(f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round")
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
-        found.append(f"{name} holds runs that the other side holds too: their difference is of scoring, not of speed")
+        found.append(f"{name} shares runs with the other side: their difference comes from scoring, not from speed")
     if precision := _precisions(first, second):
         found.append(precision)
     return found

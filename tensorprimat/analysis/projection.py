@@ -25,7 +25,7 @@ from tensorprimat.core.result import Result
 
 CONFIDENCE = 0.90
 COVERAGE = (0.85, 0.95)
-"""Share of left-out points within the 90 % interval for which the projection counts as shown to work."""
+"""Share of left-out points within the 90 % interval for which the projection counts as reliable."""
 FEWEST_GROUPS = 4
 FEWEST_POINTS = 20  # of fewer the coverage itself is not known to 15 %
 
@@ -185,11 +185,11 @@ def validate(found: Sequence[ScalingGroup]) -> Validation:
 def verdict(validation: Validation) -> str:
     """Return what the left-out points show, in a clause."""
     if not validation.points:
-        return "too few scaling points to leave any out"
-    few = f", and {FEWEST_POINTS} points are the least" if len(validation.points) < FEWEST_POINTS else ""
+        return "no point can be predicted from other GPUs"
+    few = f"; at least {FEWEST_POINTS} points are needed" if len(validation.points) < FEWEST_POINTS else ""
     return (
-        f"its {confidence_level(CONFIDENCE)} interval covers {percent(validation.coverage, 0)} of "
-        f"{len(validation.points)} left-out points, "
+        f"its {confidence_level(CONFIDENCE)} intervals contain {percent(validation.coverage, 0)} of "
+        f"{len(validation.points)} points predicted from other GPUs, "
         f"median error {percent(validation.median_error, 1)}{few}"
     )
 
@@ -230,19 +230,19 @@ def project(
 
 
 def exponent_for(found: Sequence[ScalingGroup], benchmark: str, ratio: float) -> tuple[Exponent, Validation]:
-    """Return the exponent of a benchmark and its validation. Raises UsageError where it is not shown to work.
+    """Return the exponent of a benchmark and its validation. Raises UsageError where it is not reliable.
 
     ratio: number of GPUs to project to, over the measured number.
     """
     ours = [group for group in found if group.benchmark == benchmark]
     exponent, validation = exponent_of(ours), validate(ours)
     if exponent is None or not validation.works:
-        raise UsageError(f"--benchmark {benchmark}: projection is not shown to work: {verdict(validation)}")
+        raise UsageError(f"--benchmark {benchmark}: projection is not reliable: {verdict(validation)}")
     if ratio == 1:
         raise UsageError("--gpus: that is the measured number of GPUs, so there is nothing to project")
     widest = validation.widest
     if not 1 / widest <= ratio <= widest:
-        raise UsageError(f"--gpus: {ratio:g} times the measured number; left-out points reach {widest:g} times")
+        raise UsageError(f"--gpus: {ratio:g} times the measured number; the scaling data reach only {widest:g} times")
     return exponent, validation
 
 

@@ -46,7 +46,7 @@ class StatedScatter:
     def checked(self) -> StatedScatter:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if not 0.5 <= self.confidence < 1:
-            raise UsageError(f"--confidence {self.confidence:g}: must be at least 50% and below 100%, such as 95%")
+            raise UsageError(f"--confidence {self.confidence:g}: must be at least 50 % and below 100 %, such as 95%")
         if self.run_cv is not None and not 0 < self.run_cv < 1:
             raise UsageError(f"--assume-run-cv {self.run_cv:g}: must be between 0 and 100 %, such as 2%")
         if self.host_cv is not None and not 0 < self.host_cv < 1:

@@ -263,7 +263,7 @@ def _pooled(results: Sequence[Result]) -> Result:
     whole = pool(results)
     if not (partly := stated_by_some(results)):
         return whole
-    note = f"runs: taken as one benchmark although only some of the {len(results)} files state {', '.join(partly)}"
+    note = f"runs: pooled as one benchmark, although only some of the {len(results)} files state {', '.join(partly)}"
     return whole.model_copy(update={"warnings": (*whole.warnings, note)})
 
 

@@ -20,6 +20,6 @@ ContainerMounts = Annotated[
 NodeGpu = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help=f"{facts.GPU} With --executor: what each node has, or cpu.", show_default="as this machine"
+        metavar="NAME", help=f"{facts.GPU} With --executor: GPU of each node, or cpu.", show_default="as this machine"
     ),
 ]

@@ -137,7 +137,7 @@ def _write(result: Result, output: Path, taken: set[Path], *, quiet: bool) -> Pa
     """Write one result and print where it is, which is returned."""
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
-        _say(f"the run did not end well ({_ending(result)}): kept in history only, which compare reads when named")
+        _say(f"the run did not finish ({_ending(result)}): kept in history only; compare reads it by its name")
     print(path, file=sys.stderr if quiet else sys.stdout)
     return path
 

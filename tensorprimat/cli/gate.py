@@ -145,5 +145,5 @@ def _limit(flag: str, text: str) -> float:
     """Return a share of a rate: below all of it."""
     value = fraction(flag, text)
     if value >= 1:
-        raise UsageError(f"{flag} {text}: must be below 100%, such as 3%")
+        raise UsageError(f"{flag} {text}: must be below 100 %, such as 3%")
     return value

@@ -109,7 +109,7 @@ def _show(sets: Effective, nvidia: Configuration | None, model: str | None, cons
     console.print(table)
     if sets.missing_presets:
         console.print(
-            f"unknown: what {', '.join(sets.missing_presets)} set, which are not here; set PRIMUS_PATH to the checkout",
+            f"unknown: the settings of {', '.join(sets.missing_presets)} (not found); set PRIMUS_PATH to the checkout",
             soft_wrap=True,
         )
     if nvidia is None:

@@ -194,7 +194,7 @@ class Sampler:
     def warnings(self) -> list[str]:
         """Return the warnings about the sampled devices."""
         held = [
-            f"clock: held down by {why} in {count} of {self._samples} samples"
+            f"clock: reduced by {why} in {count} of {self._samples} samples"
             for why, count in sorted(self._throttled.items())
         ]
         return held + self.counter_warnings()

@@ -227,7 +227,7 @@ def warnings_about(found: Preflight) -> list[str]:
     for check in found.devices:
         if check.flops_per_second >= BELOW_SIBLINGS * best:
             continue
-        reasons = [f"held down by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
+        reasons = [f"clock reduced by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
         if check.power_limit_watts:
             reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:

@@ -71,7 +71,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         ]
         titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
         repeated = dict.fromkeys(
-            warning for one in rounds for warning in one.warnings if "other side holds too" in warning
+            warning for one in rounds for warning in one.warnings if "shares runs with the other side" in warning
         )
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
         parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)

@@ -251,7 +251,7 @@ def efficiency(sides: Sequence[Side]) -> Table:
     notes = [
         f"{opening}: {'; '.join(remarks)}."
         for name, opening in _RESTS_ON.items()
-        if (remarks := [f"{side.label} {choice}" for side in sides if (choice := _choice_of(side.metrics[name]))])
+        if (remarks := [f"{side.label}: {choice}" for side in sides if (choice := _choice_of(side.metrics[name]))])
     ]
     return Table(
         key="efficiency",

@@ -77,7 +77,9 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
             )
     per_node, rest = divmod(place.world_size, place.nodes)
     if rest:
-        raise UsageError(f"{place.launcher}: {place.world_size} processes on {place.nodes} nodes; use as many on each")
+        raise UsageError(
+            f"{place.launcher}: {place.world_size} processes on {place.nodes} nodes; start the same number on each"
+        )
     if request.settings.num_gpus not in (None, per_node):
         raise UsageError(
             f"--num-gpus {request.settings.num_gpus}: {place.launcher} has started {per_node} processes per node"

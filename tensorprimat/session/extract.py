@@ -154,6 +154,6 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
     results = [extracted.result for extracted in members]
     result = pool(results)
     if partly := identity.stated_by_some(results):
-        note = f"runs: taken as one benchmark although only some of the {len(results)} logs state {', '.join(partly)}"
+        note = f"runs: pooled as one benchmark, although only some of the {len(results)} logs state {', '.join(partly)}"
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)

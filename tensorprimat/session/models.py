@@ -32,8 +32,8 @@ def within_budget(request: Request, jobs: list[Job], machine: Machine, observer:
             if spec != (was := specs[model]):
                 observer.say(
                     f"{model}: batch {spec.global_batch_size} (default {was.global_batch_size}), {spec.steps} measured "
-                    f"steps (default {was.steps}) by --budget-minutes {budget.minutes:g}; results are compared at one "
-                    "batch only, which --global-batch-size sets"
+                    f"steps (default {was.steps}) by --budget-minutes {budget.minutes:g}; compare only "
+                    "results of one batch size, or set it with --global-batch-size"
                 )
         specs = fitted
         jobs = [replace(job, spec=specs[job.model]) if job.spec is not None else job for job in jobs]

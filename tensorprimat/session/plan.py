@@ -86,7 +86,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
         return
     for field_name in request.facts.said():
         flag = stated.ALL_FLAGS[field_name]
-        instead = {"gpu": "; with --executor it says what each node has", "shape": "; training takes --preset"}
+        instead = {"gpu": "; with --executor it names the GPU of each node", "shape": "; training takes --preset"}
         raise UsageError(f"{flag}: states a fact about a log, and no log is read here{instead.get(field_name, '')}")
 
 

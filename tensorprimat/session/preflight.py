@@ -147,7 +147,7 @@ def spec_of(
         raise UsageError(f"--device {device}: with --executor it must be auto, cpu or cuda")
     node = executors.machine_of(cluster, num_gpus, platform.detect(cpu=device == "cpu"))
     if device == "cuda" and node.platform == "cpu":
-        raise UsageError("--device cuda: this machine has no GPU; --gpu NAME says what each node has")
+        raise UsageError("--device cuda: this machine has no GPU; --gpu NAME names the GPU of each node")
     own = 1 if node.platform == "cpu" else node.gpu_info.device_count or 1
     return records.PreflightSpec(platform=node.platform, quick=quick, num_gpus=num_gpus or own, num_nodes=nodes)
 
