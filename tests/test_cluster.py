@@ -224,9 +224,9 @@ def test_a_line_of_the_log_is_shown_once_and_whole(tmp_path, console):
     tail.show(console)
     log.write_text("one\ntwo\nthree")
     tail.show(console)
-    assert list(console.said) == ["one", "two"]
+    assert list(console.output) == ["one", "two"]
     tail.show(console, last=True)
-    assert list(console.said) == ["one", "two", "three"]
+    assert list(console.output) == ["one", "two", "three"]
 
 
 ELSEWHERE = """

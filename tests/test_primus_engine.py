@@ -332,7 +332,8 @@ def test_the_configuration_check_shows_what_differs_from_the_nvidia_side(clone, 
     assert "qwen2.5_7B-BF16-pretrain.yaml" in done.stdout
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
     assert rows["seq_length"] == ["4096", "8192", "differs"]
-    assert rows["context_parallel_size"] == ["1", "1"]
+    assert rows["context_parallel_size"] == ["1", "2", "differs"]
+    assert rows["pipeline_model_parallel_size"] == ["1", "1"]
     wrong = script(clone, place, "check_primus_config.sh", "none.yaml")
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
 

@@ -251,7 +251,7 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
 
 def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
     """Return the log as the result of this run. Raises InputError where it holds no usable step."""
-    given = Given(
+    facts = Given(
         model_name=spec.model,
         num_gpus=spec.num_gpus * spec.num_nodes,
         global_batch_size=spec.global_batch_size,
@@ -260,7 +260,7 @@ def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
         precision=spec.precision,
         warmup_steps=spec.warmup_steps,
     )
-    result = logs.read(log, given=given)
+    result = logs.read(log, given=facts)
     config = result.training_config
     unsaid = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
     return result.model_copy(
@@ -300,13 +300,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
     parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
 
-    def train_or_rank(spec: RunSpec, given: argparse.Namespace) -> None:
-        if given.rank:
+    def train_or_rank(spec: RunSpec, options: argparse.Namespace) -> None:
+        if options.rank:
             train_rank(spec)
-        elif given.result is None:
+        elif options.result is None:
             parser.error("--result is needed")
         else:
-            train(spec, given.spec, given.result)
+            train(spec, options.spec, options.result)
 
     return run_engine("bridge", parser, train_or_rank, argv)
 

@@ -44,11 +44,11 @@ def run_spec(
     argv: Sequence[str] | None,
 ) -> int:
     """Do what a spec file of some kind says and return the exit code; an error is one line on stderr, with the rank."""
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     rank = next((os.environ[variable] for variable in RANK_VARIABLES if variable in os.environ), "0")
     who = f"{name} engine" if rank == "0" else f"{name} engine (rank {rank})"
     try:
-        work(_spec_of(given.spec, kind), given)
+        work(_spec_of(options.spec, kind), options)
     except TensorPrimatError as error:
         return _complain(f"{who}: {error}", error.exit_code)
     except KeyboardInterrupt:

@@ -170,13 +170,13 @@ def _read(path: Path) -> Result | None:
 
 
 def said_elsewhere(stderr_file: Path, otherwise: str = "interrupted") -> RunError:
-    """Return what became of a job on other machines, as the process that follows it said at its end.
+    """Return what became of a job on other machines, from the last words of the process that follows it.
 
-    otherwise: the error where it said nothing.
+    otherwise: the error where it printed nothing.
     """
     lines = stderr_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + otherwise)
-    return RunError(said.removeprefix(ELSEWHERE))
+    message = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + otherwise)
+    return RunError(message.removeprefix(ELSEWHERE))
 
 
 def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:
@@ -191,9 +191,9 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
         except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
             kept = f"; its output could not be stored in {log}: {error.strerror}"
     if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
-        said = own["says"]
-        kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(said) == OUT_OF_MEMORY else RunError
-        return kind(said + ("" if code == 2 else kept))
+        message = own["says"]
+        kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(message) == OUT_OF_MEMORY else RunError
+        return kind(message + ("" if code == 2 else kept))
     last = tail[-1] if tail else "no output"
     cause = cause_of_failure("\n".join(tail))
     if cause == OUT_OF_MEMORY:

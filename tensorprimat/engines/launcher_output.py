@@ -96,9 +96,9 @@ def complaint(lines: Sequence[str]) -> str | None:
     >>> complaint(["[rank1]: ValueError: bad shape", "error_file: <N/A>", "torchrun exited with code 1"])
     '[rank1]: ValueError: bad shape'
     """
-    said = [line.strip() for line in lines if not _EPILOGUE.search(line)]
+    output = [line.strip() for line in lines if not _EPILOGUE.search(line)]
     for sign in (_RAISED, _COMPLAINT):
-        if found := [line for line in said if sign.search(line)]:
+        if found := [line for line in output if sign.search(line)]:
             return found[-1]
     return None
 

@@ -24,15 +24,15 @@ APPLIED_UNASKED = ("nemo", "bridge")
 
 
 def values(
-    name: str | None, said: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
+    name: str | None, flags: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
 ) -> dict[str, Any]:
     """Return the values that hold, and `methodology`: the name that applies to all of them, or None.
 
-    name: the value of --methodology; said: what flags set, None where they are silent. Values that neither a flag nor a
-    methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this GPU, or
-    contradicts a flag.
+    name: the value of --methodology; flags: values that flags set, None where they are silent. Values that neither a
+    flag nor a methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this
+    GPU, or contradicts a flag.
     """
-    mine = {key: value for key in OF_A_METHODOLOGY if (value := said.get(key)) is not None}
+    mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
         return {**mine, "methodology": None}
     rows = _rows(
@@ -108,8 +108,8 @@ def _rows(
 def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
     rows = [row for row in catalogue.methodologies() if (row.methodology, row.model) == (name, model)]
     known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {row.platform} GPU",))
-    wanted = f" in {precision}" if precision else ""
+    of_precision = f" in {precision}" if precision else ""
     return (
-        f"--methodology {name} has no entry for {model or 'this model'}{wanted} on "
+        f"--methodology {name} has no entry for {model or 'this model'}{of_precision} on "
         f"{gpu.device_name or 'an unknown device'}; it knows {', '.join(known) or 'other models'}"
     )

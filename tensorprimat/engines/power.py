@@ -56,14 +56,14 @@ def line(sampler: telemetry.Sampler) -> str | None:
     if cost is None:
         return None
     gpus = f"{len(sampler.first)} GPU{'s' * (len(sampler.first) != 1)}"
-    said = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms for a look"
+    sentence = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms for a look"
     hot = [
         max((one.temperature_celsius for one in part if one.temperature_celsius is not None), default=None)
         for part in (sampler.first, sampler.last)
     ]
     if None in hot:
-        return said
-    return f"{said}; {celsius(hot[0])} at the start, {celsius(hot[1])} at the end"
+        return sentence
+    return f"{sentence}; {celsius(hot[0])} at the start, {celsius(hot[1])} at the end"
 
 
 def judged(result: Result, sampler: telemetry.Sampler) -> Result:
@@ -71,15 +71,15 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     power, time = result.power_metrics, result.performance_metrics.measured_time_seconds
     if power is None or not time:
         return result
-    said = []
+    warnings = []
     if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
         why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
         share = percent(power.throttled_seconds / time, 0)
-        said.append(f"clock: throttled for {share} of the measured time by {why}")
+        warnings.append(f"clock: throttled for {share} of the measured time by {why}")
     counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
     if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
-        said.append(
+        warnings.append(
             f"power_metrics: the energy counter says {joules(counted)} and sampled power {joules(sampled)}, more than "
             f"{percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
         )
-    return result.model_copy(update={"warnings": (*said, *result.warnings)}) if said else result
+    return result.model_copy(update={"warnings": (*warnings, *result.warnings)}) if warnings else result

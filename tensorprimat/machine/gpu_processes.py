@@ -70,13 +70,13 @@ def listed(environment: Mapping[str, str] | None = None) -> tuple[dict[int, floa
 
 def _answer(question: Sequence[str], environment: Mapping[str, str] | None) -> str | None:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             question, capture_output=True, env=None if environment is None else dict(environment),
             timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return None
-    return asked.stdout.decode(errors="replace") if asked.returncode == 0 else None
+    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else None
 
 
 def _nvidia(text: str) -> Iterable[tuple[int, float | None]]:
@@ -291,7 +291,7 @@ def _signalled(
     devices: Sequence[str] | None,
 ) -> list[Holder]:
     patterns = DEVICES if devices is None else devices
-    asked: dict[int, tuple[Holder, psutil.Process]] = {}
+    signalled: dict[int, tuple[Holder, psutil.Process]] = {}
     for holder in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = _same(holder)
@@ -300,9 +300,9 @@ def _signalled(
             keeps, choosable = _judged(process, _holds(holder.pid, patterns))
             if choosable and (keeps is None or holder.keeps is not None):
                 send(process)
-                asked[holder.pid] = holder, process
-    left = _still_running([process for _, process in asked.values()], patience_seconds)
-    return [asked[process.pid][0] for process in left]
+                signalled[holder.pid] = holder, process
+    left = _still_running([process for _, process in signalled.values()], patience_seconds)
+    return [signalled[process.pid][0] for process in left]
 
 
 def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:

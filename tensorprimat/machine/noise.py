@@ -99,21 +99,21 @@ def about(now: NoiseReading, when: str) -> list[str]:
 
 def company(now: NoiseReading, when: str) -> list[str]:
     """Return a sentence for everything that others do here."""
-    said = []
+    warnings = []
     if now.is_busy:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"
-        said.append(
+        warnings.append(
             f"noise: {when} other processes use {percent(now.busy_share, 0)} of {now.cores} cores{load}; they slow the "
             "training by an unknown amount; stop them, or wait, and run again"
         )
     for number, gpu in enumerate(now.gpus):
         if gpu.other_processes:
             processes = "1 other process" if gpu.other_processes == 1 else f"{gpu.other_processes} other processes"
-            said.append(
+            warnings.append(
                 f"noise: {when} {processes} on GPU {number}; its time is shared; end them "
                 "(./fix_gpu_memory.sh shows them) and run again"
             )
-    return said
+    return warnings
 
 
 def clocks(now: NoiseReading, when: str) -> list[str]:
@@ -128,10 +128,10 @@ def clocks(now: NoiseReading, when: str) -> list[str]:
 
 def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
     """Return a sentence for every limit that changed between two looks."""
-    said = []
+    warnings = []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
         caps = f"{gigahertz(before.cpu_cap_hertz)} to {gigahertz(after.cpu_cap_hertz)}"
-        said.append(
+        warnings.append(
             f"noise: {when} the CPU's frequency cap changed from {caps}; runs before and after are not comparable"
         )
     known = {gpu.id: gpu for gpu in before.gpus}
@@ -141,10 +141,10 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
             continue
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
             caps = f"{watts(earlier.power_limit_watts)} to {watts(gpu.power_limit_watts)}"
-            said.append(f"noise: {when} the power cap of GPU {number} moved from {caps}; fix it and run again")
+            warnings.append(f"noise: {when} the power cap of GPU {number} moved from {caps}; fix it and run again")
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
-            said.append(f"noise: {when} the highest clock of GPU {number} changed; fix it and run again")
-    return said
+            warnings.append(f"noise: {when} the highest clock of GPU {number} changed; fix it and run again")
+    return warnings
 
 
 def _differs(before: float | None, after: float | None) -> bool:

@@ -65,16 +65,16 @@ def detect(*, cpu: bool = False) -> Machine:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
-    said = tuple(f"platform: {str(warning.message).splitlines()[0]}" for warning in caught)
-    return _gpu(torch, said) if usable else _cpu(torch, said + _unused_gpu(torch))
+    warned = tuple(f"platform: {str(warning.message).splitlines()[0]}" for warning in caught)
+    return _gpu(torch, warned) if usable else _cpu(torch, warned + _unused_gpu(torch))
 
 
-def _gpu(torch: ModuleType, said: tuple[str, ...]) -> Machine:
+def _gpu(torch: ModuleType, warned: tuple[str, ...]) -> Machine:
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     first = devices[0]
     names = sorted({device.name for device in devices})
     if len(names) > 1:
-        said += (f"gpu_info: the GPUs differ ({', '.join(names)}); figures describe the first, {first.name}",)
+        warned += (f"gpu_info: the GPUs differ ({', '.join(names)}); figures describe the first, {first.name}",)
     rocm = torch.version.hip is not None
     return Machine(
         platform="amd" if rocm else "nvd",
@@ -89,7 +89,7 @@ def _gpu(torch: ModuleType, said: tuple[str, ...]) -> Machine:
         ),
         host=socket.gethostname(),
         gpu_ids=tuple(_identity(str(device.uuid)) for device in devices if hasattr(device, "uuid")),
-        warnings=said,
+        warnings=warned,
     )
 
 
@@ -125,7 +125,7 @@ def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
     return ()
 
 
-def _cpu(torch: ModuleType | None, said: tuple[str, ...] = ()) -> Machine:
+def _cpu(torch: ModuleType | None, warned: tuple[str, ...] = ()) -> Machine:
     import psutil
 
     return Machine(
@@ -139,7 +139,7 @@ def _cpu(torch: ModuleType | None, said: tuple[str, ...] = ()) -> Machine:
             pytorch_version=None if torch is None else torch.__version__,
         ),
         host=socket.gethostname(),
-        warnings=said,
+        warnings=warned,
     )
 
 

@@ -26,9 +26,9 @@ def open_devices(ids: Iterable[str]) -> list[Device]:
 
     An empty list where no package or no device is there: telemetry is never needed.
     """
-    wanted = {_bare(identity) for identity in ids}
+    bare = {_bare(identity) for identity in ids}
     devices: list[Device] = [*nvidia.devices(), *amd.devices()]
-    return [device for device in devices if not wanted or _bare(device.id) in wanted]
+    return [device for device in devices if not bare or _bare(device.id) in bare]
 
 
 def _bare(identity: str) -> str:

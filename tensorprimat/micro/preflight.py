@@ -221,7 +221,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
 
 def warnings_about(found: Preflight) -> list[str]:
     """Return a GPU that is well below its siblings or the catalogue, and what its driver says about why."""
-    said = []
+    warnings = []
     best = max((check.flops_per_second for check in found.devices), default=0.0)
     nodes = {check.host for check in found.devices}
     for check in found.devices:
@@ -235,15 +235,17 @@ def warnings_about(found: Preflight) -> list[str]:
         why = "; ".join(reasons) or NO_REASON[found.device]
         share = percent(check.flops_per_second / best, 0)
         where = f"{check.host}: " if len(nodes) > 1 else ""
-        said.append(f"{where}{found.unit.lower()} {check.index}: reaches {share} of the fastest {found.unit} ({why})")
+        warnings.append(
+            f"{where}{found.unit.lower()} {check.index}: reaches {share} of the fastest {found.unit} ({why})"
+        )
     for precision in dict.fromkeys(row.precision for row in found.matmul):
         row = max(
             (one for one in found.matmul if one.precision == precision), key=lambda one: one.best_flops_per_second
         )
         if row.peak_flops_per_second and row.best_flops_per_second < BELOW_CATALOGUE * row.peak_flops_per_second:
             share = percent(row.best_flops_per_second / row.peak_flops_per_second, 0)
-            said.append(
+            warnings.append(
                 f"{precision}: the best product reaches {share} of the catalogue's peak: a bad card, a power "
                 "cap, or a GPU that is shared"
             )
-    return said
+    return warnings

@@ -21,7 +21,7 @@ from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.machine.platform import LABELS, detect
 
 
-def measure(spec: PreflightSpec, given: argparse.Namespace) -> None:
+def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
     """Measure as this rank; rank 0 writes the record. Raises UsageError without the device, RunError for a failure."""
     machine = detect(cpu=spec.platform == "cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -43,7 +43,7 @@ def measure(spec: PreflightSpec, given: argparse.Namespace) -> None:
     except (RuntimeError, MemoryError, OSError) as error:
         raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.reason(error)}") from error
     if is_first:
-        write_atomically(given.result, found_here.model_dump_json(indent=2))
+        write_atomically(options.result, found_here.model_dump_json(indent=2))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,9 +23,9 @@ def refusals(image: str | None) -> Iterator[None]:
     try:
         yield
     except docker.errors.DockerException as error:
-        said = str(getattr(error, "explanation", None) or error).strip().splitlines()[0]
+        explanation = str(getattr(error, "explanation", None) or error).strip().splitlines()[0]
         raise RunError(
-            f"--executor docker: {said}; `docker info` shows whether the daemon runs and accepts you, "
+            f"--executor docker: {explanation}; `docker info` shows whether the daemon runs and accepts you, "
             f"`docker run --rm {image} torchrun --help` whether the image is available and complete"
         ) from error
 

@@ -55,7 +55,7 @@ class Cluster(Record):
     volume_claim: str | None = None
 
     @property
-    def said(self) -> dict[str, object]:
+    def flags_used(self) -> dict[str, object]:
         """Return the flags that were given, by name."""
         return {name: value for name, value in self.model_dump(exclude={"executor"}).items() if value}
 
@@ -121,19 +121,19 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
     """
     name = cluster.executor
     if not name:
-        if said := [*map(flag, cluster.said), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
+        if flags := [*map(flag, cluster.flags_used), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
             known = "slurm, local" if command == "preflight" else ", ".join(EXECUTORS)
-            raise UsageError(f"{said[0]}: needs --executor, which starts the ranks: {known}")
+            raise UsageError(f"{flags[0]}: needs --executor, which starts the ranks: {known}")
         return
     if name not in EXECUTORS:
         raise UsageError(f"--executor {name}: no such executor; choose {', '.join(EXECUTORS)}")
     executor = EXECUTORS[name]
-    for field in cluster.said:
+    for field in cluster.flags_used:
         if field not in executor.takes:
             takers = [other for other, row in EXECUTORS.items() if field in row.takes]
             raise UsageError(f"{flag(field)}: does not apply to --executor {name}; it is for {', '.join(takers)}")
     for field in executor.needs:
-        if field not in cluster.said:
+        if field not in cluster.flags_used:
             raise UsageError(f"--executor {name}: needs {flag(field)} as well")
     if nodes > 1 and not executor.several_nodes:
         raise UsageError(f"--nodes {nodes}: --executor {name} has this machine alone; use slurm, skypilot, kubernetes")
@@ -203,10 +203,12 @@ def describe(cluster: Cluster, nodes: int) -> str:
     >>> describe(Cluster(executor="slurm", partition="debug"), 2)
     '2 through slurm (partition debug), assumed to be like this machine'
     """
-    values = [f"{name.replace('_', ' ')} {value}" for name, value in cluster.said.items() if isinstance(value, str)]
-    said = f" ({', '.join(values)})" if values else ""
+    values = [
+        f"{name.replace('_', ' ')} {value}" for name, value in cluster.flags_used.items() if isinstance(value, str)
+    ]
+    choices = f" ({', '.join(values)})" if values else ""
     like = "" if cluster.gpu or cluster.executor in ("local", "docker") else ", assumed to be like this machine"
-    return f"{nodes} through {cluster.executor}{said}{like}"
+    return f"{nodes} through {cluster.executor}{choices}{like}"
 
 
 def wrapping(cluster: Cluster, folder: Path) -> list[str]:
@@ -227,8 +229,8 @@ def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str
         spec_file.write_text(spec.model_dump_json())
         engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
         command = [*wrapping(cluster, stand_in), "--dry-run", *engine]
-        asked = processes.run(command, capture_output=True, text=True, env=launch.environment())
-    if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or ["no output"])[-1]
+        answer = processes.run(command, capture_output=True, text=True, env=launch.environment())
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
         raise RunError(f"--executor {cluster.executor}: {last}")
-    return str(asked.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()
+    return str(answer.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()

@@ -34,7 +34,7 @@ class Console:
 
     out: TextIO
     err: TextIO
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def show(self, line: str) -> None:
         """One line of the job."""
@@ -42,7 +42,7 @@ class Console:
             print(match[0], file=self.out, flush=True)
             return
         print(line, file=self.err, flush=True)
-        self.said.append(line)
+        self.output.append(line)
 
     def note(self, line: str) -> None:
         """One line of ours."""
@@ -50,7 +50,7 @@ class Console:
 
     def cause(self) -> str | None:
         """Return why the ranks ended: a lost rank, an engine's own error or a missing program; None if unknown."""
-        text = "\n".join(self.said)
+        text = "\n".join(self.output)
         for failed in ROOT_CAUSE.finditer(text):
             died_of = -int(failed["code"])
             if died_of > 0 and died_of != signal.SIGTERM:  # which torchrun itself sends to the others

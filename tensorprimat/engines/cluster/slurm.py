@@ -51,39 +51,39 @@ class JobState:
 
 def state(job: str) -> JobState | None:
     """Return a job's state; None if neither the controller nor the accounting (if any) knows the job any more."""
-    asked = _ask("scontrol", "show", "job", "--oneliner", job)
-    if asked is None:
+    answer = _ask("scontrol", "show", "job", "--oneliner", job)
+    if answer is None:
         return JobState(word=UNANSWERED)
-    if asked.returncode == 0:
-        fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|NodeList)=(\S+)", asked.stdout))
+    if answer.returncode == 0:
+        fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|NodeList)=(\S+)", answer.stdout))
         known = {name: value for name, value in fields.items() if value not in ("None", "(null)")}
         return JobState(word=fields["JobState"], reason=known.get("Reason"), nodes=known.get("NodeList"))
-    if "Invalid job id" not in asked.stderr:
+    if "Invalid job id" not in answer.stderr:
         return JobState(word=UNANSWERED)
     return _accounted(job)
 
 
 def _accounted(job: str) -> JobState | None:
     """From the accounting, where the controller has forgotten the job (after MinJobAge, 5 minutes by default)."""
-    asked = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
-    if asked is None or asked.returncode or not asked.stdout.strip():
+    answer = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
+    if answer is None or answer.returncode or not answer.stdout.strip():
         return None
-    word, _, nodes = asked.stdout.splitlines()[0].partition("|")
+    word, _, nodes = answer.stdout.splitlines()[0].partition("|")
     return JobState(word=word.split()[0], nodes=nodes or None)  # "CANCELLED by 1000"
 
 
 def counts_gpus(partition: str | None) -> bool:
     """Return True if Slurm allocates GPUs in the partition, or if that is unknown; else requesting GPUs is an error."""
-    asked = _ask("sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else []))
-    return asked is None or asked.returncode != 0 or "gpu" in asked.stdout
+    answer = _ask("sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else []))
+    return answer is None or answer.returncode != 0 or "gpu" in answer.stdout
 
 
 def cancel(job: str) -> str | None:
     """End a job. Returns why that failed, in Slurm's words, or None."""
-    asked = _ask("scancel", job)
-    if asked is None:
+    answer = _ask("scancel", job)
+    if answer is None:
         return "Slurm did not answer"
-    return None if asked.returncode == 0 else asked.stderr.strip() or f"scancel exited with {asked.returncode}"
+    return None if answer.returncode == 0 else answer.stderr.strip() or f"scancel exited with {answer.returncode}"
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:

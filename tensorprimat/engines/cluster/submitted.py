@@ -338,26 +338,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-m", dest="module", required=True, help="… its module …")
     parser.add_argument("--spec", type=Path, required=True, help="… what to run …")
     parser.add_argument("--result", type=Path, required=True, help="… and where the result goes")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     submission = Submission(
-        cluster=Cluster.model_validate_json(asked.cluster),
-        spec=SPECS.get(asked.module, RunSpec).model_validate_json(asked.spec.read_bytes()),
-        module=asked.module,
-        named=asked.folder,
+        cluster=Cluster.model_validate_json(options.cluster),
+        spec=SPECS.get(options.module, RunSpec).model_validate_json(options.spec.read_bytes()),
+        module=options.module,
+        named=options.folder,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: submission.stop.set())
     console = Console(out=sys.stdout, err=sys.stderr)
     try:
         with contextlib.redirect_stdout(PrintedLine(console)):
-            if asked.dry_run:
+            if options.dry_run:
                 console.note(script(submission))
                 return 0
             try:
                 run(submission, console)
             finally:
                 if submission.result.exists():
-                    shutil.copyfile(submission.result, asked.result)
+                    shutil.copyfile(submission.result, options.result)
     except TensorPrimatError as error:
         print(f"{launch.ELSEWHERE}{error}", file=sys.stderr, flush=True)
         return error.exit_code

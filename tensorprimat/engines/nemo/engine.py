@@ -169,7 +169,7 @@ def _before(first: str, variable: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.nemo.engine", __doc__, needs_result=False)
-    return run_engine("nemo", parser, lambda spec, given: train(spec, result_file=given.result), argv)
+    return run_engine("nemo", parser, lambda spec, options: train(spec, result_file=options.result), argv)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
-    said: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
+    settings: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
     if spec.precision == "fp8":  # to Lightning it is bf16
-        said |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
+        settings |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
     return run.Config(
         BenchmarkCallback,
         output_dir=spec.output_dir,
@@ -76,7 +76,7 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
         engine="nemo",
         methodology=spec.methodology,
         warmup_steps=spec.warmup_steps,
-        training_config=said,
+        training_config=settings,
         result_file=result_file,
     )
 

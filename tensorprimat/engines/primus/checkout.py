@@ -54,7 +54,7 @@ def _is_checkout(root: Path) -> bool:
 
 
 def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """Return the model of the GPU ("MI300X") and who said so: PRIMUS_GPU_MODEL or a program of ROCm.
+    """Return the model of the GPU ("MI300X") and its origin: PRIMUS_GPU_MODEL or a program of ROCm.
     Raises UsageError.
     """
     environment = os.environ if environment is None else environment
@@ -63,8 +63,10 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     for question in QUESTIONS:
         if match := GPU_MODEL.search(_answer(question, environment)):
             return match[0], question[0]
-    asked = ", ".join(program for program, *_ in QUESTIONS)
-    raise UsageError(f"no AMD Instinct GPU found ({asked} name none); set PRIMUS_GPU_MODEL=MI300X to state the model")
+    programs = ", ".join(program for program, *_ in QUESTIONS)
+    raise UsageError(
+        f"no AMD Instinct GPU found ({programs} name none); set PRIMUS_GPU_MODEL=MI300X to state the model"
+    )
 
 
 def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
@@ -86,12 +88,12 @@ def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -
 
 def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             question, capture_output=True, env=dict(environment), timeout=PATIENCE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return ""
-    return asked.stdout.decode(errors="replace")
+    return answer.stdout.decode(errors="replace")
 
 
 def models_here(models: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str] | None:
@@ -111,7 +113,7 @@ def find_config(
 ) -> Path:
     """Return the experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
 
-    precision: bf16 where nothing was said. Files without a precision in their name (until v0.5) serve every precision,
+    precision: bf16 where nothing is stated. Files without a precision in their name (until v0.5) serve every precision,
     files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names what was looked for.
     """
     environment = os.environ if environment is None else environment

@@ -185,8 +185,8 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 
 def _read(spec: RunSpec, log: Path) -> Result:
     """Return the log as the result of this run. Raises InputError where it holds no usable step."""
-    given = Given(model_name=spec.model, gpu=spec.options[GPU])
-    known = logs.read(log, given=given).training_config
+    facts = Given(model_name=spec.model, gpu=spec.options[GPU])
+    known = logs.read(log, given=facts).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
     result = logs.read(log, given=Given(model_name=spec.model, gpu=spec.options[GPU], **missing))
     config, model = result.training_config, result.model
@@ -210,7 +210,7 @@ def _read(spec: RunSpec, log: Path) -> Result:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.primus.engine", __doc__)
-    return run_engine("primus", parser, lambda spec, given: train(spec, given.result), argv)
+    return run_engine("primus", parser, lambda spec, options: train(spec, options.result), argv)
 
 
 if __name__ == "__main__":

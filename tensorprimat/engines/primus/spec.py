@@ -158,14 +158,14 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 def advice(spec: RunSpec) -> list[str]:
     """Return advice for a run that will work: few iterations, a gated tokenizer."""
-    said = []
+    warnings = []
     if spec.max_steps < SHORT_RUN:
-        said.append(
+        warnings.append(
             f"{spec.model}: {spec.max_steps} iterations leave few to measure, so intervals will be wide; raise them "
             "with TRAIN_ITERS=50 (run_primus_*.sh) or --steps 50 (benchmark.py)"
         )
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     tokenizer = str(sets.settings.get("tokenizer_model", ""))
     if tokenizer.startswith("meta-llama/") and not os.environ.get("HF_TOKEN"):
-        said.append(f"{spec.model}: Primus fetches the tokenizer {tokenizer}, which is gated; export HF_TOKEN=…")
-    return said
+        warnings.append(f"{spec.model}: Primus fetches the tokenizer {tokenizer}, which is gated; export HF_TOKEN=…")
+    return warnings

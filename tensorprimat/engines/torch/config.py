@@ -73,8 +73,8 @@ def _entries(text: str, path: Path) -> dict[str, Any]:
 
 def _name(entries: dict[str, Any], path: Path) -> str:
     """Return what to call the model: the file's own word for it, else its folder, else its file."""
-    told = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    name = told or (path.resolve().parent.name if path.name == CONFIG else path.stem) or str(entries["model_type"])
+    title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    name = title or (path.resolve().parent.name if path.name == CONFIG else path.stem) or str(entries["model_type"])
     return f"{name}-config" if names.known(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
 
 
@@ -89,13 +89,13 @@ def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"--model {text}: transformers {transformers.__version__} has no architecture {kind!r}; install a newer one"
         )
-    given = {name: value for name, value in entries.items() if name not in _NOT_OF_TRAINING}
-    given |= dict.fromkeys(_TOKEN_IDS)
+    settings = {name: value for name, value in entries.items() if name not in _NOT_OF_TRAINING}
+    settings |= dict.fromkeys(_TOKEN_IDS)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            full = transformers.AutoConfig.for_model(kind, **given).to_dict()
+            full = transformers.AutoConfig.for_model(kind, **settings).to_dict()
     except _refusals() as error:
         first = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise UsageError(f"--model {text}: transformers refuses the configuration ({first[0].strip()})") from error

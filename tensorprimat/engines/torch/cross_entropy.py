@@ -47,16 +47,16 @@ class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(context: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         likelihood = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-        wanted = targets[:, None]
-        context.save_for_backward(likelihood, wanted)
+        target = targets[:, None]
+        context.save_for_backward(likelihood, target)
         context.dtype = logits.dtype
-        return -likelihood.gather(1, wanted).mean()
+        return -likelihood.gather(1, target).mean()
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        likelihood, wanted = context.saved_tensors
-        return _gradient(likelihood, wanted).mul_(gradient / len(wanted)).to(context.dtype), None
+        likelihood, target = context.saved_tensors
+        return _gradient(likelihood, target).mul_(gradient / len(target)).to(context.dtype), None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
@@ -74,10 +74,10 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         with torch.autocast(device, enabled=False):
             for start in range(0, states.shape[0], rows):
-                part, wanted = states[start : start + rows], targets[start : start + rows, None]
+                part, target = states[start : start + rows], targets[start : start + rows, None]
                 likelihood = torch.log_softmax(functional.linear(part, head), dim=-1, dtype=torch.float32)
-                loss -= likelihood.gather(1, wanted).sum()
-                gradient = _gradient(likelihood, wanted).to(dtype)
+                loss -= likelihood.gather(1, target).sum()
+                gradient = _gradient(likelihood, target).to(dtype)
                 torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
                 if start == 0:
                     torch.mm(gradient.T, part, out=weight_gradient)
@@ -96,6 +96,6 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         return hidden_gradient.mul_(scale).to(hidden_dtype), weight_gradient.mul_(scale).to(weight_dtype), None, None
 
 
-def _gradient(likelihood: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def _gradient(likelihood: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Of the summed loss with respect to the logits: softmax minus one at the target, in the likelihoods' place."""
-    return likelihood.exp_().scatter_add_(1, wanted, likelihood.new_full((1, 1), -1.0).expand_as(wanted))
+    return likelihood.exp_().scatter_add_(1, target, likelihood.new_full((1, 1), -1.0).expand_as(target))

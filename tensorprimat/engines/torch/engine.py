@@ -245,7 +245,7 @@ def _stop_workers(trainer: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
-    return run_engine("torch", parser, lambda spec, given: train(spec, given.result), argv)
+    return run_engine("torch", parser, lambda spec, options: train(spec, options.result), argv)
 
 
 if __name__ == "__main__":
