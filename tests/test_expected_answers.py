@@ -16,7 +16,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import time_of
-from tensorprimat.logs.format import Given
+from tensorprimat.logs.format import StatedFacts
 from tensorprimat.logs.text import Log
 
 if sys.version_info >= (3, 11):
@@ -40,12 +40,12 @@ MEDIANS = {
 }
 
 
-def given(answer: dict[str, Any]) -> Given:
+def given(answer: dict[str, Any]) -> StatedFacts:
     """The flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
-    assert set(values) <= {field.name for field in fields(Given)}, shlex.join(answer.get("flags", []))
-    return Given(**values)
+    assert set(values) <= {field.name for field in fields(StatedFacts)}, shlex.join(answer.get("flags", []))
+    return StatedFacts(**values)
 
 
 def rows_with(result: Result, *columns: str) -> int:
@@ -63,7 +63,7 @@ def median(result: Result, column: str) -> float:
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_real_log_gives_its_known_answer(name: str) -> None:
     answer = ANSWERS[name]
-    result = logs.read(LOGS / name, given=given(answer))
+    result = logs.read(LOGS / name, facts=given(answer))
     assert result.provenance.format == answer["format"]
     assert logs.assemble.says_anything(result)
     config, performance = result.training_config, result.performance_metrics

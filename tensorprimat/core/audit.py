@@ -176,8 +176,8 @@ class _Rows:
     @classmethod
     def of(cls, steps: Steps, selection: Selected, own: FloatArray, evidence: Evidence) -> _Rows | None:
         covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
-        wanted = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)
-        inside = selection.of_run if wanted.all() else selection.of_run[wanted]
+        selected = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)
+        inside = selection.of_run if selected.all() else selection.of_run[selected]
         picked = _stretch(inside)
         weight = _weights(steps)
         measured = own[of_selection]
@@ -189,13 +189,13 @@ class _Rows:
         ended_at = steps.column("ended_at")[picked]
         if elapsed := evidence.elapsed:
             ended_at = clocks.at(elapsed.seconds, index)
-        apart = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
+        distance = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
         rows = cls(
             index=index,
             work=counted * weight[picked],
             steps=counted,
             own=own[picked],
-            distance=apart * weight[picked],
+            distance=distance * weight[picked],
             ended_at=ended_at,
             dates=elapsed.name if elapsed else DATES,
             resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
@@ -404,19 +404,19 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
     runs = [finding for finding in found if finding.clock == name]
     steps, seconds = sum(run.steps for run in runs), sum(run.seconds for run in runs)
     amount, unit = _amount(result)
-    told: dict[str, float] = defaultdict(float)
+    reasons: dict[str, float] = defaultdict(float)
     for run in runs:
         for what, spent in run.taken_out:
-            told[f"{what}, {SUBTRACTED}"] += spent
+            reasons[f"{what}, {SUBTRACTED}"] += spent
         for what, spent in run.explained:
-            told[what] += spent
+            reasons[what] += spent
     return Audit(
         clock=name,
         work=steps * amount,
         work_unit=unit,
         clock_seconds=seconds,
         ratio=seconds / sum(run.expected for run in runs),
-        explained_by=tuple(_said(what, spent) for what, spent in told.items()),
+        explained_by=tuple(_said(what, spent) for what, spent in reasons.items()),
         unexplained_seconds=sum(run.unexplained for run in runs),
     )
 

@@ -138,21 +138,21 @@ def _flops_disagreements(result: Result) -> list[str]:
 
     An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
     """
-    said, warnings = result.performance_metrics.reported, []
+    reported, warnings = result.performance_metrics.reported, []
     computed = _tflops_by_convention(result)
-    if said.tflops_per_gpu and (nearest := _nearest_of_those_off(said.tflops_per_gpu, computed)):
+    if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(reported.tflops_per_gpu, computed)):
         name, tflops = nearest
         warnings.append(
             f"tflops_per_gpu: computed {_figure(tflops)} (convention {name}, the nearest) but the framework reported "
-            f"{_figure(said.tflops_per_gpu)}"
+            f"{_figure(reported.tflops_per_gpu)}"
         )
-    if said.mfu and (peak := _peak_tflops(result)):
-        rates = {"the reported TFLOP/s": said.tflops_per_gpu} if said.tflops_per_gpu else computed
-        if nearest := _nearest_of_those_off(said.mfu, {name: rate / peak for name, rate in rates.items()}):
+    if reported.mfu and (peak := _peak_tflops(result)):
+        rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
+        if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
             warnings.append(
                 f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {result.training_config.precision} peak "
-                f"of {_figure(peak)} TFLOP/s) but the framework reported {significant(said.mfu, 3)}"
+                f"of {_figure(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}"
             )
     return warnings
 
@@ -247,18 +247,20 @@ def _segments(selection: Selection) -> str:
     """Return a sentence that names the measured segments between restarts, and why others are left out."""
     if len(selection.measured_segments) > 1:
         numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
-        told = (
+        sentence = (
             f"{selection.segments} segments between restarts; numbers {numbers}, each resumed where the previous one "
             "ended, are measured together without the start of each"
         )
     else:
-        told = (
+        sentence = (
             f"{selection.segments} segments between restarts; the longest, number {selection.segment + 1}, is measured"
         )
     if selection.off_level:
         numbers = ", ".join(str(number + 1) for number in selection.off_level)
-        told += f"; number {numbers} is not, because its step times differ; tprimat extract --segment reads it alone"
-    return told
+        sentence += (
+            f"; number {numbers} is not, because its step times differ; tprimat extract --segment reads it alone"
+        )
+    return sentence
 
 
 def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:

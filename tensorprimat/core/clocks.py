@@ -18,9 +18,9 @@ def resolution_of(moments: np.ndarray) -> float:
     >>> resolution_of(np.array([60.0, 180.0])), resolution_of(np.array([0.25, 2.25])), resolution_of(np.array([1, 1.5]))
     (60.0, 1.0, 0.001)
     """
-    apart = np.diff(moments)
+    gaps = np.diff(moments)
     for grain in (60.0, 1.0):
-        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (apart[:LOOKED_AT], apart)):
+        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (gaps[:LOOKED_AT], gaps)):
             return grain
     return FINEST
 

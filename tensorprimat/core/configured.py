@@ -96,19 +96,19 @@ def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
 
 def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     """Return a model by its complete configuration. Raises UsageError for another preset or an impossible number."""
-    wanted = ALIASES.get(preset.lower(), preset.lower())
-    if wanted not in PRESETS:
+    name = ALIASES.get(preset.lower(), preset.lower())
+    if name not in PRESETS:
         raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(PRESETS)}")
     decoder = decoders.decoder_of(config)
     if decoder is None:
         raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")
     return ConfiguredModel(
         model=name,
-        name=wanted,
+        name=name,
         title=name,
         config=config,
         decoder=decoder,
-        **(FULL_BATCH if wanted == "full" else TINY_BATCH),
+        **(FULL_BATCH if name == "full" else TINY_BATCH),
     )
 
 

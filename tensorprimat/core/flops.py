@@ -169,8 +169,8 @@ def frozen_parameters(result: Result) -> bool | None:
         return trainable < every
     if peft:
         return peft != "none"
-    said = " ".join(filter(None, (result.model.name, result.model.preset))).lower()
-    return None if any(word in said for word in ("lora", "peft", "adapter", "frozen")) else False
+    names = " ".join(filter(None, (result.model.name, result.model.preset))).lower()
+    return None if any(word in names for word in ("lora", "peft", "adapter", "frozen")) else False
 
 
 def _adapters(result: Result) -> bool:

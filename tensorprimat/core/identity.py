@@ -225,12 +225,12 @@ def differing(one: Result, other: Result, *, unknown_equal: bool = False, contex
 
     unknown_equal: take a fact that only one of them states as equal, as among files that the user put on one side.
     """
-    apart = []
+    differences = []
     for field in _fields(context):
         values = field.read(one), field.read(other)
         if values[0] != values[1] and not (unknown_equal and None in values):
-            apart.append(field)
-    return apart
+            differences.append(field)
+    return differences
 
 
 def stated_by_some(results: Sequence[Result]) -> list[str]:

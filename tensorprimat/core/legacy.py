@@ -151,12 +151,12 @@ def _model(
     document: Mapping[str, Any],
     config: Mapping[str, Any],
     path: Path,
-    given: str | None,
+    name: str | None,
     warnings: list[str],
 ) -> dict[str, Any]:
-    said = document.get("model")
-    facts = said if isinstance(said, dict) else {"name": said}
-    spelled = (given, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
+    model = document.get("model")
+    facts = model if isinstance(model, dict) else {"name": model}
+    spelled = (name, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
     name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
         warnings.append("model: neither this file nor its name states it; give --model-name")
@@ -174,12 +174,12 @@ def _model_of_file(path: Path) -> str | None:
 
 
 def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> str | None:
-    said = document.get("timestamp")
-    if said is not None:
+    stamp = document.get("timestamp")
+    if stamp is not None:
         try:
-            return datetime.fromisoformat(str(said).replace("Z", "+00:00")).isoformat()
+            return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).isoformat()
         except ValueError:
-            warnings.append(f"timestamp: {str(said)[:40]!r} is not an ISO 8601 date")
+            warnings.append(f"timestamp: {str(stamp)[:40]!r} is not an ISO 8601 date")
     if match := _FILE_TIME.search(path.stem):
         try:
             return datetime.strptime("".join(match.groups()), "%Y%m%d%H%M%S").isoformat()

@@ -128,7 +128,7 @@ class CellSpec(Record):
         """Return the configuration in a phrase."""
         how = f"{self.precision}{' autocast' if self.autocast else ''}"
         extras = [
-            name for name, said in (("compiled", self.compile), (self.attention, self.attention != "sdpa")) if said
+            name for name, word in (("compiled", self.compile), (self.attention, self.attention != "sdpa")) if word
         ]
         return ", ".join(
             [

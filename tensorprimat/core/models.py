@@ -264,9 +264,9 @@ def find(model: str, preset: str = "full") -> Preset:
     if not of_model:
         models = dict.fromkeys(candidate.model for candidate in PRESETS)
         raise UsageError(f"no model {model!r}; models: {', '.join(models)}")
-    wanted = ALIASES.get(preset.lower(), preset.lower())
+    name = ALIASES.get(preset.lower(), preset.lower())
     for candidate in of_model:
-        if candidate.name.lower() == wanted:
+        if candidate.name.lower() == name:
             return candidate
     raise UsageError(f"no preset {preset!r} of {model}; presets: {', '.join(p.name for p in of_model)}")
 

@@ -139,11 +139,11 @@ def marked(mark: str) -> tuple[list[int], bool]:
     empty environment for a moment.
     """
     found, unsettled = [], False
-    wanted = mark.encode()
+    encoded = mark.encode()
     for folder in PROC.glob("[0-9]*") if guard.IS_LINUX else ():
         with contextlib.suppress(OSError):  # another user's, or ended meanwhile
             environment = (folder / "environ").read_bytes()
-            if wanted in environment and int(folder.name) != os.getpid():
+            if encoded in environment and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
             elif not environment and _starts_a_program(folder):
                 unsettled = True

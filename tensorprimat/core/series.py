@@ -133,9 +133,9 @@ def remove_unnamed(folder: Path, name: str) -> None:
     """Remove a series file that no JSON of a folder names any more, after its only JSON was replaced."""
     if not is_own_name(name):
         return  # of an older version, or somebody else's
-    wanted = name.encode()
+    encoded = name.encode()
     with contextlib.suppress(InputError, OSError):
         for path in folder.glob("*.json"):
-            if path.is_file() and path.stat().st_size <= LARGEST_BYTES and wanted in path.read_bytes():
+            if path.is_file() and path.stat().st_size <= LARGEST_BYTES and encoded in path.read_bytes():
                 return
         os.unlink(folder / name)

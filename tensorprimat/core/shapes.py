@@ -100,8 +100,8 @@ def known(name: str) -> Preset | None:
     >>> known("llama31_8b").title, known("qwen2.5-7b").title, known("mistral-7b").title, known("llama2_70b")
     ('Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1', None)
     """
-    wanted = _plain(name)
-    exact = next((preset for preset in models.PRESETS if wanted in map(_plain, _names(preset))), None)
+    plain = _plain(name)
+    exact = next((preset for preset in models.PRESETS if plain in map(_plain, _names(preset))), None)
     if exact is None and (model := names.known(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
         return models.find(model)
     return exact

@@ -89,11 +89,11 @@ class RunSpec(Record):
         check_least(self)
         devices = self.num_gpus * self.num_nodes
         if devices % self.model_parallel_size:
-            given = ", ".join(
+            flags = ", ".join(
                 f"{settings.flag(name)} {size}" for name in settings.MODEL_PARALLEL if (size := getattr(self, name)) > 1
             )
             raise UsageError(
-                f"{given}: {devices} devices cannot hold replicas of {self.model_parallel_size} "
+                f"{flags}: {devices} devices cannot hold replicas of {self.model_parallel_size} "
                 "(tensor × pipeline × context parallel size); change --num-gpus or a parallel size"
             )
         per_micro_step = self.micro_batch_size * self.data_parallel_size

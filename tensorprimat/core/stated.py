@@ -38,15 +38,15 @@ SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
 FLAGS = {name: settings.flag(name) for name in settings.OF_A_LOG} | {"warmup_steps": "--warmup"}
-"""Fields of Given that are fields of TrainingConfig, with their flags."""
+"""Fields of StatedFacts that are fields of TrainingConfig, with their flags."""
 
 ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
 ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
-"""Fields of Given → flags whose advice they follow, where that is not only their own."""
+"""Fields of StatedFacts → flags whose advice they follow, where that is not only their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class StatedFacts:
     """Facts that the user states; None means not stated."""
 
     model_name: str | None = None
@@ -64,7 +64,7 @@ class Given:
     overrules: bool = True
     """Replaces what the log or result says otherwise; False only fills what it lacks."""
 
-    def said(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, Any]:
         """Return the stated facts by field name."""
         names = (one.name for one in fields(self) if one.name != "overrules")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -93,22 +93,22 @@ class _Notes:
         return True
 
 
-def amended(result: Result, given: Given) -> Result:
+def amended(result: Result, facts: StatedFacts) -> Result:
     """Return the result with the stated facts laid over it and every figure computed anew."""
-    return summarise(with_facts(result, given)) if given.said() else result
+    return summarise(with_facts(result, facts)) if facts.stated() else result
 
 
-def with_facts(result: Result, given: Given) -> Result:
+def with_facts(result: Result, facts: StatedFacts) -> Result:
     """Return the result with the stated facts laid over it, its figures yet to be computed."""
-    if not given.said():
+    if not facts.stated():
         return result
-    others = [warning for warning in said_by_others(result) if not _is_answered(warning, given)]
-    notes = _Notes(overrules=given.overrules, assumed=dict(result.provenance.assumed), warnings=others)
+    others = [warning for warning in said_by_others(result) if not _is_answered(warning, facts)]
+    notes = _Notes(overrules=facts.overrules, assumed=dict(result.provenance.assumed), warnings=others)
     before = result.training_config
-    config = _configuration(before, given, notes)
-    platform, gpu_info = _device(result, config, given, notes)
-    model = _model(result.model, given, notes)
-    steps = _with_work(result.steps, before, config, given, notes)
+    config = _configuration(before, facts, notes)
+    platform, gpu_info = _device(result, config, facts, notes)
+    model = _model(result.model, facts, notes)
+    steps = _with_work(result.steps, before, config, facts, notes)
     figures = result.performance_metrics
     return result.model_copy(
         update={
@@ -118,7 +118,7 @@ def with_facts(result: Result, given: Given) -> Result:
             "model": model,
             "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
             "steps": steps,
-            "audit": result.audit if given.warmup_steps is None else None,
+            "audit": result.audit if facts.warmup_steps is None else None,
             "performance_metrics": figures
             if figures.basis != "reported_means"
             else with_rates(figures, config, before=before),
@@ -127,15 +127,15 @@ def with_facts(result: Result, given: Given) -> Result:
     )
 
 
-def _is_answered(warning: str, given: Given) -> bool:
+def _is_answered(warning: str, facts: StatedFacts) -> bool:
     """Return True if a warning requests a flag whose fact is now stated."""
     words = warning.replace(",", " ").replace(";", " ").split()
-    return any(flag in words for field in given.said() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
+    return any(flag in words for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
 
 
-def _configuration(before: TrainingConfig, given: Given, notes: _Notes) -> TrainingConfig:
+def _configuration(before: TrainingConfig, facts: StatedFacts, notes: _Notes) -> TrainingConfig:
     values = before.model_dump()
-    for name, value in given.said().items():
+    for name, value in facts.stated().items():
         if name not in FLAGS:
             continue
         known = values.get(name)
@@ -149,16 +149,16 @@ def _configuration(before: TrainingConfig, given: Given, notes: _Notes) -> Train
     return with_parallelism(believed(TrainingConfig, values, notes.warnings))
 
 
-def believed(record: type[_Record], said: dict[str, Any], warnings: list[str]) -> _Record:
+def believed(record: type[_Record], values: dict[str, Any], warnings: list[str]) -> _Record:
     """Return the record without values that no run can have, such as a batch of 10**100 from a damaged line."""
     try:
-        return record(**said)
+        return record(**values)
     except ValidationError as error:
         absurd = {str(found["loc"][0]) for found in error.errors()}
         warnings += [
-            f"{name}: the log says {str(said[name])[:40]}, which is impossible; left out" for name in sorted(absurd)
+            f"{name}: the log says {str(values[name])[:40]}, which is impossible; left out" for name in sorted(absurd)
         ]
-        return record(**{name: value for name, value in said.items() if name not in absurd})
+        return record(**{name: value for name, value in values.items() if name not in absurd})
 
 
 def with_parallelism(config: TrainingConfig) -> TrainingConfig:
@@ -176,19 +176,19 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     )
 
 
-def _device(result: Result, config: TrainingConfig, given: Given, notes: _Notes) -> tuple[Any, GpuInfo]:
+def _device(result: Result, config: TrainingConfig, facts: StatedFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
     """Return platform and device. The platform is the log's own; a stated device gives it only where there is none."""
     platform, device = result.platform, result.gpu_info
-    if given.gpu:
-        known, vendor = device.device_name, platform_of(given.gpu)
+    if facts.gpu:
+        known, vendor = device.device_name, platform_of(facts.gpu)
         if known is None and vendor and platform not in (None, vendor):
             known = f"a device of platform {platform}"
-        if notes.settle("gpu_info", known, given.gpu, "--gpu", key="device_name", same=_same_device(known, given.gpu)):
-            if known is not None and not _same_device(known, given.gpu):
-                device = GpuInfo(device_name=given.gpu)  # nothing else that the log says belongs to this device
+        if notes.settle("gpu_info", known, facts.gpu, "--gpu", key="device_name", same=_same_device(known, facts.gpu)):
+            if known is not None and not _same_device(known, facts.gpu):
+                device = GpuInfo(device_name=facts.gpu)  # nothing else that the log says belongs to this device
                 platform = vendor
             elif device.device_name is None:
-                device = device.model_copy(update={"device_name": given.gpu})
+                device = device.model_copy(update={"device_name": facts.gpu})
                 notes.warnings += _memory_conflict(device)
             platform = platform or vendor
     if device.device_count in (None, result.training_config.num_gpus):
@@ -213,21 +213,21 @@ def _memory_conflict(device: GpuInfo) -> list[str]:
     ]
 
 
-def _model(model: Model, given: Given, notes: _Notes) -> Model:
+def _model(model: Model, facts: StatedFacts, notes: _Notes) -> Model:
     """Return the model with the stated name and shape."""
-    if given.model_name is not None and notes.settle(
+    if facts.model_name is not None and notes.settle(
         "model",
         model.name,
-        given.model_name,
+        facts.model_name,
         "--model-name",
         key="model.name",
-        same=model.name is not None and names.key(model.name) == names.key(given.model_name),
+        same=model.name is not None and names.key(model.name) == names.key(facts.model_name),
     ):
-        model = model.model_copy(update={"name": names.resolve(given.model_name)})
-    named, flag = _stated_shape(model, given, notes)
+        model = model.model_copy(update={"name": names.resolve(facts.model_name)})
+    named, flag = _stated_shape(model, facts, notes)
     if named is None:
         return model
-    typed = named.text if given.shape is not None else given.preset
+    typed = named.text if facts.shape is not None else facts.preset
     known = None if model.shape is None else _described(model.shape)
     if not notes.settle("model shape", known, typed, flag, key="model.shape", same=model.shape == named.shape):
         return model
@@ -251,22 +251,22 @@ def _model(model: Model, given: Given, notes: _Notes) -> Model:
     )
 
 
-def _stated_shape(model: Model, given: Given, notes: _Notes) -> tuple[NamedShape | None, str]:
+def _stated_shape(model: Model, facts: StatedFacts, notes: _Notes) -> tuple[NamedShape | None, str]:
     """Return the stated shape with its flag.
 
     A preset that the model does not have raises UsageError, or is a warning where it is stated for several models.
     """
-    if given.shape is not None:
-        return given.shape, "--shape"
-    if given.preset is None:
+    if facts.shape is not None:
+        return facts.shape, "--shape"
+    if facts.preset is None:
         return None, "--preset"
-    named = shapes.of_preset(given.preset, model.name)
+    named = shapes.of_preset(facts.preset, model.name)
     if named is None and model.shape is None:
         called = f"the model {model.name!r}" if model.name else "a model without a name (--model-name)"
         refusal = f"no preset of {called} is known; state its dimensions with --shape"
-        if given.overrules:
-            raise UsageError(f"--preset {given.preset}: {refusal}")
-        notes.warnings.append(f"model shape: --preset {given.preset} is left out, because {refusal}")
+        if facts.overrules:
+            raise UsageError(f"--preset {facts.preset}: {refusal}")
+        notes.warnings.append(f"model shape: --preset {facts.preset} is left out, because {refusal}")
     return named, "--preset"
 
 
@@ -305,7 +305,9 @@ def with_work(steps: Steps, config: TrainingConfig) -> Steps:
     return steps
 
 
-def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, given: Given, notes: _Notes) -> Steps:
+def _with_work(
+    steps: Steps, before: TrainingConfig, config: TrainingConfig, facts: StatedFacts, notes: _Notes
+) -> Steps:
     """Return the steps with the samples and tokens that follow from the stated facts; the log's own counts stay."""
     if not len(steps):
         return steps
@@ -313,7 +315,7 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, giv
         steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
     derived = _tokens_are_derived(steps, before)
     batch = config.global_batch_size
-    if batch and batch == given.global_batch_size and steps.has("samples"):
+    if batch and batch == facts.global_batch_size and steps.has("samples"):
         logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
         if len(logged) != 1 or logged[0] != batch:
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
@@ -326,7 +328,7 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, giv
     if derived and config.sequence_length and steps.has("samples"):
         steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))
     else:
-        notes.warnings += _conflicts_of_work(steps, config, given)
+        notes.warnings += _conflicts_of_work(steps, config, facts)
     return with_work(steps, config)
 
 
@@ -340,9 +342,9 @@ def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
     return bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
 
 
-def _conflicts_of_work(steps: Steps, config: TrainingConfig, given: Given) -> list[str]:
+def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: StatedFacts) -> list[str]:
     """Return a warning where flags contradict the tokens of a step that the log counts itself; the log is believed."""
-    if not (given.global_batch_size or given.sequence_length) or "tokens" not in steps.seen:
+    if not (facts.global_batch_size or facts.sequence_length) or "tokens" not in steps.seen:
         return []
     counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])
     product = (config.global_batch_size or 0) * (config.sequence_length or 0)

@@ -136,8 +136,8 @@ def _place(
     path = folder / f"{stem}.json"
     if (held := _held(path)) is None or _supersedes(result, held, path, written):
         return path
-    if apart := _name_apart(result, held, stem):
-        path = folder / f"{stem}_{apart}.json"
+    if distinct := _name_apart(result, held, stem):
+        path = folder / f"{stem}_{distinct}.json"
         if (held := _held(path)) is None or _supersedes(result, held, path, written):
             return path
     hashed = folder / f"{stem}_{short_hash(result)}.json"

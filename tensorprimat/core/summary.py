@@ -189,9 +189,9 @@ def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
     return abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
 
 
-def _chosen(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _chosen(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the selected values; mostly all, and then of millions no copy is made."""
-    return values if wanted.all() else values[wanted]
+    return values if rows.all() else values[rows]
 
 
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -228,9 +228,9 @@ def summarise(result: Result) -> Result:
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
-    said = said_by_others(result)
+    warnings = said_by_others(result)
     if not len(result.steps):
-        return result.model_copy(update={"warnings": _unique(said + warnings_about(result, ()))})
+        return result.model_copy(update={"warnings": _unique(warnings + warnings_about(result, ()))})
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
@@ -253,7 +253,7 @@ def summarise(result: Result) -> Result:
             ),
         }
     )
-    return figured.model_copy(update={"warnings": _unique(said + warnings_about(figured, selections))})
+    return figured.model_copy(update={"warnings": _unique(warnings + warnings_about(figured, selections))})
 
 
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
@@ -379,9 +379,9 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
     return known.model_copy(update={"total_steps": performance.total_steps, "measured_steps": 0})
 
 
-def _memory(steps: Steps, found: dict[str, Term], said: MemoryMetrics | None) -> MemoryMetrics | None:
+def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
     """Return the figures of the rows. said: of the whole run; they stay for every kind of which no row has a column."""
-    figures: dict[str, float | None] = dict(said) if said else {}
+    figures: dict[str, float | None] = dict(stated) if stated else {}
     for kind in ("memory_allocated", "memory_reserved", "memory_device_used"):
         if steps.has(f"{kind}_bytes") or steps.has(f"{kind}_peak_bytes"):
             names = (f"avg_{kind}_gb", f"peak_{kind}_gb")
@@ -395,8 +395,8 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
     """
     pooled = {}
     for name in MemoryMetrics.model_fields:
-        said = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]
-        known = [value for value in said if value is not None]
+        stated = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]
+        known = [value for value in stated if value is not None]
         pooled[name] = None if not known else max(known) if name.startswith("peak_") else sum(known) / len(known)
     return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
 

@@ -269,13 +269,13 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
     if time <= 0 or not work:
         return None
     steps = int(_of(covers, usable).sum())
-    told = f"{count(work)} {unit} of {steps} steps"
+    work_done = f"{count(work)} {unit} of {steps} steps"
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
         product = batch * steps * (length or 1 if unit == "tokens" else 1)
         if product == work:
-            told = f"{batch} sequences × {f'{length} tokens × ' if unit == 'tokens' else ''}{steps} steps"
-    return Term(value=work / time, formula=f"Σ {unit} / Σ seconds", put_in=f"{told} / {significant(time, 6)} s")
+            work_done = f"{batch} sequences × {f'{length} tokens × ' if unit == 'tokens' else ''}{steps} steps"
+    return Term(value=work / time, formula=f"Σ {unit} / Σ seconds", put_in=f"{work_done} / {significant(time, 6)} s")
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -361,8 +361,8 @@ def _declared(config: TrainingConfig) -> str:
     return "" if config.warmup_steps is None else f"; declared: {config.warmup_steps}"
 
 
-def _rows(steps: Steps, wanted: np.ndarray) -> str:
-    return f"{int(wanted.sum())} of {len(steps)} rows, {lines_of(_of(steps.column('line'), wanted))}"
+def _rows(steps: Steps, rows: np.ndarray) -> str:
+    return f"{int(rows.sum())} of {len(steps)} rows, {lines_of(_of(steps.column('line'), rows))}"
 
 
 def _place(steps: Steps, row: int) -> str:
@@ -380,6 +380,6 @@ def _scaled(term: Term, factor: float, put_in: str, symbols: str) -> Term:
     return Term(value=value, formula=term.formula + symbols, put_in=term.put_in + put_in)
 
 
-def _of(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the selected values; mostly all, and then of millions no copy is made."""
-    return values if wanted.all() else values[wanted]
+    return values if rows.all() else values[rows]

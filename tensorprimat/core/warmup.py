@@ -89,10 +89,10 @@ def _key(run: np.ndarray) -> bytes:
 
 def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     least = [1] * len(runs) if declared is None else list(declared)
-    said = [None] * len(runs) if declared is None else least
+    declared_steps = [None] * len(runs) if declared is None else least
     own = [
         _own(_key(run), rows) if len(run) <= LONGEST_KEPT else _alone(run, rows)
-        for run, rows in zip(runs, said, strict=True)
+        for run, rows in zip(runs, declared_steps, strict=True)
     ]
     starts = [min(max(one.start, first), len(run)) for one, first, run in zip(own, least, runs, strict=True)]
     if len(runs) == 1 and own[0].settled and _plainly_level(runs[0][starts[0] :]):

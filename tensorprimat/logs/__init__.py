@@ -12,26 +12,38 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
 from tensorprimat.logs.detection import Detection, detect, named
-from tensorprimat.logs.format import Format, Given
+from tensorprimat.logs.format import Format, StatedFacts
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
 STDIN = "-"
 
-__all__ = ["FLAGS", "FORMATS", "STDIN", "Detection", "Format", "Given", "Log", "detect", "named", "read", "read_each"]
+__all__ = [
+    "FLAGS",
+    "FORMATS",
+    "STDIN",
+    "Detection",
+    "Format",
+    "Log",
+    "StatedFacts",
+    "detect",
+    "named",
+    "read",
+    "read_each",
+]
 
 
 def read(
     path: str | Path,
     *,
-    given: Given | None = None,
+    facts: StatedFacts | None = None,
     format: str | None = None,
     segment: int | None = None,
     cited: bool = False,
 ) -> Result:
     """Return one log (or standard input, `-`) as a Result with every figure computed.
 
-    given: facts that the user stated by flags; they override the log; format: name of a format, instead of detection;
+    facts: facts that the user stated by flags; they override the log; format: name of a format, instead of detection;
     segment: number of the one training to read, of a log that holds several; cited: name the lines that state settings
     in provenance.citations. Raises NotALogError where the file holds neither a measured step nor a rate that the
     framework reported, ContradictionError where its own clock contradicts them, InputError for what cannot be read at
@@ -41,19 +53,19 @@ def read(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            result = assemble.join(log, chosen, warnings, given or Given(), segment, cited=cited)
+            result = assemble.join(log, chosen, warnings, facts or StatedFacts(), segment, cited=cited)
             return _with_something(log, chosen, [result])[0]
 
 
 def read_each(
-    path: str | Path, *, given: Given | None = None, format: str | None = None, cited: bool = False
+    path: str | Path, *, facts: StatedFacts | None = None, format: str | None = None, cited: bool = False
 ) -> list[Result]:
     """As `read`, one Result for every training in the log that can be measured."""
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            results = assemble.join_each(log, chosen, warnings, given or Given(), cited=cited)
+            results = assemble.join_each(log, chosen, warnings, facts or StatedFacts(), cited=cited)
             return _with_something(log, chosen, results)
 
 
@@ -77,9 +89,11 @@ def _with_something(log: Log, format: Format, results: list[Result]) -> list[Res
 
 def _without_overridden(result: Result) -> Result:
     """Return the result without citations of settings that a flag has replaced."""
-    said, assumed = result.provenance.citations, result.provenance.assumed
-    left = {field: line for field, line in said.items() if {field, field.removeprefix("model.")}.isdisjoint(assumed)}
-    if len(left) == len(said):
+    citations, assumed = result.provenance.citations, result.provenance.assumed
+    left = {
+        field: line for field, line in citations.items() if {field, field.removeprefix("model.")}.isdisjoint(assumed)
+    }
+    if len(left) == len(citations):
         return result
     return result.model_copy(update={"provenance": result.provenance.model_copy(update={"citations": left})})
 
@@ -144,8 +158,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if len(formats) == 1:
         reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
         if reason is not None:
-            said = reason.removeprefix("steps: ")
-            return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {said}", path=log.name)
+            clause = reason.removeprefix("steps: ")
+            return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {clause}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no step times found{ended}; looked for {looked_for}", path=log.name)
     remedy = (

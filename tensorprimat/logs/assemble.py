@@ -25,7 +25,7 @@ from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.logs import citations, dates, segments
-from tensorprimat.logs.format import Format, Given, Reading
+from tensorprimat.logs.format import Format, Reading, StatedFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
@@ -33,9 +33,15 @@ WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hund
 
 
 def join(
-    log: Log, format: Format, warnings: list[str], given: Given, segment: int | None = None, *, cited: bool = False
+    log: Log,
+    format: Format,
+    warnings: list[str],
+    facts: StatedFacts,
+    segment: int | None = None,
+    *,
+    cited: bool = False,
 ) -> Result:
-    """Read one log with one format. warnings: what is known beforehand; given: facts that the user stated.
+    """Read one log with one format. warnings: what is known beforehand; facts: facts that the user stated.
 
     segment: number of the training to read; cited: name the lines that state settings. A result record (the tool's own
     file) comes back as it is but for these warnings and facts. Raises InputError for a segment that the log does not
@@ -44,28 +50,30 @@ def join(
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return _again(found, warnings, given)
-    return _result(log, format, warnings, _Choice(found, segment, given, cited), digest)
+        return _again(found, warnings, facts)
+    return _result(log, format, warnings, _Choice(found, segment, facts, cited), digest)
 
 
-def join_each(log: Log, format: Format, warnings: list[str], given: Given, *, cited: bool = False) -> list[Result]:
+def join_each(
+    log: Log, format: Format, warnings: list[str], facts: StatedFacts, *, cited: bool = False
+) -> list[Result]:
     """As `join`, one result for every training in the log."""
     digest = _Digest(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return [_again(found, warnings, given)]
+        return [_again(found, warnings, facts)]
     numbers = [None] if len(found) == 1 else [segment.number for segment in found]
-    return [_result(log, format, warnings, _Choice(found, number, given, cited), digest) for number in numbers]
+    return [_result(log, format, warnings, _Choice(found, number, facts, cited), digest) for number in numbers]
 
 
-def _again(found: Result, warnings: list[str], given: Given) -> Result:
-    return stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), given)
+def _again(found: Result, warnings: list[str], facts: StatedFacts) -> Result:
+    return stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), facts)
 
 
 class _Choice(NamedTuple):
     found: list[Segment]
     number: int | None
-    given: Given
+    facts: StatedFacts
     cited: bool
 
 
@@ -78,41 +86,41 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             path=log.name,
             remedy=f"--segment takes 1 to {count}, or all",
         )
-    said = dates.with_dates(log, segments.joined(choice.found, measured, picked=choice.number is not None))
-    warnings = [*warnings, *said.warnings]
-    config = stated.with_parallelism(stated.believed(TrainingConfig, said.training_config, warnings))
-    gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **said.gpu_info}, warnings)
-    platform = devices.platform_of(gpu_info.device_name) or said.platform
+    reading = dates.with_dates(log, segments.joined(choice.found, measured, picked=choice.number is not None))
+    warnings = [*warnings, *reading.warnings]
+    config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
+    gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
+    platform = devices.platform_of(gpu_info.device_name) or reading.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
     result = Result(
         platform=platform,
-        source=said.source or f"{format.name} log",
-        timestamp=said.timestamp,
-        complete=said.complete,
+        source=reading.source or f"{format.name} log",
+        timestamp=reading.timestamp,
+        complete=reading.complete,
         gpu_info=gpu_info,
-        model=stated.identified(stated.believed(Model, said.model, warnings)),
+        model=stated.identified(stated.believed(Model, reading.model, warnings)),
         training_config=config,
-        performance_metrics=_reported_means(stated.believed(Reported, said.reported, warnings), config),
-        runs=_runs(said),
+        performance_metrics=_reported_means(stated.believed(Reported, reading.reported, warnings), config),
+        runs=_runs(reading),
         provenance=Provenance(
             engine="logs",
             format=format.name,
-            timing=said.timing,
-            timer=said.timer,
+            timing=reading.timing,
+            timer=reading.timer,
             sources=(_source(log, format, digest),),
-            segments=said.segments,
+            segments=reading.segments,
             segment=choice.number,
             citations=_citations(log, format, measured[0]) if choice.cited else {},
-            host=said.host,
+            host=reading.host,
             tool_version=__version__,
-            assumed=dict(said.assumed),
+            assumed=dict(reading.assumed),
         ),
         warnings=tuple(dict.fromkeys(warnings)),
-        steps=stated.with_work(said.steps, config),
-        evidence=said.evidence,
+        steps=stated.with_work(reading.steps, config),
+        evidence=reading.evidence,
     )
-    return summarise(stated.with_facts(result, choice.given))
+    return summarise(stated.with_facts(result, choice.facts))
 
 
 def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
@@ -140,16 +148,16 @@ def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMe
     return stated.with_rates(means, config)
 
 
-def _runs(said: Reading) -> tuple[Run, ...]:
-    runs = distinct(said.steps.column("run")) or [0]
+def _runs(reading: Reading) -> tuple[Run, ...]:
+    runs = distinct(reading.steps.column("run")) or [0]
     return tuple(
         Run(
             index=run,
-            started_at=said.timestamp,
-            host=said.host,
-            **(said.run_facts[number] if number < len(said.run_facts) else {}),
-            complete=said.complete or run != runs[-1],
-            ended_by=said.ended_by if run == runs[-1] else None,
+            started_at=reading.timestamp,
+            host=reading.host,
+            **(reading.run_facts[number] if number < len(reading.run_facts) else {}),
+            complete=reading.complete or run != runs[-1],
+            ended_by=reading.ended_by if run == runs[-1] else None,
         )
         for number, run in enumerate(runs)
     )

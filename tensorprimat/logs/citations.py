@@ -62,11 +62,11 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     """
     if log.is_folder or log.is_binary:
         return {}
-    wanted = {(record, field): value for record in RECORDS for field, value in _facts(segment.reading, record).items()}
+    facts = {(record, field): value for record in RECORDS for field, value in _facts(segment.reading, record).items()}
     rows = segment.reading.steps.column("line")
     first_row = int(rows[rows > 0].min(initial=2**62))
     start = segment.parts[0].start if segment.parts else 0
-    if first_row == 2**62 or not wanted or (start and not files.is_plain(log.path)):
+    if first_row == 2**62 or not facts or (start and not files.is_plain(log.path)):
         return {}
     lines = _Lines.of(log, segment, behind=ROWS_BESIDE, most_bytes=MOST_HEADER_BYTES)
     if lines.first_row == len(lines):
@@ -77,27 +77,27 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
         reading = format.read(replace(log, parts=(*lines.between(begin, end), *kept)))
         if not isinstance(reading, Reading):
             return set()
-        return {key for key, value in wanted.items() if getattr(reading, key[0]).get(key[1]) == value}
+        return {key for key, value in facts.items() if getattr(reading, key[0]).get(key[1]) == value}
 
     from_rows = known(0, 0)
     found = dict.fromkeys(from_rows, lines.first_row)
     for begin in range(0, lines.first_row, CHUNK_LINES):
         end = min(begin + CHUNK_LINES, lines.first_row)
-        if told := known(begin, end) - found.keys():
-            _place(told, begin, end, known, found)
-        if len(found) == len(wanted):
+        if cited := known(begin, end) - found.keys():
+            _place(cited, begin, end, known, found)
+        if len(found) == len(facts):
             break
     at_line = sorted((at, record, field) for (record, field), at in found.items())
     return {f"model.{field}" if record == "model" else field: int(lines.number[at]) for at, record, field in at_line}
 
 
 def _facts(reading: Reading, record: str) -> dict[str, object]:
-    said: dict[str, object] = getattr(reading, record)
-    return {name: value for name, value in said.items() if value is not None and value != {}}
+    values: dict[str, object] = getattr(reading, record)
+    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
 def _place(
-    told: set[tuple[str, str]],
+    cited: set[tuple[str, str]],
     begin: int,
     end: int,
     known: Callable[[int, int], set[tuple[str, str]]],
@@ -105,13 +105,13 @@ def _place(
 ) -> None:
     """Find the line of each setting that the lines from `begin` to before `end` tell; of those that one line tells."""
     if end - begin == 1:
-        found.update(dict.fromkeys(told - found.keys(), begin))
+        found.update(dict.fromkeys(cited - found.keys(), begin))
         return
     middle = (begin + end) // 2
-    first = told & known(begin, middle)
+    first = cited & known(begin, middle)
     if first:
         _place(first, begin, middle, known, found)
-    if (rest := told - first) and (second := rest & known(middle, end)):
+    if (rest := cited - first) and (second := rest & known(middle, end)):
         _place(second, middle, end, known, found)
 
 

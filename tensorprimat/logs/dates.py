@@ -30,12 +30,12 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     if known or log.is_folder or log.is_binary:
         return reading
     lines = np.sort(steps.column("line"))
-    wanted = lines[np.diff(lines, prepend=0) > 0]
-    if len(wanted) < FEWEST_ROWS or lines[0] <= 0:
+    places = lines[np.diff(lines, prepend=0) > 0]
+    if len(places) < FEWEST_ROWS or lines[0] <= 0:
         return reading
-    if not any(moment for _, moment in _stamps(log, wanted[:LOOKED_AT].tolist())):
+    if not any(moment for _, moment in _stamps(log, places[:LOOKED_AT].tolist())):
         return reading
-    found = {line: moment for line, moment in _stamps(log, wanted.tolist()) if moment is not None}
+    found = {line: moment for line, moment in _stamps(log, places.tolist()) if moment is not None}
     moments = [found.get(line) for line in steps.column("line").tolist()]
     seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
     if all(moment.has_year for moment in found.values()):
@@ -54,15 +54,15 @@ def with_dates(log: Log, reading: Reading) -> Reading:
 def _stamps(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
     """Yield (line, its stamp) for each of some ascending lines; a line that was redrawn counts by its last stamp."""
     rest = iter(lines)
-    wanted = next(rest, None)
+    place = next(rest, None)
     stamp: Moment | None = None
     for line, text in log.bare_lines():
-        while wanted is not None and line > wanted:
-            yield wanted, stamp
-            wanted, stamp = next(rest, None), None
-        if wanted is None:
+        while place is not None and line > place:
+            yield place, stamp
+            place, stamp = next(rest, None), None
+        if place is None:
             return
-        if line == wanted:
+        if line == place:
             stamp = written_at(text) or stamp
-    if wanted is not None:
-        yield wanted, stamp
+    if place is not None:
+        yield place, stamp

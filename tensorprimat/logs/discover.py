@@ -173,22 +173,22 @@ def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]
             continue
         try:
             name = logs.read(path).model.name
-            said = {spellings.known(name) or name: ""} if name else model_names.in_text(Log(path))
+            named = {spellings.known(name) or name: ""} if name else model_names.in_text(Log(path))
         except TensorPrimatError:
             continue
-        for model in said:
+        for model in named:
             if model not in models:
                 continue
             hit = found.setdefault(model, _Hit())
-            if len(said) > 1:
+            if len(named) > 1:
                 hit.others.append(
-                    f"{path} (names {' and '.join(sorted(said))}; if it is of {model}, set {model.upper()}_LOG={path})"
+                    f"{path} (names {' and '.join(sorted(named))}; if it is of {model}, set {model.upper()}_LOG={path})"
                 )
             elif hit.path is not None:
                 hit.others.append(f"{path} (older)")
             else:
                 hit.path = path
-                hit.because = f"its content names {model}" + (f" ({said[model]})" if said[model] else "")
+                hit.because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")
     return found
 
 

@@ -40,13 +40,13 @@ def records(path: Path) -> Iterator[bytes]:
             while at < size:
                 file.seek(at)
                 chunk = file.read(CHUNK_BYTES)
-                places, used, wanted = _frames(chunk, size - at)
-                if not places and wanted > len(chunk):
-                    if wanted > LARGEST_RECORD_BYTES:
-                        at += wanted
+                places, used, frames = _frames(chunk, size - at)
+                if not places and frames > len(chunk):
+                    if frames > LARGEST_RECORD_BYTES:
+                        at += frames
                         continue
                     file.seek(at)
-                    chunk = file.read(wanted)
+                    chunk = file.read(frames)
                     places, used, _ = _frames(chunk, size - at)
                 whole = _whole(chunk, places)
                 yield from (chunk[start:stop] for start, stop in places[:whole])

@@ -143,8 +143,8 @@ def _sheets(path: Path) -> dict[str, list[SheetRow]]:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # openpyxl's remarks about styles and extensions that it leaves out
             book = load_workbook(file, read_only=True, data_only=True)
-            wanted = [name for name in (TIMELINE, CATEGORIES, KERNELS, COLLECTIVES) if name in book.sheetnames]
-            return _with_few_cells({name: _rows(book[name]) for name in wanted}, path)
+            names = [name for name in (TIMELINE, CATEGORIES, KERNELS, COLLECTIVES) if name in book.sheetnames]
+            return _with_few_cells({name: _rows(book[name]) for name in names}, path)
     except _DAMAGED as error:
         raise InputError(f"is a damaged workbook: {type(error).__name__}", path=path) from error
 

@@ -13,26 +13,26 @@ TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobyte
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.(?P<decimals>\d*))?(?:[eE](?P<exponent>[+-]?\d*))?")
 
 
-def examine(log: Log, said: Reading) -> None:
+def examine(log: Log, reading: Reading) -> None:
     """Correct a reading by the end of its log: leave out a row that was cut off, say why the run ended early."""
-    lines_with_rows = said.steps.column("line")
+    lines_with_rows = reading.steps.column("line")
     last_row = int(lines_with_rows.max(initial=-1))
     if last_row < 0 or log.is_folder or log.is_binary:
         return
     tail = log.tail(TAIL_BYTES)
-    cause = None if said.ended_by else cause_in("\n".join(tail))
+    cause = None if reading.ended_by else cause_in("\n".join(tail))
     if not tail[-1] and cause is None:
         return
     numbered = dict(zip(range(log.count_lines() + 1, 0, -1), reversed(tail), strict=False))
     if tail[-1] and last_row == max(numbered):
         rows = sorted({int(line) for line in lines_with_rows[-50:]} & set(numbered))
         if is_cut(numbered[last_row], numbered[rows[-2]] if len(rows) > 1 else None):
-            said.steps = said.steps.take(lines_with_rows != last_row)
-            said.warnings.append(f"steps: line {last_row}, the last, is truncated and left out")
+            reading.steps = reading.steps.take(lines_with_rows != last_row)
+            reading.warnings.append(f"steps: line {last_row}, the last, is truncated and left out")
             return
-    if said.ended_by is None:
-        said.ended_by = cause_in("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
-        said.complete = said.complete and said.ended_by is None
+    if reading.ended_by is None:
+        reading.ended_by = cause_in("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
+        reading.complete = reading.complete and reading.ended_by is None
 
 
 def cause_of(log: Log) -> str | None:

@@ -153,20 +153,20 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
             if len(kept):
                 return _merged_ranks(chain([(rank, step)], rows), kept, stretches, {first_rank: again})
             first_rank = rank
-        index, said = step.index, stretches[-1]
-        if said.numbers and index <= said.numbers[-1]:
-            content, place = _hash(step), said.value(index)
+        index, step_number = step.index, stretches[-1]
+        if step_number.numbers and index <= step_number.numbers[-1]:
+            content, place = _hash(step), step_number.value(index)
             if place is not None and content == (again.get(place) or _hash(kept[place])):
                 continue
-            if index < said.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
-                stretches.append(said := _Printed(said.segment + 1))
+            if index < step_number.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
+                stretches.append(step_number := _Printed(step_number.segment + 1))
             elif place is not None:
                 kept.change(place, **_new_of(kept[place], step))
                 again[place] = content
                 continue
-        said.numbers.append(index)
-        said.values.append(len(kept))
-        kept.append(step.changed(segment=step.segment + said.segment) if said.segment else step)
+        step_number.numbers.append(index)
+        step_number.values.append(len(kept))
+        kept.append(step.changed(segment=step.segment + step_number.segment) if step_number.segment else step)
     return kept.build()
 
 
@@ -182,27 +182,27 @@ def _merged_ranks(
     """
     ranks: dict[int | None, _Printed] = {}
     for rank, hashes in again.items():
-        said = ranks[rank] = _Printed(places[-1].segment)
+        printed = ranks[rank] = _Printed(places[-1].segment)
         for number, place in zip(places[-1].numbers, places[-1].values, strict=True):
-            said.add(number, hashes.get(place) or _hash(kept[place]))
+            printed.add(number, hashes.get(place) or _hash(kept[place]))
     for rank, step in rows:
-        said = ranks.setdefault(rank, _Printed())
+        printed = ranks.setdefault(rank, _Printed())
         index, content = step.index, _hash(step)
-        if said.numbers and index <= said.numbers[-1]:
-            if said.value(index) == content:
+        if printed.numbers and index <= printed.numbers[-1]:
+            if printed.value(index) == content:
                 continue
-            before = places[said.segment].value(index)
-            if index < said.numbers[-1] or (before is not None and _took_other_time(kept[before], step)):
-                said = ranks[rank] = _Printed(said.segment + 1)
-        said.add(index, content)
-        if said.segment == len(places):
-            places.append(_Printed(said.segment))
-        before = places[said.segment].value(index)
+            before = places[printed.segment].value(index)
+            if index < printed.numbers[-1] or (before is not None and _took_other_time(kept[before], step)):
+                printed = ranks[rank] = _Printed(printed.segment + 1)
+        printed.add(index, content)
+        if printed.segment == len(places):
+            places.append(_Printed(printed.segment))
+        before = places[printed.segment].value(index)
         if before is not None:
             kept.change(before, **_new_of(kept[before], step))
             continue
-        places[said.segment].add(index, len(kept))
-        kept.append(step.changed(segment=step.segment + said.segment) if said.segment else step)
+        places[printed.segment].add(index, len(kept))
+        kept.append(step.changed(segment=step.segment + printed.segment) if printed.segment else step)
     return kept.build()
 
 
@@ -214,7 +214,7 @@ def merged_columns(steps: Steps) -> Steps:
     return merged((None, row) for row in steps)
 
 
-def last_of_steps(numbers: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def last_of_steps(numbers: np.ndarray, values: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return for each wanted step the last value that was given for it (NaN without one), and a mask of those known.
 
     >>> values, known = last_of_steps(np.array([3, 1, 3]), np.array([0.5, 1.5, 2.5]), np.array([1, 2, 3]))
@@ -222,10 +222,10 @@ def last_of_steps(numbers: np.ndarray, values: np.ndarray, wanted: np.ndarray) -
     ([1.5, nan, 2.5], [True, False, True])
     """
     if not len(numbers):
-        return np.full(len(wanted), np.nan), np.zeros(len(wanted), np.bool_)
+        return np.full(len(steps), np.nan), np.zeros(len(steps), np.bool_)
     order = np.argsort(numbers, kind="stable")
-    place = order[np.maximum(np.searchsorted(numbers, wanted, side="right", sorter=order) - 1, 0)]
-    known = numbers[place] == wanted
+    place = order[np.maximum(np.searchsorted(numbers, steps, side="right", sorter=order) - 1, 0)]
+    known = numbers[place] == steps
     return np.where(known, values[place], np.nan), known
 
 

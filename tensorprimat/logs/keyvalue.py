@@ -193,8 +193,8 @@ def _index(match: re.Match[str], seen: _Seen) -> int:
     """Return the number of the step over all epochs, where the row says in which epoch it is and how many steps one
     has.
     """
-    said = match.groupdict()
-    step, last, epoch = int(said["step"]), fields.whole(said.get("last")), fields.whole(said.get("epoch"))
+    groups = match.groupdict()
+    step, last, epoch = int(groups["step"]), fields.whole(groups.get("last")), fields.whole(groups.get("epoch"))
     if epoch is None and last:
         seen.config.setdefault("max_steps", last)
     return step + (epoch - 1) * last if epoch and last else step

@@ -65,7 +65,7 @@ def _row(text: str) -> re.Match[str] | None:
 
 def read(log: Log) -> Reading:
     rows: list[tuple[int, re.Match[str]]] = []
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     totals: dict[str, float] = {}
     for line, text in log.lines_of_one_rank(_row):
         if match := _row(text):
@@ -74,19 +74,19 @@ def read(log: Log) -> Reading:
             rows.append((line, match))
             continue
         for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
-            said.setdefault(match["name"], match["value"])
+            settings.setdefault(match["name"], match["value"])
         if match := _VALIDATION.search(text):
             totals["validation"] = totals.get("validation", 0.0) + float(match[1]) / 1000
         if _SAVING.search(text):
-            said["saved"] = "yes"
+            settings["saved"] = "yes"
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
         if "longest sequence length in the train data" in text:
-            said["padded"] = "yes"
+            settings["padded"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
-    _configure(reading, said)
-    reading.evidence = _evidence(reading.steps, totals, saved="saved" in said)
+    _configure(reading, settings)
+    reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
     _report(reading, totals, rows)
     return reading
 
@@ -109,18 +109,18 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
             seconds = 0.0
 
 
-def _configure(reading: Reading, said: dict[str, str]) -> None:
+def _configure(reading: Reading, settings: dict[str, str]) -> None:
     config = reading.training_config
     for name, field in WHOLE_NUMBERS.items():
-        if said.get(name, "").isdecimal() and int(said[name]):
-            config[field] = int(said[name])
+        if settings.get(name, "").isdecimal() and int(settings[name]):
+            config[field] = int(settings[name])
     if devices := config.pop("devices", None):
         config["num_gpus"] = devices * config.get("num_nodes", 1)
-    if precision := PRECISIONS.get(said.get("precision", "").split("-")[0]):
+    if precision := PRECISIONS.get(settings.get("precision", "").split("-")[0]):
         config["precision"] = precision
-    if "padded" in said and config.pop("sequence_length", None):
+    if "padded" in settings and config.pop("sequence_length", None):
         reading.warnings.append("sequence_length: samples of fine-tuning differ in length, so tokens are unknown")
-    if model := said.get("model_name"):
+    if model := settings.get("model_name"):
         reading.model["name"] = model_name(model)
 
 

@@ -37,12 +37,12 @@ def _is_known(name: str) -> bool:
     return name in STEPS or name in CLOCKS or field_of(name) is not None
 
 
-def number(said: object) -> float | None:
+def number(value: object) -> float | None:
     """Return a cell as a number; None for anything else."""
-    if isinstance(said, bool) or not isinstance(said, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        return float(said)
+        return float(value)
     except (ValueError, OverflowError):
         return None
 
@@ -87,18 +87,18 @@ class MetricColumns:
         """Add a row of values by name."""
         place = len(self.lines)
         self.lines.append(-1 if line is None else line)
-        for name, said in row.items():
+        for name, printed in row.items():
             if name not in self.names:
                 self.names[name] = None
             if _is_of_evaluation(name):
                 self._evaluated.append(place)
-            if mean := _total(name, said):
+            if mean := _total(name, printed):
                 self.totals[TOTALS[name.removeprefix("train/")]] = mean
             if not _is_known(name):
                 continue
-            if name in CLOCKS and (moment := _moment(name, said)):
+            if name in CLOCKS and (moment := _moment(name, printed)):
                 self._clocks.setdefault(name, _Clock()).add(place, moment)
-            if name not in CLOCKS and (value := number(said)) is not None:
+            if name not in CLOCKS and (value := number(printed)) is not None:
                 column = self._numbers.setdefault(name, _Numbers())
                 column.rows.append(place)
                 column.values.append(value)
@@ -311,14 +311,14 @@ def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
         return None
 
 
-def _total(name: str, said: object) -> float | None:
+def _total(name: str, value: object) -> float | None:
     """Return a mean over the whole run, where a metric is one."""
-    value = number(said) if name.removeprefix("train/") in TOTALS else None
+    value = number(value) if name.removeprefix("train/") in TOTALS else None
     return value if value is not None and 0 < value < math.inf else None
 
 
-def _moment(name: str, said: object) -> Moment | None:
-    value = number(said)
+def _moment(name: str, value: object) -> Moment | None:
+    value = number(value)
     if value is not None and name == CLOCK_MS:
         return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
     if value is not None and math.isfinite(value) and value > 0:
@@ -326,7 +326,7 @@ def _moment(name: str, said: object) -> Moment | None:
         return Moment(
             seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
         )
-    return moment_in(said) if isinstance(said, str) else None
+    return moment_in(value) if isinstance(value, str) else None
 
 
 def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:

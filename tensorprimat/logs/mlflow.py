@@ -108,13 +108,13 @@ def _parameters(folder: Path, reading: Reading) -> None:
     """Settings of the run: a file for each, its value inside."""
     if not folder.is_dir():
         return
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (*SETTINGS, "model_name", "model_name_or_path"):
         path = folder / name
         if path.is_file() and path.stat().st_size <= LARGEST_PARAMETER:
-            said[name] = path.read_text(encoding="utf-8", errors="replace").strip()
+            settings[name] = path.read_text(encoding="utf-8", errors="replace").strip()
     for name, target in SETTINGS.items():
-        if value := fields.whole(said.get(name)):
+        if value := fields.whole(settings.get(name)):
             reading.training_config.setdefault(target, value)
-    if spelled := said.get("model_name") or said.get("model_name_or_path"):
+    if spelled := settings.get("model_name") or settings.get("model_name_or_path"):
         reading.model["name"] = model_name(spelled)

@@ -332,15 +332,15 @@ def _plan(row: re.Match[str], seen: _Seen) -> None:
 
 
 def _step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
-    said = match.groupdict()
+    groups = match.groupdict()
     return Step(
-        index=int(said["step"]),
-        seconds=fields.seconds(said["time"], spelling.unit),
-        loss=fields.number(said["loss"]),
-        learning_rate=fields.positive(said.get("lr")),
-        gradient_norm=fields.number(said.get("norm")),
-        reported_tokens_per_second=fields.positive(said.get("tokens")),
-        reported_mfu=fields.positive(said.get("mfu"), 0.01),
+        index=int(groups["step"]),
+        seconds=fields.seconds(groups["time"], spelling.unit),
+        loss=fields.number(groups["loss"]),
+        learning_rate=fields.positive(groups.get("lr")),
+        gradient_norm=fields.number(groups.get("norm")),
+        reported_tokens_per_second=fields.positive(groups.get("tokens")),
+        reported_mfu=fields.positive(groups.get("mfu"), 0.01),
         interrupted_by=interrupted_by if spelling.holds_evaluation else "",
         line=line,
     )

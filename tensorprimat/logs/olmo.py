@@ -114,17 +114,17 @@ def read(log: Log) -> Reading:
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
     """Yield the blocks that carry a rate."""
     block: dict[str, Any] = {}
-    said: set[str] = set()
+    stated: set[str] = set()
     for line, text in log.lines_of_one_rank(_BLOCK.search):
-        if block and (metric := _METRIC.match(text)) and metric["name"] not in said:
-            said.add(metric["name"])  # a second one is not this block's: the head of its own is lost
+        if block and (metric := _METRIC.match(text)) and metric["name"] not in stated:
+            stated.add(metric["name"])  # a second one is not this block's: the head of its own is lost
             if metric["name"] == RATES[1]:
                 reading.training_config["single"] = True
             _take(metric, block, totals)
             continue
         if "reported_tokens_per_second_per_gpu" in block:
             yield Step(**{"seconds": None, **block})
-        block, said = {}, set()
+        block, stated = {}, set()
         if "[step=" in text and (head := _BLOCK.search(text)):
             block = {"index": int(head["step"]), "line": line, "ended_at": fields.moment(text[: head.start()])}
         elif _NOTABLE.search(text):
@@ -187,39 +187,41 @@ def _notice_core(text: str, reading: Reading) -> None:
 
 
 def _notice_configuration(text: str, reading: Reading) -> None:
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in _ARGUMENT.findall(text):
-        said.setdefault(name, value.strip("'"))
+        settings.setdefault(name, value.strip("'"))
     config = reading.training_config
     for name, (target, convert) in SETTINGS.items():
-        if said.get(name, "None") != "None" and (value := convert(said[name])) is not None:
+        if settings.get(name, "None") != "None" and (value := convert(settings[name])) is not None:
             config[target] = value
-    per_device = fields.whole(said.get("device_train_batch_size"))
+    per_device = fields.whole(settings.get("device_train_batch_size"))
     if per_device and config.get("global_batch_size", 0) % per_device == 0:
         config["num_gpus"] = config["global_batch_size"] // per_device or None
-    config["window"] = fields.whole(said.get("window_size"))
-    if "run_name" in said:
-        reading.model["name"] = said["run_name"]
-    if shape := _shape(said):
+    config["window"] = fields.whole(settings.get("window_size"))
+    if "run_name" in settings:
+        reading.model["name"] = settings["run_name"]
+    if shape := _shape(settings):
         reading.model["shape"] = shape
 
 
-def _shape(said: dict[str, str]) -> ModelShape | None:
+def _shape(settings: dict[str, str]) -> ModelShape | None:
     """Return the model's shape, where every number of it is stated (olmo/config.py, ModelConfig)."""
-    width, layers, heads = (fields.whole(said.get(name)) for name in ("d_model", "n_layers", "n_heads"))
-    vocabulary = fields.whole(said.get("embedding_size")) or fields.whole(said.get("vocab_size"))
-    hidden = fields.whole(said.get("mlp_hidden_size")) or (fields.whole(said.get("mlp_ratio")) or 0) * (width or 0)
+    width, layers, heads = (fields.whole(settings.get(name)) for name in ("d_model", "n_layers", "n_heads"))
+    vocabulary = fields.whole(settings.get("embedding_size")) or fields.whole(settings.get("vocab_size"))
+    hidden = fields.whole(settings.get("mlp_hidden_size")) or (fields.whole(settings.get("mlp_ratio")) or 0) * (
+        width or 0
+    )
     if not (width and layers and heads and vocabulary and hidden) or width % heads:
         return None
-    gated = said.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
+    gated = settings.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
     return ModelShape(
         num_layers=layers,
         hidden_size=width,
         ffn_hidden_size=hidden // 2 if gated else hidden,
         num_attention_heads=heads,
-        num_key_value_heads=fields.whole(said.get("n_kv_heads")) or heads,
+        num_key_value_heads=fields.whole(settings.get("n_kv_heads")) or heads,
         head_dim=width // heads,
         vocab_size=vocabulary,
         gated_mlp=gated,
-        tied_embeddings=said.get("weight_tying") == "True",
+        tied_embeddings=settings.get("weight_tying") == "True",
     )

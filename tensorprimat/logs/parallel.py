@@ -64,13 +64,15 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
 
 
 @contextlib.contextmanager
-def outcomes(work: Callable[[Stretch], StretchOutcome], given: Sequence[Stretch]) -> Iterator[Iterator[StretchOutcome]]:
+def outcomes(
+    work: Callable[[Stretch], StretchOutcome], stretches: Sequence[Stretch]
+) -> Iterator[Iterator[StretchOutcome]]:
     """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
 
     They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because it was ended or
     could not be started, is read in this process.
     """
-    waiting, running = deque(given), deque[_Running]()
+    waiting, running = deque(stretches), deque[_Running]()
     try:
         _begin(work, waiting, running)
         yield _in_order(work, waiting, running)

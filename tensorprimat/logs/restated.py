@@ -46,8 +46,8 @@ def cuts(
         return
     rows = part(first_row, first_row + ROWS_READ - 1)
 
-    def stated(wanted: Sequence[Part]) -> dict[str, Any]:
-        reading = format.read(replace(log, parts=(*wanted, rows)))
+    def stated(parts: Sequence[Part]) -> dict[str, Any]:
+        reading = format.read(replace(log, parts=(*parts, rows)))
         return facts_of(reading) if isinstance(reading, Reading) else {}
 
     by_rows = stated([])
@@ -55,11 +55,11 @@ def cuts(
     if not _changed(known, _without(stated(parts), by_rows)) and not _repeated(stretches, first_row):
         return
     for one in parts[:MOST_STRETCHES]:
-        told = _without(stated([one]), by_rows)
-        if changed := _changed(known, told):
+        settings = _without(stated([one]), by_rows)
+        if changed := _changed(known, settings):
             name, (before, after) = next(iter(changed.items()))
             yield Cut(one.first_line, f"{name} is stated again, as {after} instead of {before}")
-        known = {**known, **told}
+        known = {**known, **settings}
 
 
 def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
@@ -67,9 +67,9 @@ def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
     return any(second[0] < first_row for _, second in pairwise(stretches))
 
 
-def _without(said: Mapping[str, Any], by_rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if name not in by_rows}
+def _without(settings: Mapping[str, Any], by_rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in by_rows}
 
 
-def _changed(known: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {name: (known[name], told[name]) for name in told if name in known and known[name] != told[name]}
+def _changed(known: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (known[name], settings[name]) for name in settings if name in known and known[name] != settings[name]}

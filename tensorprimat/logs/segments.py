@@ -89,11 +89,11 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 
 def facts_of(reading: Reading) -> dict[str, Any]:
     """Return the stated facts that must agree among segments of one benchmark."""
-    said = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
-    said |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
+    settings = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
+    settings |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
     if device := reading.gpu_info.get("device_name"):
-        said["device_name"] = device
-    return {name: value for name, value in said.items() if value is not None and value != {}}
+        settings["device_name"] = device
+    return {name: value for name, value in settings.items() if value is not None and value != {}}
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
@@ -176,10 +176,10 @@ def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool
     if others and picked:
         yield f"segments: the log holds {len(found)} trainings; this is {ours}"
     elif others:
-        told = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:MOST_NAMED])
+        described = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:MOST_NAMED])
         more = f"; and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         yield (
-            f"segments: the log holds {len(found)} trainings; measured: {ours}; not measured: {told}{more}; "
+            f"segments: the log holds {len(found)} trainings; measured: {ours}; not measured: {described}{more}; "
             f"tprimat extract --segment {others[0].number} reads one of them, --segment all writes a result for each"
         )
     if measured[0].alone:

@@ -318,12 +318,12 @@ def _believable(
 
 def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[StartMark]:
     """Return every mark between rows, before the first or after the last, in the order of lines."""
-    wanted = _searched(rows, whole, every_gap=format.name not in VAST)
+    searched = _searched(rows, whole, every_gap=format.name not in VAST)
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
-        wanted.pop()  # what follows the last row: facts are not looked for so late
+        searched.pop()  # what follows the last row: facts are not looked for so late
     kinds = _literals(format)
     others = _OtherRows(log, format)
-    firsts, lasts = np.array(wanted, np.int64).reshape(-1, 2).T
+    firsts, lasts = np.array(searched, np.int64).reshape(-1, 2).T
     for number, block in log.numbered_blocks():
         if not len(lasts) or number > lasts[-1]:
             return

@@ -272,8 +272,8 @@ def _collect(path: Path, content: _Content) -> None:
                 if value.HasField("simple_value"):
                     number = value.simple_value
                 elif value.metadata.plugin_data.plugin_name == "hparams":
-                    for name, said in _hparams(value.metadata.plugin_data.content):
-                        content.texts.setdefault(name, said)
+                    for name, hparams in _hparams(value.metadata.plugin_data.content):
+                        content.texts.setdefault(name, hparams)
                     continue
                 elif value.HasField("tensor") and value.tensor.string_val:
                     text = value.tensor.string_val[0][:LONGEST_TEXT].decode("utf-8", "replace")
@@ -384,9 +384,9 @@ def _configure(reading: Reading, content: _Content) -> None:
         if (spelled := content.texts.get(name)) and len(spelled) < 200 and (model := known(spelled)):
             reading.model["name"] = model
             break
-    for name, said in content.texts.items():
-        device = vendors.find_name(said)
-        platform = vendors.platform_of(device) or (platform_of((said,)) if name in DEVICE_ARGUMENTS else None)
+    for name, text in content.texts.items():
+        device = vendors.find_name(text)
+        platform = vendors.platform_of(device) or (platform_of((text,)) if name in DEVICE_ARGUMENTS else None)
         if platform is not None:
             reading.platform = platform
             reading.assumed["platform"] = f"argument {name} of the event files"

@@ -69,7 +69,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
         ("--append", request.append),
         ("--dry-run", request.dry_run),
         (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
-        *((stated.ALL_FLAGS[fact], True) for fact in request.facts.said()),
+        *((stated.ALL_FLAGS[fact], True) for fact in request.facts.stated()),
     ):
         if wrong:
             raise UsageError(

@@ -13,7 +13,7 @@ from tensorprimat import logs
 from tensorprimat.core import identity, quantities
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.result import Result
-from tensorprimat.core.statements import Statement, given_for
+from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.core.summary import pool
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.logs.text import Log
@@ -50,11 +50,11 @@ def read_each(
     read: list[Extracted] = []
     for path in paths:
         try:
-            facts = given_for(stated, path)
+            facts = facts_for(stated, path)
             if segment == EACH:
-                results = logs.read_each(path, given=facts, format=format, cited=True)
+                results = logs.read_each(path, facts=facts, format=format, cited=True)
             else:
-                results = [logs.read(path, given=facts, format=format, segment=segment, cited=True)]
+                results = [logs.read(path, facts=facts, format=format, segment=segment, cited=True)]
             if path != logs.STDIN:
                 parts = paths_of_logs.parts_of(path)
                 results = [paths_of_logs.with_facts(result, parts) for result in results]

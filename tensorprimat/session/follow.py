@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.core.statements import Statement, given_for
+from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.session.explain import one_liner
 
 FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
@@ -46,7 +46,7 @@ def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> st
     try:
         if path.stat().st_size == 0:
             return "no measured step yet: the log is empty"
-        return one_liner(logs.read(path, given=given_for(stated, path), format=format))
+        return one_liner(logs.read(path, facts=facts_for(stated, path), format=format))
     except FileNotFoundError:
         return f"{path} is gone; waiting for it"
     except NotALogError:

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.settings import TRAINED_PRECISIONS
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec, check_least
-from tensorprimat.core.stated import Given
+from tensorprimat.core.stated import StatedFacts
 from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
@@ -43,7 +43,7 @@ class Request:
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     typed: frozenset[str] = frozenset()
     """Parameters that the command line sets; what it does not set may follow --budget-minutes."""
-    facts: Given = field(default_factory=Given)
+    facts: StatedFacts = field(default_factory=StatedFacts)
     """Facts about logs that mean nothing to training."""
 
 
@@ -69,14 +69,14 @@ class Job:
         return self.engine.module
 
 
-def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> Given:
+def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> StatedFacts:
     """Return the facts about a log that flags state. Raises UsageError that names the flag."""
     if model == "all":
         for flag, value in (("--shape", shape), ("--model-name", model_name)):
             if value is not None:
                 raise UsageError(f"{flag} {value}: is of one model; give --model too")
     typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
-    return Given(**{one.field: one.value for one in statements.read(typed, sides=False)})
+    return StatedFacts(**{one.field: one.value for one in statements.read(typed, sides=False)})
 
 
 def check_facts(request: Request, jobs: Sequence[Job]) -> None:
@@ -84,7 +84,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
     trained = any(job.spec is not None for job in jobs)
     if not trained or any(job.engine is not None and job.engine.reads_logs for job in jobs):
         return
-    for field_name in request.facts.said():
+    for field_name in request.facts.stated():
         flag = stated.ALL_FLAGS[field_name]
         instead = {"gpu": "; with --executor it names the GPU of each node", "shape": "; training takes --preset"}
         raise UsageError(f"{flag}: states a fact about a log, and no log is read here{instead.get(field_name, '')}")

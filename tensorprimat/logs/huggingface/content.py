@@ -80,20 +80,20 @@ class Content:
     timestamp: float | None = None
 
 
-def _is_repeated(said: Mapping[str, str], content: Content) -> bool:
+def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
     """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
-    if said != content.last or not content.rows:
+    if row != content.last or not content.rows:
         return False
-    same_place = content.rows[-1].step in (None, position_of(said))  # a bar drawn between them tells steps apart
-    return same_place and all(fields.positive(said.get(name)) for name in (LOSS, "grad_norm"))
+    same_place = content.rows[-1].step in (None, position_of(row))  # a bar drawn between them tells steps apart
+    return same_place and all(fields.positive(row.get(name)) for name in (LOSS, "grad_norm"))
 
 
-def is_summary(said: Mapping[str, Any]) -> bool:
-    return RUNTIME in said and any(name in said for name in SUMMARY_KEYS)
+def is_summary(row: Mapping[str, Any]) -> bool:
+    return RUNTIME in row and any(name in row for name in SUMMARY_KEYS)
 
 
-def _is_evaluation(said: Mapping[str, str]) -> bool:
-    return any(name.startswith("eval_") for name in said)
+def _is_evaluation(row: Mapping[str, str]) -> bool:
+    return any(name.startswith("eval_") for name in row)
 
 
 def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
@@ -176,8 +176,8 @@ def of_text(log: Log) -> Content:
     for line, text in log.lines_of_one_rank(lambda text: any(map(is_row, dictionaries_in(text)))):
         if "%|" in text and (bar := _TRAINING_BAR.match(text)):
             _note_bar(bar, content)
-        for said in dictionaries_in(text):
-            _take(said, line, content)
+        for row in dictionaries_in(text):
+            _take(row, line, content)
         if text[:1] == "{" and text[-1:] == "}":
             continue
         if _SAVING.search(text):
@@ -191,36 +191,36 @@ def of_text(log: Log) -> Content:
     return content
 
 
-def _take(said: Mapping[str, str], line: int | None, content: Content) -> None:
-    if is_row(said):
-        if not _is_repeated(said, content):
-            content.rows.append(_row(said, line, content))
-            content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, said
-            content.counts_trained_tokens |= AXOLOTL_RATE in said
-    elif is_summary(said):
-        content.summaries.append(said)
-    elif _is_evaluation(said):
+def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
+    if is_row(row):
+        if not _is_repeated(row, content):
+            content.rows.append(_row(row, line, content))
+            content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, row
+            content.counts_trained_tokens |= AXOLOTL_RATE in row
+    elif is_summary(row):
+        content.summaries.append(row)
+    elif _is_evaluation(row):
         content.interrupted_by = "validation"
         if not content.summaries:  # behind the summary nothing is part of the training's time
-            runtimes = [value for name, value in said.items() if name.startswith("eval_") and name.endswith("_runtime")]
+            runtimes = [value for name, value in row.items() if name.startswith("eval_") and name.endswith("_runtime")]
             content.evaluation_seconds += sum(fields.seconds(value) or 0.0 for value in runtimes)
 
 
-def _row(said: Mapping[str, str], line: int | None, content: Content) -> Row:
+def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:
     return Row(
         line=line,
-        step=position_of(said),
-        clock=clock_of(said),
+        step=position_of(row),
+        clock=clock_of(row),
         interrupted_by=content.interrupted_by,
         evaluation_seconds=content.evaluation_seconds,
-        loss=fields.number(said.get(LOSS)),
-        learning_rate=fields.positive(first_of(said, ("learning_rate", "lr"))),
-        gradient_norm=fields.number(said.get("grad_norm")),
-        allocated_peak=fields.positive(first_of(said, ALLOCATED_PEAKS), GIB),
-        reserved_peak=fields.positive(first_of(said, RESERVED_PEAKS), GIB),
-        rate=fields.positive(first_of(said, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
-        tokens=fields.number(first_of(said, TOKENS_SEEN)),
-        epoch=fields.positive(said.get("epoch")),
+        loss=fields.number(row.get(LOSS)),
+        learning_rate=fields.positive(first_of(row, ("learning_rate", "lr"))),
+        gradient_norm=fields.number(row.get("grad_norm")),
+        allocated_peak=fields.positive(first_of(row, ALLOCATED_PEAKS), GIB),
+        reserved_peak=fields.positive(first_of(row, RESERVED_PEAKS), GIB),
+        rate=fields.positive(first_of(row, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
+        tokens=fields.number(first_of(row, TOKENS_SEEN)),
+        epoch=fields.positive(row.get("epoch")),
     )
 
 

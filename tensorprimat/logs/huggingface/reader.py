@@ -43,7 +43,7 @@ from tensorprimat.logs.text import Log
 
 
 def detect(log: Log) -> int:
-    found = sum(1 for _, text in log.head() for said in dictionaries_in(text) if is_row(said) or is_summary(said))
+    found = sum(1 for _, text in log.head() for row in dictionaries_in(text) if is_row(row) or is_summary(row))
     return found or (count_in_document(log) if opens_as_document(log) else 0)
 
 
@@ -74,9 +74,9 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _configuration(said: dict[str, Any]) -> dict[str, Any]:
+def _configuration(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings with the global batch that follows from them (ms-swift prints its parts alone)."""
-    config = dict(said)
+    config = dict(settings)
     processes = config.pop("world_size", None)
     if processes and processes > 1:  # a single process may drive several GPUs
         config.setdefault("num_gpus", processes)

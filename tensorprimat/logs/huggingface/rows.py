@@ -49,43 +49,43 @@ class Row:
     epoch: float | None
 
 
-def is_row(said: Mapping[str, Any]) -> bool:
-    return LOSS in said and any(name in said for name in COMPANIONS) and not any(name in said for name in FOREIGN)
+def is_row(row: Mapping[str, Any]) -> bool:
+    return LOSS in row and any(name in row for name in COMPANIONS) and not any(name in row for name in FOREIGN)
 
 
-def position_of(said: Mapping[str, str]) -> int | None:
+def position_of(row: Mapping[str, str]) -> int | None:
     """Return the optimizer step that a row states."""
     for name in POSITIONS:
-        if name in said and (step := fields.whole(said[name].split("/")[0])):
+        if name in row and (step := fields.whole(row[name].split("/")[0])):
             return step
     return None
 
 
-def first_of(said: Mapping[str, str], names: Iterable[str]) -> str | None:
+def first_of(row: Mapping[str, str], names: Iterable[str]) -> str | None:
     for name in names:
-        if name in said:
-            return said[name]
+        if name in row:
+            return row[name]
     return None
 
 
-def clock_of(said: Mapping[str, str]) -> tuple[float, float] | None:
+def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
     """Return the seconds since training began by what the row states, and half the last digit that it
     was printed with.
     """
-    if runtime := fields.seconds(said.get(RUNTIME)):
-        return runtime, half_digit(said[RUNTIME])
-    if by_tokens := _clock_of_tokens(said):
+    if runtime := fields.seconds(row.get(RUNTIME)):
+        return runtime, half_digit(row[RUNTIME])
+    if by_tokens := _clock_of_tokens(row):
         return by_tokens
-    if (passed := _TIME_OF_DAY.fullmatch(said.get("elapsed_time", ""))) and position_of(said) is not None:
+    if (passed := _TIME_OF_DAY.fullmatch(row.get("elapsed_time", ""))) and position_of(row) is not None:
         days, hours, minutes, rest = (int(part or 0) for part in passed.groups())
         return days * 86400.0 + hours * 3600 + minutes * 60 + rest + 0.5, 0.5  # LLaMA-Factory cuts seconds off
-    step, elapsed = position_of(said), _duration(said.get("elapsed_time"))
+    step, elapsed = position_of(row), _duration(row.get("elapsed_time"))
     if step is None or elapsed is None:
         return None
     for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
-        if speed := fields.positive(said.get(name)):
+        if speed := fields.positive(row.get(name)):
             clock = step * speed**power
-            resolution = clock * half_digit(said[name]) / speed
+            resolution = clock * half_digit(row[name]) / speed
             # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
             if abs(clock - elapsed) > 1 + resolution:
                 return None
@@ -93,12 +93,12 @@ def clock_of(said: Mapping[str, str]) -> tuple[float, float] | None:
     return None
 
 
-def _clock_of_tokens(said: Mapping[str, str]) -> tuple[float, float] | None:
+def _clock_of_tokens(row: Mapping[str, str]) -> tuple[float, float] | None:
     """LLaMA-Factory's clock: all tokens so far over the rate since the start, which it rounds to two decimals."""
-    tokens, rate = fields.positive(said.get("total_tokens")), fields.positive(said.get("throughput"))
+    tokens, rate = fields.positive(row.get("total_tokens")), fields.positive(row.get("throughput"))
     if not (tokens and rate):
         return None
-    return tokens / rate, tokens / rate * min(half_digit(said["throughput"]), 0.005) / rate
+    return tokens / rate, tokens / rate * min(half_digit(row["throughput"]), 0.005) / rate
 
 
 def half_digit(text: str) -> float:

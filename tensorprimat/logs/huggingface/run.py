@@ -23,7 +23,7 @@ REPORTED = {
 
 def _summary(content: Content) -> Mapping[str, str] | None:
     """Return the summary of the middle rank, by its runtime."""
-    by_runtime = sorted(content.summaries, key=lambda said: fields.positive(said.get(RUNTIME)) or 0.0)
+    by_runtime = sorted(content.summaries, key=lambda summary: fields.positive(summary.get(RUNTIME)) or 0.0)
     return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
 
 

@@ -238,8 +238,8 @@ class Facts:
         for key in ("fp4", "fp8"):
             if (self._value(key) or "None").lower() not in ("none", "null", "false", ""):
                 return key
-        said = [key for key in ("bf16", "fp16") if self._value(key) is not None]
-        return next((key for key in said if self._is_set(key)), "fp32" if len(said) == 2 else None)
+        precisions = [key for key in ("bf16", "fp16") if self._value(key) is not None]
+        return next((key for key in precisions if self._is_set(key)), "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
         layers, hidden, heads = (self._whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))

@@ -33,25 +33,25 @@ def segments_of(
         kept[fresh], kept[~fresh] = kept_of_fresh, False
         return kept, segment[np.cumsum(fresh) - 1]
     breaks = [*(np.flatnonzero(np.diff(index) <= 0) + 1).tolist(), len(index)]
-    told = _Told(index, content)
+    event = _Told(index, content)
     position = last = 0
     while position < len(index):
         number = index[position]
         if position == 0 or number > index[last]:  # all of a stretch that grows is new
             following = breaks[bisect_right(breaks, position)]
-            told.add_stretch(position, following)
+            event.add_stretch(position, following)
             position, last = following, following - 1
             continue
-        repeated = told.knows(position)
+        repeated = event.knows(position)
         if not repeated and number == index[last]:
             repeated = _is_same_moment(position, last, rank, seconds)
         if repeated:
             kept[position] = False
-            told.add_again(position)
+            event.add_again(position)
         else:
             segment[position:] += 1
-            told = _Told(index, content)
-            told.add_stretch(position, position + 1)
+            event = _Told(index, content)
+            event.add_stretch(position, position + 1)
             last = position
         position += 1
     return kept, segment
@@ -157,7 +157,7 @@ def interrupted_rows(
         if position < len(line):
             interrupted[position] = INTERRUPTIONS.index(kind)
     if ended_at is not None:
-        apart = np.diff(ended_at, prepend=np.nan)
-        apart[np.diff(segment, prepend=-1) != 0] = np.nan
-        interrupted[apart - span > TIMER_STOOD] = 0
+        gaps = np.diff(ended_at, prepend=np.nan)
+        gaps[np.diff(segment, prepend=-1) != 0] = np.nan
+        interrupted[gaps - span > TIMER_STOOD] = 0
     return interrupted

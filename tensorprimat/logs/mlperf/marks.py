@@ -189,8 +189,8 @@ def settings_of(marks: Marks) -> dict[str, Any]:
     for key, name in CONFIGURATION.items():
         if (number := whole_in(marks.settings.get(key))) is not None:
             found[name] = number
-    said = next((value for key in LINEAR_PRECISION if isinstance(value := marks.settings.get(key), str)), "")
-    if precision := PRECISIONS.get(said.casefold()):
+    stated = next((value for key in LINEAR_PRECISION if isinstance(value := marks.settings.get(key), str)), "")
+    if precision := PRECISIONS.get(stated.casefold()):
         found["precision"] = precision
     return found
 

@@ -215,7 +215,7 @@ def _ranks(starts: Counter[tuple[object, ...]]) -> int:
 
 def _counts(event: _Event) -> dict[str, float]:
     """Numbers that a mark carries."""
-    return {name: value for name, said in event.metadata.items() if (value := number_in(said)) is not None}
+    return {name: value for name, text in event.metadata.items() if (value := number_in(text)) is not None}
 
 
 def _row(event: _Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
@@ -260,8 +260,8 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
     for name, amount in units.items():
         if amount and 1 / SAME_RATE < median(rates) / (amount * steps_per_second) < SAME_RATE:
             column = f"reported_{name}"
-            said = Steps.of(Step(index=0, seconds=None, **{column: rate}) for rate in rates)  # type: ignore[arg-type]
-            reading.reported[name] = combined_rate(said, column)
+            rates_only = Steps.of(Step(index=0, seconds=None, **{column: rate}) for rate in rates)  # type: ignore[arg-type]
+            reading.reported[name] = combined_rate(rates_only, column)
             break
     else:
         reading.warnings.append(
@@ -274,11 +274,11 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
 
 def _precision(settings: Mapping[str, Any]) -> dict[str, str]:
     """Precision of the linear layers, and the recipe where the name says one (mxfp4)."""
-    said = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
-    name = PRECISIONS.get(said.casefold())
+    precision = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
+    name = PRECISIONS.get(precision.casefold())
     if name is None:
         return {}
-    return {"precision": name, "fp8_recipe": said} if said.startswith(("mx", "nv")) else {"precision": name}
+    return {"precision": name, "fp8_recipe": precision} if precision.startswith(("mx", "nv")) else {"precision": name}
 
 
 def _describe_runs(reading: Reading, runs: Sequence[MlperfEvents]) -> None:

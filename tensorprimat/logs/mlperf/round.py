@@ -147,9 +147,9 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
             notes.append(f"{path.name}: {marks.torn} torn line(s) with a mark passed over")
         if marks.more_runs:
             notes.append(f"{path.name}: more than one run; the first one counts")
-        said = marks.settings.get("submission_benchmark")
-        if isinstance(said, str) and said != pair.folder.name:
-            notes.append(f"{path.name}: the log says {said[:40]}, the folder {pair.folder.name}, which is used")
+        benchmark = marks.settings.get("submission_benchmark")
+        if isinstance(benchmark, str) and benchmark != pair.folder.name:
+            notes.append(f"{path.name}: the log says {benchmark[:40]}, the folder {pair.folder.name}, which is used")
     return runs, settings
 
 
@@ -157,11 +157,11 @@ def _agreed(settings: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
     """Return the settings that all files share; one that differs between runs is unknown and named."""
     agreed: dict[str, Any] = {}
     for name in (*PARALLELISM, "global_batch_size", "sequence_length", "precision"):
-        said = {config[name] for config in settings if name in config}
-        if len(said) == 1:
-            agreed[name] = said.pop()
-        elif said:
-            notes.append(f"{name} differs between runs: {', '.join(map(str, sorted(said)))}")
+        values = {config[name] for config in settings if name in config}
+        if len(values) == 1:
+            agreed[name] = values.pop()
+        elif values:
+            notes.append(f"{name} differs between runs: {', '.join(map(str, sorted(values)))}")
     return agreed
 
 

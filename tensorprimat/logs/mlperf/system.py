@@ -97,11 +97,11 @@ def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
 
 
 def _take_description(reading: Reading, system: System) -> None:
-    said, config = reading.gpu_info.get("device_name"), reading.training_config
+    of_log, config = reading.gpu_info.get("device_name"), reading.training_config
     if system.device is not None:
-        if said is not None and _differ(said, system.device):
+        if of_log is not None and _differ(of_log, system.device):
             reading.warnings.append(
-                f"gpu_info: the log says {said}, {system.file} says {system.device}, which is used; --gpu overrides"
+                f"gpu_info: the log says {of_log}, {system.file} says {system.device}, which is used; --gpu overrides"
             )
         reading.gpu_info["device_name"] = system.device
         reading.assumed["device_name"] = system.file
@@ -118,13 +118,13 @@ def _take_description(reading: Reading, system: System) -> None:
         reading.assumed["num_gpus"] = f"{system.file}: {system.nodes} nodes × {system.gpus_per_node} accelerators"
 
 
-def _differ(said: str, described: str) -> bool:
+def _differ(logged: str, described: str) -> bool:
     """Return True if two names are of two devices, by the model numbers in them (GB200, MI355X).
 
     >>> _differ("NVIDIA GB200", "NVIDIA Blackwell Ultra GPU (GB300)"), _differ("XE9680x8H200-SXM", "NVIDIA H200")
     (True, False)
     """
-    ours, theirs = ({*_MODEL_NAME.findall(name.upper().replace("X", " "))} for name in (said, described))
+    ours, theirs = ({*_MODEL_NAME.findall(name.upper().replace("X", " "))} for name in (logged, described))
     return bool(ours and theirs) and not ours & theirs
 
 
