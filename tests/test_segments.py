@@ -20,6 +20,7 @@ from tensorprimat.core import store, terms
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import measured_of
+from tensorprimat.logs import segments
 from tensorprimat.session.explain import explain
 
 LONG = Job()
@@ -473,3 +474,18 @@ def test_every_restart_of_a_csv_is_read_with_its_names_of_columns(read_text):
     result = read_text("\n".join(["step,step_time,loss", *rows]) + "\n")
     assert len(result.steps) == 160
     assert [segment.steps for segment in result.provenance.segments] == [40, 40, 40, 40]
+
+
+def test_a_log_that_begins_thousands_of_trainings_is_refused_in_one_line(tmp_path):
+    row = (
+        " [2026-01-16 07:10:00] iteration {0:8d}/       4 | consumed samples: {0:9d} | "
+        "elapsed time per iteration (ms): {1:.1f} | learning rate: 1.0E-05 | global batch size:   128 | lm loss: "
+        "1.0E+00 | loss scale: 1.0 | number of nan iterations:   0 |\n"
+    )
+    log = tmp_path / "train.log"
+    trainings = range(segments.MOST_SEGMENTS + 1)
+    log.write_text(
+        "".join(row.format(step, 1000 + (7 * step + number) % 13) for number in trainings for step in range(1, 5))
+    )
+    with pytest.raises(InputError, match=r"begins 5,001 trainings, and at most 5,000 of one file are read"):
+        logs.read(log)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result, SegmentFacts
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
@@ -25,6 +26,7 @@ from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
 
 MOST_NAMED = 5  # segments in a warning
+MOST_SEGMENTS = 5_000  # each is read for itself; no job restarts so often
 HEADER_BYTES = 64 * 2**20  # settings stand before the first row, if nowhere in so much text then nowhere
 
 NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
@@ -83,8 +85,20 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
 def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     """Return where segments begin: at lines that say so, and where settings are stated again with other values."""
     cuts = starts.cuts(log, format, whole)
+    _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(log, format, whole, cuts)
-    return sorted([*cuts, *restated.cuts(log, format, stretches, first_row, facts_of)])
+    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row, facts_of)])
+    _refuse_many(log, len(found))
+    return found
+
+
+def _refuse_many(log: Log, cuts: int) -> None:
+    if cuts >= MOST_SEGMENTS:
+        raise InputError(
+            f"begins {cuts + 1:,} trainings, and at most {MOST_SEGMENTS:,} of one file are read",
+            path=log.name,
+            remedy="rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them",
+        )
 
 
 def facts_of(reading: Reading) -> dict[str, Any]:
@@ -155,6 +169,7 @@ def _evidence_of(measured: Sequence[Segment]) -> Evidence:
 
 
 def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[SegmentFacts, ...]:
+    numbers = {segment.number for segment in measured}
     return tuple(
         SegmentFacts(
             number=segment.number,
@@ -162,7 +177,7 @@ def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[Se
             last_line=segment.last_line,
             began_by=segment.began_by or None,
             steps=segment.steps,
-            same_benchmark=segment in measured,
+            same_benchmark=segment.number in numbers,
             differs={name: str(other) for name, (_, other) in differences(measured[0], segment).items()},
         )
         for segment in found
@@ -171,7 +186,8 @@ def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[Se
 
 def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool) -> Iterator[str]:
     """Name the segments that are not measured, with their own facts, and what is taken over by those that are."""
-    others = [segment for segment in found if segment not in measured]
+    numbers = {segment.number for segment in measured}
+    others = [segment for segment in found if segment.number not in numbers]
     ours = "; ".join(_place(segment) for segment in sorted(measured, key=lambda segment: segment.number))
     if others and picked:
         yield f"segments: the log holds {len(found)} trainings; this is {ours}"
