@@ -56,6 +56,7 @@ TITLES = {
     "fit_context_length": "Largest context",
 }
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
+MOST_TABLES = 100  # of one value each; the first table has the rows of all
 LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
 FORMS: dict[str, quantities.Form] = {
@@ -206,13 +207,11 @@ def tables(
     found = [complete(rows, added=added), *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
         values = values_of(rows, key)
-        if len(values) > 1:
-            found += [
-                complete(
-                    [row for row in rows if row.get(key) == value], added=added, title=f"{name} {shown(key, value)}"
-                )
-                for value in values
-            ]
+        if 1 < len(values) <= MOST_TABLES:
+            of_value: dict[Any, list[MicroRow]] = {}
+            for row in rows:
+                of_value.setdefault(row.get(key), []).append(row)
+            found += [complete(of_value[value], added=added, title=f"{name} {shown(key, value)}") for value in values]
     if pairs := pass_pairs(rows):
         found.append(pass_table(pairs))
     if fits:
