@@ -98,7 +98,10 @@ def test_a_process_that_is_about_to_start_its_program_is_found_by_its_mark(tmp_p
 
 def test_a_process_without_any_environment_is_not_waited_for():
     with subprocess.Popen(["sleep", "60"], env={}) as child:
-        wait_until(lambda: not processes.marked("/nobody/")[1])
+        wait_until(lambda: child.pid in processes.marked("/nobody/")[1])
+        began = time.monotonic()
+        processes.kill_marked("/nobody/")
+        assert time.monotonic() - began < processes.END_SECONDS / 2
         assert child.poll() is None
         child.kill()
 

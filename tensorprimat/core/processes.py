@@ -122,39 +122,52 @@ def end(child: subprocess.Popen[Any]) -> None:
 def kill_marked(mark: str) -> None:
     """Kill the user's processes that carry a mark in their environment, until a look at all processes finds none."""
     until = time.monotonic() + END_SECONDS
+    empty_before: set[int] = set()
     while True:
-        found, unsettled = marked(mark)
+        found, empty = marked(mark)
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not (found or unsettled) or time.monotonic() > until:
+        if not (found or empty - empty_before) or time.monotonic() > until:
             return
+        empty_before = {pid for pid in empty if not _starts_a_program(pid)}
         time.sleep(POLL_SECONDS)
 
 
-def marked(mark: str) -> tuple[list[int], bool]:
-    """Return the user's living processes that carry a mark in their environment, this one left out.
+def marked(mark: str) -> tuple[list[int], set[int]]:
+    """Return the user's living processes that carry a mark in their environment, and those without any environment.
 
-    The second value is True if another look is needed: while a process starts a program (exec), the kernel shows an
-    empty environment for a moment.
+    This process is left out. While a process starts a program (exec), the kernel shows an empty environment for a
+    moment, so those of the second set need another look.
     """
-    found, unsettled = [], False
+    found, empty = [], set()
     encoded = mark.encode()
     for folder in PROC.glob("[0-9]*") if guard.IS_LINUX else ():
         with contextlib.suppress(OSError):  # another user's, or ended meanwhile
             environment = (folder / "environ").read_bytes()
             if encoded in environment and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
-            elif not environment and _starts_a_program(folder):
-                unsettled = True
-    return found, unsettled
+            elif not environment and _has_a_program(folder.name):
+                empty.add(int(folder.name))
+    return found, empty
 
 
-def _starts_a_program(folder: Path) -> bool:
-    """Return True if a process is inside exec. One that was started with an empty environment has a place for it."""
-    fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    state, flags, place = fields[0], int(fields[6]), int(fields[47])  # proc(5): fields 3, 9 and 50, counted from 1
-    return state not in ("Z", "X") and not flags & _NEVER_A_PROGRAM and place == 0
+def _has_a_program(pid: int | str) -> bool:
+    """Return True for a living process that is no thread of the kernel."""
+    fields = _stat_of(pid)
+    return fields[0] not in ("Z", "X") and not int(fields[6]) & _NEVER_A_PROGRAM  # proc(5): fields 3 and 9, from 1
+
+
+def _starts_a_program(pid: int) -> bool:
+    """Return True if a process has no place for an environment yet: it is inside exec."""
+    with contextlib.suppress(OSError):
+        return int(_stat_of(pid)[47]) == 0  # proc(5): field 50, counted from 1
+    return False
+
+
+def _stat_of(pid: int | str) -> list[str]:
+    """Return what proc(5) says of a process, from its third field on. Raises OSError where it is gone."""
+    return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def started(pid: int) -> int | None:
