@@ -12,7 +12,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.core import regular
 from tensorprimat.core.result import Result
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import noise
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
@@ -60,11 +60,11 @@ class TextReader(Protocol):
 
 @pytest.fixture
 def read_text(tmp_path: Path) -> TextReader:
-    """A text as if it were a log file; flags are fields of `StatedFacts`."""
+    """A text as if it were a log file; flags are fields of `UserFacts`."""
 
     def read(text: str, *, format: str | None = None, **flags: Any) -> Result:
         path = tmp_path / "training.log"
         path.write_bytes(text.encode())
-        return logs.read(path, format=format, facts=StatedFacts(**flags))
+        return logs.read(path, format=format, facts=UserFacts(**flags))
 
     return read

@@ -254,7 +254,7 @@ def test_losses_have_a_plot_of_their_own(visit):
 
 def test_means_without_steps_say_why_there_is_no_plot(visit):
     page = visit("means")
-    assert page.get_by_text("hold only means or rates, so there is no distribution to show").is_visible()
+    assert page.get_by_text("hold only means or rates, or one time for each run").is_visible()
     assert page.locator(".plot svg").count() == 0
 
 

@@ -125,7 +125,7 @@ def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
     from tensorprimat.core import store
 
     path = store.save(logs.read(written(tmp_path, lines(MEGATRON))), tmp_path / "output", stamp="1")
-    given = logs.StatedFacts(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")
+    given = logs.UserFacts(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")
     result = logs.read(path, facts=given)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(1000 / 2.5055 / 2, rel=1e-3)
     assert result.platform == "amd"
@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_hashed_is_one_clear_error(
 def test_the_platform_comes_from_the_log_or_the_flag_never_from_here(tmp_path: Path) -> None:
     path = written(tmp_path, lines(MEGATRON))
     assert logs.read(path).platform is None
-    result = logs.read(path, facts=logs.StatedFacts(gpu="NVIDIA H100"))
+    result = logs.read(path, facts=logs.UserFacts(gpu="NVIDIA H100"))
     assert (result.platform, result.gpu_info.software_stack) == ("nvd", "cuda")
     assert result.provenance.assumed["device_name"] == "--gpu"
 

@@ -13,7 +13,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.logs import envelopes
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.logs.text import Log
 
 PLAIN = [
@@ -138,7 +138,7 @@ def test_a_line_that_docker_cut_into_pieces_is_one_line_again(tmp_path: Path) ->
 def test_a_packed_envelope_is_opened_twice(tmp_path: Path, envelope: str) -> None:
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(ENVELOPES[envelope](PLAIN).encode()))
-    assert logs.read(path, facts=StatedFacts(num_gpus=8)).performance_metrics.measured_steps
+    assert logs.read(path, facts=UserFacts(num_gpus=8)).performance_metrics.measured_steps
 
 
 def test_a_document_longer_than_what_is_looked_at_is_opened_too(tmp_path: Path) -> None:

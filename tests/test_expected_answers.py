@@ -16,7 +16,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import time_of
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.logs.text import Log
 
 if sys.version_info >= (3, 11):
@@ -40,12 +40,12 @@ MEDIANS = {
 }
 
 
-def given(answer: dict[str, Any]) -> StatedFacts:
+def given(answer: dict[str, Any]) -> UserFacts:
     """The flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
-    assert set(values) <= {field.name for field in fields(StatedFacts)}, shlex.join(answer.get("flags", []))
-    return StatedFacts(**values)
+    assert set(values) <= {field.name for field in fields(UserFacts)}, shlex.join(answer.get("flags", []))
+    return UserFacts(**values)
 
 
 def rows_with(result: Result, *columns: str) -> int:

@@ -20,7 +20,7 @@ from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result,
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise, terms_of
 from tensorprimat.logs import paths
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.session.explain import explain
 from tensorprimat.session.extract import Extracted, joined
 
@@ -174,7 +174,7 @@ def test_logs_that_name_different_devices_stay_two_results_at_equal_speed(tmp_pa
         text = log(milliseconds=9700 + number).replace(" 07:", f" 1{number}:")
         (tmp_path / f"{gpu}.log").write_text(f"  device_name ............... {gpu}\n" + text)
     read = [
-        Extracted(logs=(gpu,), result=logs.read(tmp_path / f"{gpu}.log", facts=StatedFacts(gpu=gpu)))
+        Extracted(logs=(gpu,), result=logs.read(tmp_path / f"{gpu}.log", facts=UserFacts(gpu=gpu)))
         for gpu in ("H100", "H200")
     ]
     results, _ = joined(read)

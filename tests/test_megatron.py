@@ -13,7 +13,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 
 GBS, LENGTH, GPUS = 128, 8192, 8
 
@@ -103,7 +103,7 @@ SPELLINGS = [
 def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) -> Result:
     path = tmp_path / "primus.log"
     path.write_text("\n".join(lines) + end, encoding="utf-8")
-    return logs.read(path, facts=StatedFacts(**flags))  # type: ignore[arg-type]
+    return logs.read(path, facts=UserFacts(**flags))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

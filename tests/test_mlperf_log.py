@@ -15,7 +15,7 @@ from job_logs import JOBS, Job
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 
 START = 1_700_000_000.0
 
@@ -36,7 +36,7 @@ class Journal:
     def track(self, value: dict[str, float], after: float, **metadata: object) -> None:
         self.say("tracked_stats", value, after, **metadata)
 
-    def read(self, path: Path, given: StatedFacts | None = None) -> Result:
+    def read(self, path: Path, given: UserFacts | None = None) -> Result:
         path.write_text("\n".join(self.lines) + "\n")
         return logs.read(path, facts=given)
 
@@ -68,7 +68,7 @@ def test_step_rows_carry_how_many_steps_they_average(tmp_path):
     journal.track({"warmup_time": 77.0}, 1.0, step=0)
     journal.track({"init_finished": 0.1}, 1.0, step=0)
     step_times(journal)
-    result = journal.read(tmp_path / "run.txt", StatedFacts(num_gpus=8))
+    result = journal.read(tmp_path / "run.txt", UserFacts(num_gpus=8))
     rows = [step for step in result.steps if step.covers]
     assert [(step.index, step.covers) for step in rows] == [(4 * row, 4) for row in range(1, 7)]
     assert result.performance_metrics.total_steps == 24
@@ -127,7 +127,7 @@ def test_rates_in_samples_per_second_stay_rates_without_step_times(tmp_path):
         journal.say("eval_start")
         journal.say("eval_stop", None, 30.0)
         journal.say("block_start", samples_count=samples)
-    result = journal.read(tmp_path / "run.txt", StatedFacts(sequence_length=8192))
+    result = journal.read(tmp_path / "run.txt", UserFacts(sequence_length=8192))
     assert [(step.index, step.covers, step.seconds) for step in result.steps] == [
         (192, 192, None),
         (240, 48, None),
@@ -190,7 +190,7 @@ def test_ranks_that_something_contradicts_are_no_number_of_gpus(tmp_path, settin
 
 
 def test_the_flag_overrides_the_number_of_ranks(tmp_path):
-    result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt", StatedFacts(num_gpus=4))
+    result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt", UserFacts(num_gpus=4))
     assert result.training_config.num_gpus == 4
     assert result.provenance.assumed["num_gpus"] == "--num-gpus"
 
@@ -449,7 +449,7 @@ def test_every_row_counts_after_run_start_because_warm_up_is_over_there(tmp_path
     performance = result.performance_metrics
     assert (performance.measured_steps, performance.warmup_steps_dropped) == (384, 0)
     assert performance.samples_per_second == pytest.approx(384 * 8 / (192 * 1.2 + 48 * (1.3 + 1.3 + 1.31 + 1.5)))
-    dropped = journal.read(tmp_path / "run.txt", StatedFacts(warmup_steps=192)).performance_metrics
+    dropped = journal.read(tmp_path / "run.txt", UserFacts(warmup_steps=192)).performance_metrics
     assert (dropped.measured_steps, dropped.warmup_steps_dropped) == (192, 192)
 
 

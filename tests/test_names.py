@@ -8,7 +8,7 @@ from plausible import result as plausible_result
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import names
 from tensorprimat.core.result import Model
-from tensorprimat.core.stated import StatedFacts, amended
+from tensorprimat.core.stated import UserFacts, amended
 from tensorprimat.core.store import Loaded
 
 SPELLINGS = {
@@ -78,7 +78,7 @@ def test_results_pair_whatever_the_spelling_of_their_model(tmp_path):
 def test_the_flag_takes_every_spelling_and_another_model_is_a_conflict():
     def stated_for(name, flag):
         result = plausible_result("h100").model_copy(update={"model": Model(name=name), "warnings": ()})
-        return amended(result, StatedFacts(model_name=flag))
+        return amended(result, UserFacts(model_name=flag))
 
     def conflicts(result):
         return [warning for warning in result.warnings if warning.startswith("model:")]

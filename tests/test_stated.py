@@ -11,7 +11,7 @@ import pytest
 from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.stated import StatedFacts, amended
+from tensorprimat.core.stated import UserFacts, amended
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 
@@ -53,7 +53,7 @@ def test_a_stated_fact_fills_what_is_unknown_and_is_recorded_with_its_flag():
     assert about(before, "tokens_per_second") == [
         "tokens_per_second: unknown without --sequence-length and --global-batch-size"
     ]
-    result = amended(before, StatedFacts(sequence_length=2048, global_batch_size=16))
+    result = amended(before, UserFacts(sequence_length=2048, global_batch_size=16))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 2048 / 2.0 / 8)
     assert result.provenance.assumed == {
         "sequence_length": "--sequence-length",
@@ -65,25 +65,25 @@ def test_a_warning_goes_once_a_stated_fact_answers_it():
     advice = "num_gpus: 8 ranks wrote init_start; if each drove one GPU, say --num-gpus 8"
     before = of_steps(sequence_length=128, global_batch_size=4, warnings=(advice, "host: something else"))
     assert advice in before.warnings
-    result = amended(before, StatedFacts(num_gpus=8))
+    result = amended(before, UserFacts(num_gpus=8))
     assert advice not in result.warnings
     assert "host: something else" in result.warnings
     assert about(result, "tokens_per_second_per_gpu") == []
 
 
 def test_a_warning_that_only_half_is_answered_is_computed_anew():
-    result = amended(of_steps(), StatedFacts(sequence_length=2048))
+    result = amended(of_steps(), UserFacts(sequence_length=2048))
     assert about(result, "tokens_per_second") == ["tokens_per_second: unknown without --global-batch-size"]
 
 
 def test_what_one_log_says_is_replaced_with_a_warning_that_names_both_values():
-    result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), StatedFacts(num_gpus=8))
+    result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), UserFacts(num_gpus=8))
     assert result.training_config.num_gpus == 8
     assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, though the log says 4"]
 
 
 def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
-    result = amended(of_steps(precision="fp8"), StatedFacts(precision="bf16", sequence_length=128, overrules=False))
+    result = amended(of_steps(precision="fp8"), UserFacts(precision="bf16", sequence_length=128, overrules=False))
     assert (result.training_config.precision, result.training_config.sequence_length) == ("fp8", 128)
     (warning,) = about(result, "precision")
     assert "fp8" in warning
@@ -93,7 +93,7 @@ def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
 
 def test_stating_what_the_log_says_anyway_changes_nothing():
     before = of_steps(num_gpus=8, sequence_length=128, global_batch_size=16)
-    result = amended(before, StatedFacts(num_gpus=8, sequence_length=128, global_batch_size=16))
+    result = amended(before, UserFacts(num_gpus=8, sequence_length=128, global_batch_size=16))
     assert result.provenance.assumed == {}
     assert result.warnings == before.warnings
     assert result.performance_metrics == before.performance_metrics
@@ -109,7 +109,7 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
         global_batch_size=32,
         gradient_accumulation_steps=4,
     )
-    config = amended(before, StatedFacts(num_gpus=16)).training_config
+    config = amended(before, UserFacts(num_gpus=16)).training_config
     assert (config.data_parallel_size, config.gradient_accumulation_steps) == (16, 2)
 
 
@@ -118,7 +118,7 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
 
 def test_a_stated_device_keeps_what_the_log_says_of_it():
     before = of_steps(gpu=GpuInfo(total_memory_gb=206.1, software_stack="rocm")).model_copy(update={"platform": "amd"})
-    result = amended(before, StatedFacts(gpu="MI300X"))
+    result = amended(before, UserFacts(gpu="MI300X"))
     assert result.gpu_info.device_name == "MI300X"
     assert result.gpu_info.total_memory_gb == 206.1
     assert result.platform == "amd"
@@ -128,23 +128,23 @@ def test_a_stated_device_keeps_what_the_log_says_of_it():
 
 def test_a_stated_device_of_the_other_vendor_is_a_warning():
     before = of_steps().model_copy(update={"platform": "amd"})
-    alone = amended(before, StatedFacts(gpu="NVIDIA H100"))
+    alone = amended(before, UserFacts(gpu="NVIDIA H100"))
     assert "platform amd" in about(alone, "gpu_info")[0]
-    for_all = amended(before, StatedFacts(gpu="NVIDIA H100", overrules=False))
+    for_all = amended(before, UserFacts(gpu="NVIDIA H100", overrules=False))
     assert for_all.platform == "amd"
     assert for_all.gpu_info.device_name is None
 
 
 def test_a_stated_device_with_another_memory_than_the_log_says_is_a_warning():
     before = of_steps(gpu=GpuInfo(total_memory_gb=288.0)).model_copy(update={"platform": "amd"})
-    (warning,) = about(amended(before, StatedFacts(gpu="MI300X")), "gpu_info")
+    (warning,) = about(amended(before, UserFacts(gpu="MI300X")), "gpu_info")
     assert "192" in warning
     assert "288" in warning
 
 
 def test_a_measured_device_is_not_renamed_by_another_spelling():
     gpu = GpuInfo(device_name="AMD Instinct MI300X", gpu_cores=19456)
-    result = amended(of_steps(gpu=gpu), StatedFacts(gpu="MI300X"))
+    result = amended(of_steps(gpu=gpu), UserFacts(gpu="MI300X"))
     assert result.gpu_info.device_name == "AMD Instinct MI300X"
     assert result.gpu_info.gpu_cores == 19456
 
@@ -153,14 +153,14 @@ def test_a_measured_device_is_not_renamed_by_another_spelling():
 
 
 def test_a_stated_shape_gives_parameters_and_preset_and_is_labelled():
-    result = amended(of_steps(), StatedFacts(shape=shapes.parse("llama3.1-8b")))
+    result = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
     assert result.model.shape == models.find("llama").shape
     assert (result.model.name, result.model.preset, result.model.parameters) == ("llama", "full", 8_030_261_248)
     assert result.provenance.assumed["model.shape"] == "--shape llama3.1-8b"
 
 
 def test_a_preset_confirms_the_model_that_the_result_names():
-    result = amended(of_steps(model="qwen25_7b"), StatedFacts(preset="full"))
+    result = amended(of_steps(model="qwen25_7b"), UserFacts(preset="full"))
     assert result.model.shape == models.find("qwen").shape
     assert result.model.name == "qwen25_7b"
     assert result.provenance.assumed["model.shape"] == "--preset full"
@@ -169,21 +169,21 @@ def test_a_preset_confirms_the_model_that_the_result_names():
 @pytest.mark.parametrize("name", ["llama2_70b", None])
 def test_a_preset_of_a_model_that_has_none_is_refused_with_the_flag_that_helps(name):
     with pytest.raises(UsageError, match="--shape"):
-        amended(of_steps(model=name), StatedFacts(preset="full"))
+        amended(of_steps(model=name), UserFacts(preset="full"))
 
 
 def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
-    result = amended(of_steps(parameters=70_000_000_000), StatedFacts(shape=shapes.parse("llama3.1-8b")))
+    result = amended(of_steps(parameters=70_000_000_000), UserFacts(shape=shapes.parse("llama3.1-8b")))
     (warning,) = about(result, "model shape")
     assert "70,000,000,000" in warning
 
 
 def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
-    first = amended(of_steps(), StatedFacts(shape=shapes.parse("llama3.1-8b")))
-    kept = amended(first, StatedFacts(shape=shapes.parse("qwen2.5-7b"), overrules=False))
+    first = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
+    kept = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b"), overrules=False))
     assert kept.model.shape == models.find("llama").shape
     assert about(kept, "model shape")
-    replaced = amended(first, StatedFacts(shape=shapes.parse("qwen2.5-7b")))
+    replaced = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b")))
     assert replaced.model.shape == models.find("qwen").shape
     assert replaced.model.parameters == models.parameters(models.find("qwen").shape)
 
@@ -193,20 +193,20 @@ def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_f
 
 def test_means_of_an_old_file_become_rates_once_batch_and_length_are_stated():
     result = amended(
-        of_means(avg_step_time_seconds=10.0), StatedFacts(global_batch_size=128, sequence_length=8192, num_gpus=8)
+        of_means(avg_step_time_seconds=10.0), UserFacts(global_batch_size=128, sequence_length=8192, num_gpus=8)
     )
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(128 * 8192 / 10 / 8)
     assert about(result, "tokens_per_second") == []
 
 
 def test_a_rate_of_an_old_file_is_divided_by_the_stated_number_of_gpus():
-    result = amended(of_means(tokens_per_second=1000.0), StatedFacts(num_gpus=8))
+    result = amended(of_means(tokens_per_second=1000.0), UserFacts(num_gpus=8))
     assert result.performance_metrics.tokens_per_second_per_gpu == 125.0
 
 
 def test_a_rate_that_a_file_gives_is_kept_where_nothing_it_rests_on_changes():
     before = of_means(tokens_per_second=1000.0, tokens_per_second_per_gpu=125.0, config={"num_gpus": 8})
-    after = amended(before, StatedFacts(precision="bf16")).performance_metrics
+    after = amended(before, UserFacts(precision="bf16")).performance_metrics
     assert (after.tokens_per_second, after.tokens_per_second_per_gpu) == (1000.0, 125.0)
 
 

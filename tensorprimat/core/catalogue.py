@@ -246,10 +246,10 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
 
 def variants(device_name: str | None) -> tuple[Gpu, ...]:
     """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown."""
-    name = plain_name(device_name or "")
-    if not name:
+    plain = plain_name(device_name or "")
+    if not plain:
         return ()
-    return tuple(gpu for gpu in gpus() if name in {plain_name(name) for name in (gpu.name, *gpu.names)})
+    return tuple(gpu for gpu in gpus() if plain in {plain_name(name) for name in (gpu.name, *gpu.names)})
 
 
 _VENDOR_WORDS = {"nvidia", "amd", "tesla", "instinct", "geforce"}

@@ -96,19 +96,19 @@ def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
 
 def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     """Return a model by its complete configuration. Raises UsageError for another preset or an impossible number."""
-    name = ALIASES.get(preset.lower(), preset.lower())
-    if name not in PRESETS:
+    size = ALIASES.get(preset.lower(), preset.lower())
+    if size not in PRESETS:
         raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(PRESETS)}")
     decoder = decoders.decoder_of(config)
     if decoder is None:
         raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")
     return ConfiguredModel(
         model=name,
-        name=name,
+        name=size,
         title=name,
         config=config,
         decoder=decoder,
-        **(FULL_BATCH if name == "full" else TINY_BATCH),
+        **(FULL_BATCH if size == "full" else TINY_BATCH),
     )
 
 

@@ -151,12 +151,12 @@ def _model(
     document: Mapping[str, Any],
     config: Mapping[str, Any],
     path: Path,
-    name: str | None,
+    stated: str | None,
     warnings: list[str],
 ) -> dict[str, Any]:
     model = document.get("model")
     facts = model if isinstance(model, dict) else {"name": model}
-    spelled = (name, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
+    spelled = (stated, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
     name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
         warnings.append("model: neither this file nor its name states it; give --model-name")

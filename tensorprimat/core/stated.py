@@ -38,15 +38,15 @@ SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
 FLAGS = {name: settings.flag(name) for name in settings.OF_A_LOG} | {"warmup_steps": "--warmup"}
-"""Fields of StatedFacts that are fields of TrainingConfig, with their flags."""
+"""Fields of UserFacts that are fields of TrainingConfig, with their flags."""
 
 ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
 ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
-"""Fields of StatedFacts → flags whose advice they follow, where that is not only their own."""
+"""Fields of UserFacts → flags whose advice they follow, where that is not only their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatedFacts:
+class UserFacts:
     """Facts that the user states; None means not stated."""
 
     model_name: str | None = None
@@ -93,12 +93,12 @@ class _Notes:
         return True
 
 
-def amended(result: Result, facts: StatedFacts) -> Result:
+def amended(result: Result, facts: UserFacts) -> Result:
     """Return the result with the stated facts laid over it and every figure computed anew."""
     return summarise(with_facts(result, facts)) if facts.stated() else result
 
 
-def with_facts(result: Result, facts: StatedFacts) -> Result:
+def with_facts(result: Result, facts: UserFacts) -> Result:
     """Return the result with the stated facts laid over it, its figures yet to be computed."""
     if not facts.stated():
         return result
@@ -127,13 +127,13 @@ def with_facts(result: Result, facts: StatedFacts) -> Result:
     )
 
 
-def _is_answered(warning: str, facts: StatedFacts) -> bool:
+def _is_answered(warning: str, facts: UserFacts) -> bool:
     """Return True if a warning requests a flag whose fact is now stated."""
     words = warning.replace(",", " ").replace(";", " ").split()
     return any(flag in words for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
 
 
-def _configuration(before: TrainingConfig, facts: StatedFacts, notes: _Notes) -> TrainingConfig:
+def _configuration(before: TrainingConfig, facts: UserFacts, notes: _Notes) -> TrainingConfig:
     values = before.model_dump()
     for name, value in facts.stated().items():
         if name not in FLAGS:
@@ -176,7 +176,7 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     )
 
 
-def _device(result: Result, config: TrainingConfig, facts: StatedFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
+def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
     """Return platform and device. The platform is the log's own; a stated device gives it only where there is none."""
     platform, device = result.platform, result.gpu_info
     if facts.gpu:
@@ -213,7 +213,7 @@ def _memory_conflict(device: GpuInfo) -> list[str]:
     ]
 
 
-def _model(model: Model, facts: StatedFacts, notes: _Notes) -> Model:
+def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
     """Return the model with the stated name and shape."""
     if facts.model_name is not None and notes.settle(
         "model",
@@ -251,7 +251,7 @@ def _model(model: Model, facts: StatedFacts, notes: _Notes) -> Model:
     )
 
 
-def _stated_shape(model: Model, facts: StatedFacts, notes: _Notes) -> tuple[NamedShape | None, str]:
+def _stated_shape(model: Model, facts: UserFacts, notes: _Notes) -> tuple[NamedShape | None, str]:
     """Return the stated shape with its flag.
 
     A preset that the model does not have raises UsageError, or is a warning where it is stated for several models.
@@ -305,9 +305,7 @@ def with_work(steps: Steps, config: TrainingConfig) -> Steps:
     return steps
 
 
-def _with_work(
-    steps: Steps, before: TrainingConfig, config: TrainingConfig, facts: StatedFacts, notes: _Notes
-) -> Steps:
+def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> Steps:
     """Return the steps with the samples and tokens that follow from the stated facts; the log's own counts stay."""
     if not len(steps):
         return steps
@@ -342,7 +340,7 @@ def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
     return bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
 
 
-def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: StatedFacts) -> list[str]:
+def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -> list[str]:
     """Return a warning where flags contradict the tokens of a step that the log counts itself; the log is believed."""
     if not (facts.global_batch_size or facts.sequence_length) or "tokens" not in steps.seen:
         return []

@@ -15,7 +15,7 @@ from tensorprimat.core import catalogue, shapes, stated
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import LARGEST_COUNT, Result
 from tensorprimat.core.settings import PRECISIONS
-from tensorprimat.core.stated import ALL_FLAGS, StatedFacts
+from tensorprimat.core.stated import ALL_FLAGS, UserFacts
 from tensorprimat.core.store import Loaded
 
 PLATFORM_WORDS = {
@@ -32,7 +32,7 @@ class Statement:
     """One fact as it was typed."""
 
     field: str
-    """Of `stated.StatedFacts`."""
+    """Of `stated.UserFacts`."""
     value: Any
     side: str | None
     """None: for everything that is read."""
@@ -45,7 +45,7 @@ class Statement:
 
 
 def read(typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool = True) -> tuple[Statement, ...]:
-    """Return the facts of a command line, checked. typed: field of StatedFacts → values as typed, None
+    """Return the facts of a command line, checked. typed: field of UserFacts → values as typed, None
     where not stated.
 
     sides: whether a value may be led by a side.
@@ -125,15 +125,15 @@ def amended(result: Result, statements: Sequence[Statement], words: Collection[s
     own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
     for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}
     if alone:
-        return stated.amended(result, StatedFacts(**for_all, **own))
-    return stated.amended(stated.amended(result, StatedFacts(**for_all, overrules=False)), StatedFacts(**own))
+        return stated.amended(result, UserFacts(**for_all, **own))
+    return stated.amended(stated.amended(result, UserFacts(**for_all, overrules=False)), UserFacts(**own))
 
 
-def facts_for(statements: Sequence[Statement], path: str | Path) -> StatedFacts:
+def facts_for(statements: Sequence[Statement], path: str | Path) -> UserFacts:
     """Return the facts stated for a log that the user named."""
     words = words_of_file(Path(path))
     own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
-    return StatedFacts(**{**{one.field: one.value for one in statements if one.side is None}, **own})
+    return UserFacts(**{**{one.field: one.value for one in statements if one.side is None}, **own})
 
 
 def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]]) -> None:

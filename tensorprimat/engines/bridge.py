@@ -32,7 +32,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
 from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.launcher_output import follow
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine.platform import Machine, detect
 
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
@@ -251,7 +251,7 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
 
 def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
     """Return the log as the result of this run. Raises InputError where it holds no usable step."""
-    facts = StatedFacts(
+    facts = UserFacts(
         model_name=spec.model,
         num_gpus=spec.num_gpus * spec.num_nodes,
         global_batch_size=spec.global_batch_size,

@@ -81,9 +81,9 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     if introspect.is_nemo(trainer) and config.gradient_accumulation_steps is None:
         config = config.model_copy(update={"gradient_accumulation_steps": introspect.accumulation(trainer, config)})
     for name, value in found.items():
-        value = declared.training_config.get(name)
-        if value is not None and value != value:
-            warnings.append(f"training_config: {name} is {value} in the callback, but {value} in the trainer")
+        stated = declared.training_config.get(name)
+        if stated is not None and stated != value:
+            warnings.append(f"training_config: {name} is {stated} in the callback, but {value} in the trainer")
     engine = declared.engine or ("nemo" if introspect.is_nemo(trainer) else None)
     return Result(
         platform=machine.platform,

@@ -12,7 +12,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
 from tensorprimat.logs.detection import Detection, detect, named
-from tensorprimat.logs.format import Format, StatedFacts
+from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
@@ -25,7 +25,7 @@ __all__ = [
     "Detection",
     "Format",
     "Log",
-    "StatedFacts",
+    "UserFacts",
     "detect",
     "named",
     "read",
@@ -36,7 +36,7 @@ __all__ = [
 def read(
     path: str | Path,
     *,
-    facts: StatedFacts | None = None,
+    facts: UserFacts | None = None,
     format: str | None = None,
     segment: int | None = None,
     cited: bool = False,
@@ -53,19 +53,19 @@ def read(
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            result = assemble.join(log, chosen, warnings, facts or StatedFacts(), segment, cited=cited)
+            result = assemble.join(log, chosen, warnings, facts or UserFacts(), segment, cited=cited)
             return _with_something(log, chosen, [result])[0]
 
 
 def read_each(
-    path: str | Path, *, facts: StatedFacts | None = None, format: str | None = None, cited: bool = False
+    path: str | Path, *, facts: UserFacts | None = None, format: str | None = None, cited: bool = False
 ) -> list[Result]:
     """As `read`, one Result for every training in the log that can be measured."""
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            results = assemble.join_each(log, chosen, warnings, facts or StatedFacts(), cited=cited)
+            results = assemble.join_each(log, chosen, warnings, facts or UserFacts(), cited=cited)
             return _with_something(log, chosen, results)
 
 

@@ -25,7 +25,7 @@ from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.logs import citations, dates, segments
-from tensorprimat.logs.format import Format, Reading, StatedFacts
+from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
@@ -36,7 +36,7 @@ def join(
     log: Log,
     format: Format,
     warnings: list[str],
-    facts: StatedFacts,
+    facts: UserFacts,
     segment: int | None = None,
     *,
     cited: bool = False,
@@ -54,9 +54,7 @@ def join(
     return _result(log, format, warnings, _Choice(found, segment, facts, cited), digest)
 
 
-def join_each(
-    log: Log, format: Format, warnings: list[str], facts: StatedFacts, *, cited: bool = False
-) -> list[Result]:
+def join_each(log: Log, format: Format, warnings: list[str], facts: UserFacts, *, cited: bool = False) -> list[Result]:
     """As `join`, one result for every training in the log."""
     digest = _Digest(log)
     found = segments.read(log, format)
@@ -66,14 +64,14 @@ def join_each(
     return [_result(log, format, warnings, _Choice(found, number, facts, cited), digest) for number in numbers]
 
 
-def _again(found: Result, warnings: list[str], facts: StatedFacts) -> Result:
+def _again(found: Result, warnings: list[str], facts: UserFacts) -> Result:
     return stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), facts)
 
 
 class _Choice(NamedTuple):
     found: list[Segment]
     number: int | None
-    facts: StatedFacts
+    facts: UserFacts
     cited: bool
 
 

@@ -2,7 +2,7 @@
 
 A reader turns text into a `Reading`: steps, and the configuration that the log itself states. It never computes a rate,
 never fills in a default and never looks at the file's name. `logs.read` combines a Reading with the user's flags
-(`StatedFacts`), and core/summary computes the figures.
+(`UserFacts`), and core/summary computes the figures.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.result import Platform, Result, SegmentFacts
-from tensorprimat.core.stated import StatedFacts
+from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.steps import Steps
 
 if TYPE_CHECKING:
     from tensorprimat.logs.text import Log
 
-__all__ = ["Format", "Reading", "StatedFacts"]
+__all__ = ["Format", "Reading", "UserFacts"]
 
 
 @dataclass(kw_only=True)

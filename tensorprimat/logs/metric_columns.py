@@ -311,14 +311,14 @@ def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
         return None
 
 
-def _total(name: str, value: object) -> float | None:
+def _total(name: str, printed: object) -> float | None:
     """Return a mean over the whole run, where a metric is one."""
-    value = number(value) if name.removeprefix("train/") in TOTALS else None
+    value = number(printed) if name.removeprefix("train/") in TOTALS else None
     return value if value is not None and 0 < value < math.inf else None
 
 
-def _moment(name: str, value: object) -> Moment | None:
-    value = number(value)
+def _moment(name: str, printed: object) -> Moment | None:
+    value = number(printed)
     if value is not None and name == CLOCK_MS:
         return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
     if value is not None and math.isfinite(value) and value > 0:
@@ -326,7 +326,7 @@ def _moment(name: str, value: object) -> Moment | None:
         return Moment(
             seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
         )
-    return moment_in(value) if isinstance(value, str) else None
+    return moment_in(printed) if isinstance(printed, str) else None
 
 
 def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:

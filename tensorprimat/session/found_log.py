@@ -13,7 +13,7 @@ from tensorprimat import logs
 from tensorprimat.core import names, stated
 from tensorprimat.core.quantities import size
 from tensorprimat.core.result import Result
-from tensorprimat.core.stated import StatedFacts
+from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
 
@@ -21,7 +21,7 @@ SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU l
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 
 
-def read(path: Path, model: str, facts: StatedFacts, machine: Machine) -> Result:
+def read(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
     """Return the log as a result of the model. Raises InputError for what cannot be read.
 
     facts: what the user states.
@@ -29,7 +29,7 @@ def read(path: Path, model: str, facts: StatedFacts, machine: Machine) -> Result
     result = logs.read(path, facts=replace(facts, preset=None))
     if facts.model_name is None:
         result = _named(result, model)
-    return with_local_device(stated.amended(result, StatedFacts(preset=facts.preset)), machine)
+    return with_local_device(stated.amended(result, UserFacts(preset=facts.preset)), machine)
 
 
 def _named(result: Result, model: str) -> Result:

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.settings import TRAINED_PRECISIONS
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec, check_least
-from tensorprimat.core.stated import StatedFacts
+from tensorprimat.core.stated import UserFacts
 from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
@@ -43,7 +43,7 @@ class Request:
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     typed: frozenset[str] = frozenset()
     """Parameters that the command line sets; what it does not set may follow --budget-minutes."""
-    facts: StatedFacts = field(default_factory=StatedFacts)
+    facts: UserFacts = field(default_factory=UserFacts)
     """Facts about logs that mean nothing to training."""
 
 
@@ -69,14 +69,14 @@ class Job:
         return self.engine.module
 
 
-def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> StatedFacts:
+def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> UserFacts:
     """Return the facts about a log that flags state. Raises UsageError that names the flag."""
     if model == "all":
         for flag, value in (("--shape", shape), ("--model-name", model_name)):
             if value is not None:
                 raise UsageError(f"{flag} {value}: is of one model; give --model too")
     typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
-    return StatedFacts(**{one.field: one.value for one in statements.read(typed, sides=False)})
+    return UserFacts(**{one.field: one.value for one in statements.read(typed, sides=False)})
 
 
 def check_facts(request: Request, jobs: Sequence[Job]) -> None:

@@ -40,7 +40,7 @@ from tensorprimat.engines.primus.spec import (
     check,
     confirmed_shape,
 )
-from tensorprimat.logs.format import StatedFacts
+from tensorprimat.logs.format import UserFacts
 
 __all__ = ["check", "main", "show_command", "train"]
 
@@ -185,10 +185,10 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 
 def _read(spec: RunSpec, log: Path) -> Result:
     """Return the log as the result of this run. Raises InputError where it holds no usable step."""
-    facts = StatedFacts(model_name=spec.model, gpu=spec.options[GPU])
+    facts = UserFacts(model_name=spec.model, gpu=spec.options[GPU])
     known = logs.read(log, facts=facts).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
-    result = logs.read(log, facts=StatedFacts(model_name=spec.model, gpu=spec.options[GPU], **missing))
+    result = logs.read(log, facts=UserFacts(model_name=spec.model, gpu=spec.options[GPU], **missing))
     config, model = result.training_config, result.model
     unsaid = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
     if model.shape is None and (shape := confirmed_shape(spec)):
