@@ -230,3 +230,14 @@ def test_rates_that_do_not_follow_the_times_start_no_other_training(read_text):
     result = read_text("\n".join(["step,step_time,tokens_per_sec,loss", *rows]) + "\n")
     assert len(result.steps) == 999
     assert result.provenance.segments == ()
+
+
+@each_shape
+def test_step_times_that_the_dates_of_the_rows_contradict_are_warned_about(read_text: Any, shape: str) -> None:
+    dates = [f"2026-01-05T08:{minute:02}:{second:02}.250" for minute in range(4) for second in range(0, 60, 3)]
+    rows = [
+        {"_step": step, "train/loss": 3.5 - step / 100, "step_time_s": 1.0 + step % 3 / 1000, "timestamp": date}
+        for step, date in enumerate(dates, start=1)
+    ]
+    (warning,) = (text for text in read_text(SHAPES[shape](rows)).warnings if text.startswith("audit"))
+    assert "79 steps take 79 s at the measured pace, but 237 s by the clock of the logged rows" in warning
