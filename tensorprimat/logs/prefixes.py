@@ -41,6 +41,7 @@ PREFIXES = {
         r"\[pod/[^\]\n]{1,200}\]\s"
         r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"
     ),
+    "docker compose": r"[A-Za-z0-9][\w.-]{0,126}[-_]\d{1,4} {2,60}\| ",
     "Primus": (
         r"(?P<leading>\d{1,6})?\[?(?P<time>\d{8} \d\d:\d\d:\d\d(?:\.\d{1,6})?)\](?:\[[^\]\n]{0,200}\]){0,3}?"
         r"\[rank-(?P<rank>\d{1,6})/(?P<world>\d{1,6})\]\[?\s?[A-Z]{4,8} {0,10}\]? {0,10}"
@@ -57,12 +58,18 @@ _ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.val
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
 MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
 _STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # what a prefix can begin with: most lines are done after one look
+_COMPOSE = "  | "  # of docker compose, whose prefix begins with the name of any service
+_COMPOSE_WITHIN = 200
+
+
+def _may_begin(text: str) -> bool:
+    return bool(text) and (text[0] in _STARTS or text.find(_COMPOSE, 0, _COMPOSE_WITHIN) > 0)
 
 
 def strip(text: str) -> str:
     """Return the line without its prefixes."""
     for _ in range(MOST_PREFIXES):
-        if not text or text[0] not in _STARTS or not (match := _ANY.match(text)):
+        if not _may_begin(text) or not (match := _ANY.match(text)):
             break
         text = text[match.end() :]
     return text
@@ -77,7 +84,7 @@ def split(text: str) -> tuple[Origin, str]:
     found: dict[str, str] = {}
     primus = False
     for _ in range(MOST_PREFIXES):
-        if not text or text[0] not in _STARTS or not _ANY.match(text):
+        if not _may_begin(text) or not _ANY.match(text):
             break
         name, match = next((name, match) for name, pattern in _EACH if (match := pattern.match(text)))
         found |= {key: value for key, value in match.groupdict().items() if value is not None}

@@ -1,0 +1,31 @@
+"""Prefixes of launchers: a log of every format is read alike behind each of them."""
+
+import pytest
+from job_logs import ALL_JOBS, Job
+
+from tensorprimat.logs import prefixes
+
+COMPOSE = ("trainer-1  | ", "my_project_trainer_1      | ", "llm-train-12  | 2026-01-16T07:32:00.123456789Z ")
+
+
+@pytest.mark.parametrize("prefix", COMPOSE)
+def test_the_prefix_of_docker_compose_is_taken_off(prefix):
+    assert prefixes.strip(f"{prefix}[default0]: iteration 5") == "iteration 5"
+    assert prefixes.split(f"{prefix}3: iteration 5")[0].rank == 3
+
+
+@pytest.mark.parametrize(
+    "line", ["step-1 | loss 2.5", "a | b", "epoch 1  | loss 2.5", "loss-1.5  | x", "| step-1  | 2 |"]
+)
+def test_a_row_that_only_looks_like_one_keeps_its_text(line):
+    assert prefixes.strip(line) == line
+
+
+@pytest.mark.parametrize("format", ALL_JOBS)
+def test_a_log_behind_docker_compose_is_read_like_the_log_itself(format, read_text):
+    lines = ALL_JOBS[format](Job())
+    plain = read_text("\n".join(lines) + "\n")
+    behind = read_text("\n".join(f"trainer-1  | {line}" for line in lines) + "\n")
+    assert behind.provenance.format == plain.provenance.format
+    assert behind.performance_metrics == plain.performance_metrics
+    assert behind.training_config == plain.training_config
