@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ _STAMPS = (
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The time at which a row was written."""
 
     seconds: float
@@ -56,12 +55,11 @@ class Moment:
     has_year: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimeMark:
+class TimeMark(NamedTuple):
     """One logged row: the number of its step and when it was written."""
 
     line: int | None
-    index: int
+    step: int
     moment: Moment
     loss: float | None = None
     learning_rate: float | None = None
@@ -95,9 +93,12 @@ def moment_in(text: str) -> Moment | None:
     return None
 
 
-def written_at(text: str) -> Moment | None:
-    """Return when a line was written: by its own stamp, or else by one that a launcher or collector put before it."""
-    own = prefixes.strip(text[: 2 * STAMP_CHARACTERS])
+def written_at(text: str, own: str | None = None) -> Moment | None:
+    """Return when a line was written: by its own stamp, or else by one that a launcher or collector put before it.
+
+    own: the line without these prefixes, where it is known.
+    """
+    own = prefixes.strip(text[: 2 * STAMP_CHARACTERS]) if own is None else own
     return moment_in(own[:OWN_STAMP_CHARACTERS]) or moment_in(text[:STAMP_CHARACTERS])
 
 
@@ -118,7 +119,7 @@ def timed_steps(marks: Sequence[TimeMark]) -> Steps:
         return Steps({})
     names = ("seconds", "resolution", "has_year")
     seconds, resolution, has_year = (np.array([getattr(mark.moment, name) for mark in marks]) for name in names)
-    index = np.array([mark.index for mark in marks])
+    index = np.array([mark.step for mark in marks])
     covers, grown = np.diff(index), np.diff(seconds)
     coarsest = np.maximum(resolution[1:], resolution[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -156,9 +157,7 @@ def pauses(steps: Steps) -> list[tuple[int, str]]:
 
 def _between_pauses(marks: Sequence[TimeMark]) -> Iterator[Sequence[TimeMark]]:
     gaps = [
-        (after.moment.seconds - before.moment.seconds) / (after.index - before.index)
-        if after.index > before.index
-        else 0.0
+        (after.moment.seconds - before.moment.seconds) / (after.step - before.step) if after.step > before.step else 0.0
         for before, after in pairwise(marks)
     ]
     longest = _longest_gap(np.array(gaps))
@@ -177,21 +176,21 @@ def _of_stretch(marks: Iterable[TimeMark]) -> Iterator[Step]:
     start: TimeMark | None = None
     last: TimeMark | None = None
     for mark in marks:
-        if last is not None and mark.index == last.index:
+        if last is not None and mark.step == last.step:
             continue
-        if start is None or last is None or mark.index < last.index:
+        if start is None or last is None or mark.step < last.step:
             start = last = mark
             yield _row(mark, None, 1)
             continue
         if mark.interrupted_by:
             if last is not start:
-                yield _row(last, _seconds(start, last), last.index - start.index)
-            yield _row(mark, _seconds(last, mark), mark.index - last.index)
+                yield _row(last, _seconds(start, last), last.step - start.step)
+            yield _row(mark, _seconds(last, mark), mark.step - last.step)
             start = last = mark
             continue
         last = mark
         if (seconds := _seconds(start, mark)) is not None:
-            yield _row(mark, seconds, mark.index - start.index)
+            yield _row(mark, seconds, mark.step - start.step)
             start = mark
 
 
@@ -201,13 +200,13 @@ def _seconds(before: TimeMark, after: TimeMark) -> float | None:
     resolution = max(before.moment.resolution, after.moment.resolution)
     if grown <= 0 or resolution > CLOCK_SHARE * grown:
         return None
-    seconds = grown / (after.index - before.index)
+    seconds = grown / (after.step - before.step)
     return seconds if seconds < LONGEST_STEP_SECONDS else None
 
 
 def _row(mark: TimeMark, seconds: float | None, covers: int) -> Step:
     return Step(
-        index=mark.index,
+        index=mark.step,
         seconds=seconds,
         covers=covers,
         ended_at=mark.moment.seconds if mark.moment.has_year else None,

@@ -279,7 +279,7 @@ class Merged(NamedTuple):
             seconds, resolution, has_year = moment
             yield TimeMark(
                 line=line if line >= 0 else None,
-                index=step,
+                step=step,
                 moment=Moment(seconds=seconds, resolution=resolution, has_year=has_year),
                 loss=loss,
                 learning_rate=rate if rate == rate else None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +49,7 @@ class _Row(NamedTuple):
     loss: re.Match[str]
     rate: re.Match[str] | None
     moment: Moment
+    rank: int | None
 
 
 def _row(text: str) -> _Row | None:
@@ -61,8 +61,9 @@ def _row(text: str) -> _Row | None:
     step = _STEP.search(lowered)
     if step is None or (loss := _LOSS.search(lowered)) is None or _validation_in(lowered):
         return None
-    moment = written_at(text)
-    return _Row(step, loss, _RATE.search(lowered), moment) if moment else None
+    origin, own = prefixes.split(text)
+    moment = written_at(text, own)
+    return _Row(step, loss, _RATE.search(lowered), moment, origin.rank) if moment else None
 
 
 def _other_work(lowered: str) -> re.Match[str] | None:
@@ -108,16 +109,15 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
             if other := _other_work(text[:LONGEST_ROW].lower()):
                 interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
             continue
-        origin, _ = prefixes.split(text)
-        speaker = origin.rank if speaker is None else speaker
-        if origin.rank != speaker:
+        speaker = row.rank if speaker is None else speaker
+        if row.rank != speaker:
             continue
         if row.step["last"] != last and (planned := fields.whole(row.step["last"])):
             last = row.step["last"]
             reading.training_config["max_steps"] = planned
         yield TimeMark(
             line=line,
-            index=int(row.step["step"]),
+            step=int(row.step["step"]),
             moment=row.moment,
             loss=fields.number(row.loss["loss"]),
             learning_rate=fields.positive(row.rate["rate"]) if row.rate else None,
@@ -141,7 +141,7 @@ def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
     return [
         mark
         if mark.moment.resolution == resolution
-        else replace(mark, moment=replace(mark.moment, resolution=resolution))
+        else mark._replace(moment=mark.moment._replace(resolution=resolution))
         for mark in marks
     ]
 
