@@ -97,9 +97,11 @@ def shape(result: Result) -> Input:
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
     named = shapes.of_name(name) if name else None
-    advice = "" if named is None else f", or --preset full if {name!r} is the published model"
-    if named is not None and named.preset is None:
-        advice = f" {named.name} if {name!r} is the published model"
+    advice = ""
+    if named is not None:
+        advice = (
+            f" {named.name}" if named.preset is None else ", or --preset full"
+        ) + f" if {name!r} is the published model"
     described = None
     if known is not None:
         described = f"{shapes.title_of(known) or 'own shape'} ({models.parameters(known):,} parameters)"

@@ -57,10 +57,9 @@ def command(
     where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size. Each figure is
     compared with the catalogue's peak; matrix products also against the best that others measured. A GPU well below its
     siblings or the catalogue is named; over several nodes each has a row, the slowest first, and --fail-below names the
-    slow ones. The result is kept per
-    machine: sweeps estimate their time from it, and training results are compared with it. If other processes use the
-    machine (more load than cores and a quarter of the cores in use, or processes on a GPU), or if a frequency or power
-    cap changes meanwhile, the figures are shown and not kept.
+    slow ones. The result is kept per machine: sweeps estimate their time from it, and training results are compared
+    with it. If other processes use the machine (more load than cores and a quarter of the cores in use, or processes on
+    a GPU), or if a frequency or power cap changes meanwhile, the figures are shown and not kept.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,14 @@ def of_name(name: str) -> NamedShape | None:
     """
     if preset := known(name):
         return NamedShape(text=name, name=preset.title, shape=preset.shape, preset=preset)
-    key = names.key(name)
-    for one in catalogue.published_models():
-        if key in map(names.key, (one.title, *one.also)):
-            return NamedShape(text=name, name=one.title, shape=one.shape)
-    return None
+    one = _published_by_key().get(names.key(name))
+    return None if one is None else NamedShape(text=name, name=one.title, shape=one.shape)
+
+
+@cache
+def _published_by_key() -> dict[str, catalogue.PublishedModel]:
+    """Return the published models by the keys of all their names."""
+    return {names.key(name): one for one in catalogue.published_models() for name in (one.title, *one.also)}
 
 
 def title_of(shape: ModelShape) -> str | None:

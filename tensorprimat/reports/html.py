@@ -192,9 +192,10 @@ def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str,
     drawn = {
         model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
     }
-    for model, of_model in drawn.items():
-        if not any(has_course(curve) for _, side_curves in of_model for curve in side_curves):
-            drawn[model] = []
+    drawn = {
+        model: of_model if has_course(curve for _, of_side in of_model for curve in of_side) else []
+        for model, of_model in drawn.items()
+    }
     number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
     limit = min(MOST_OF_ONE, max(LEAST_POINTS, MOST_POINTS // max(1, number)))
     return {

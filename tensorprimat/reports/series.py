@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,9 +51,9 @@ def curves(side: Side) -> tuple[StepCurve, ...]:
     return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 
 
-def has_course(curve: StepCurve) -> bool:
+def has_course(drawn: Iterable[StepCurve]) -> bool:
     """Return True if there are step times to draw over the steps; one row for a whole run has no course."""
-    return int(np.isfinite(curve.seconds).sum()) > 1
+    return any(int(np.isfinite(curve.seconds).sum()) > 1 for curve in drawn)
 
 
 def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:

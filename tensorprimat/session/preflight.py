@@ -179,7 +179,7 @@ def run_on_cluster(
         code, interrupted = launch.supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
         if interrupted or code:
             lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "the job said nothing")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "the job printed nothing")
             raise launch.said_elsewhere(stderr_file, "interrupted" if interrupted else last)
         try:
             found = records.load(result_file)

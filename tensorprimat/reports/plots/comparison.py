@@ -39,7 +39,7 @@ def _fill(figure: Any, comparison: Comparison) -> None:
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
     scales = forest.forests(comparison)
     shown: list[Panel | str] = [*panels(comparison.sides, looks, comparable=comparable, same_work=same_work)]
-    if any(has_course(curve) for side in comparison.sides for curve in curves(side)) or not (shown or scales):
+    if has_course(curve for side in comparison.sides for curve in curves(side)) or not (shown or scales):
         shown.append(STEPS)
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
     heights = [*map(height_of_scale, scales), *(max(map(_height, row)) for row in rows)]
