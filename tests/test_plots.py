@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,15 @@ def test_a_million_steps_are_drawn_as_few(draw):
     figure = draw(comparison_of(summarise(result.model_copy(update={"steps": steps, "runs": ()}))))
     points = sum(len(line.get_xdata()) for axes in figure.get_axes() for line in axes.lines)
     assert points < 20_000
+
+
+def test_the_process_that_draws_gets_a_fraction_of_the_rows():
+    result = plausible.result("h100")
+    count = 300_000
+    steps = Steps({"index": np.arange(count), "seconds": np.random.default_rng(0).uniform(1, 1.1, count)})
+    comparison = comparison_of(summarise(result.model_copy(update={"steps": steps, "runs": ()})))
+    assert len(pickle.dumps(comparison)) > 4_000_000
+    assert len(pickle.dumps(comparison_plot.drawing_of(comparison))) < 300_000
 
 
 def test_pictures_are_of_a_size_for_a_page():

@@ -206,7 +206,7 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
     if aside and not canvas.can_draw():
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
     elif aside:
-        plot = aside(comparison_plot.render, comparison)
+        plot = aside(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
         files |= _named("loss", loss_plot.render(comparison))
     plots = ["comparison_plot.png"] if plot else []
     files["comparison_report.md"] = markdown.render(comparison, pictures=[*plots, *fnmatch.filter(files, "*.png")])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.reports import forest, formatting
-from tensorprimat.reports.bars import Panel, looks_of, panels, titles_of
+from tensorprimat.reports.bars import BarStyle, Panel, looks_of, panels, titles_of
 from tensorprimat.reports.plots.bar_panel import bar_panel
 from tensorprimat.reports.plots.bar_panel import height_of as height_of_bars
 from tensorprimat.reports.plots.canvas import LEAST_PANEL_INCHES, drawable, drawn, framed, keys_of, laid_out
 from tensorprimat.reports.plots.forest_panel import forest_panel
 from tensorprimat.reports.plots.forest_panel import height_of as height_of_scale
-from tensorprimat.reports.plots.step_panel import step_panel
+from tensorprimat.reports.plots.step_panel import Course, course_of, step_panel
 from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
@@ -23,46 +24,83 @@ STEPS = "steps"
 """In the place of a bar panel: step time over steps."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """The content of the plot: what one process computes and another draws, without the rows of the results."""
+
+    titles: tuple[str, ...]
+    """Names of the models."""
+    sentences: tuple[str, ...]
+    """Sentences below the plot's title."""
+    looks: dict[str, BarStyle]
+    scales: tuple[forest.Forest, ...]
+    panels: tuple[Panel, ...]
+    courses: tuple[Course, ...] | None
+    """Step times of every side; None for no panel of them."""
+
+
 def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return the plot in each format. Raises MissingPackageError where matplotlib is not installed."""
-    return drawn(lambda figure: _fill(figure, comparison), formats)
+    return drawn_as(drawing_of(comparison), formats)
+
+
+def drawn_as(drawing: Drawing, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Return a drawing in each format. Raises MissingPackageError where matplotlib is not installed."""
+    return drawn(lambda figure: _fill(figure, drawing), formats)
 
 
 def draw(comparison: Comparison) -> Any:
     """Return the plot as a matplotlib Figure, to be saved under STYLE."""
-    return laid_out(lambda figure: _fill(figure, comparison))
+    return laid_out(lambda figure: _fill(figure, drawing_of(comparison)))
 
 
-def _fill(figure: Any, comparison: Comparison) -> None:
-    looks, titles = looks_of(comparison.sides), titles_of(comparison.sides)
+def drawing_of(comparison: Comparison) -> Drawing:
+    """Return the content of a comparison's plot."""
+    sides = comparison.sides
+    looks = looks_of(sides)
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
-    scales = forest.forests(comparison)
-    shown: list[Panel | str] = [*panels(comparison.sides, looks, comparable=comparable, same_work=same_work)]
-    if has_course(curve for side in comparison.sides for curve in curves(side)) or not (shown or scales):
-        shown.append(STEPS)
+    scales = tuple(forest.forests(comparison))
+    bars = panels(sides, looks, comparable=comparable, same_work=same_work)
+    courses, any_course = [], False
+    for side in sides:  # one after the other: the curves of a long run are as large as the run
+        of_side = curves(side)
+        any_course = any_course or has_course(of_side)
+        courses.append(course_of(side, looks[side.label], of_side))
+    return Drawing(
+        titles=tuple(titles_of(sides)),
+        sentences=tuple(_sentences(comparison)),
+        looks=looks,
+        scales=scales,
+        panels=bars,
+        courses=tuple(courses) if any_course or not (bars or scales) else None,
+    )
+
+
+def _fill(figure: Any, drawing: Drawing) -> None:
+    shown: list[Panel | str] = [*drawing.panels, *([STEPS] if drawing.courses is not None else [])]
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
-    heights = [*map(height_of_scale, scales), *(max(map(_height, row)) for row in rows)]
-    body = framed(figure, _headings(comparison), keys_of(looks, titles), sum(heights))
+    heights = [*map(height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
+    body = framed(figure, _headings(drawing), keys_of(drawing.looks, drawing.titles), sum(heights))
     grid = body.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
-    for number, scale in enumerate(scales):
+    for number, scale in enumerate(drawing.scales):
         forest_panel(body.add_subplot(grid[number, :]), scale)
-    for number, row in enumerate(rows, start=len(scales)):
+    for number, row in enumerate(rows, start=len(drawing.scales)):
         for column, panel in enumerate(row):
             place = grid[number, :] if len(row) == 1 else grid[number, column]
             if isinstance(panel, Panel):
                 bar_panel(body.add_subplot(place), panel)
             else:
                 steps, spread = place.subgridspec(1, 2, width_ratios=(5, 1), wspace=0.02).subplots(sharey=True)
-                step_panel(steps, spread, comparison.sides, looks)
+                step_panel(steps, spread, drawing.courses or ())
 
 
 def _height(panel: Panel | str) -> float:
     return height_of_bars(panel.bars) if isinstance(panel, Panel) else LEAST_PANEL_INCHES + 0.6
 
 
-def _headings(comparison: Comparison) -> list[str]:
-    """Return the title, the answer and what it rests on, in lines that fit the width."""
+def _sentences(comparison: Comparison) -> list[str]:
+    """Return the answer and what it rests on."""
     sentences = [f"{sentence}." for sentence in forest.answers(comparison)]
     sentences += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
     if len(comparison.pairs) > 1:
@@ -70,5 +108,10 @@ def _headings(comparison: Comparison) -> list[str]:
         sentences.append(f"Level: {'; '.join(titles)}.")
     if len(sentences) > MOST_HEADINGS:
         sentences[MOST_HEADINGS - 1 :] = [f"… and {len(sentences) - MOST_HEADINGS + 1} more in the report"]
-    lines = [wrapped for line in sentences for wrapped in textwrap.wrap(drawable(line), 150)]
-    return [drawable(f"Training {' · '.join(titles_of(comparison.sides))}"), *lines]
+    return sentences
+
+
+def _headings(drawing: Drawing) -> list[str]:
+    """Return the title and the sentences in lines that fit the width."""
+    lines = [wrapped for line in drawing.sentences for wrapped in textwrap.wrap(drawable(line), 150)]
+    return [drawable(f"Training {' · '.join(drawing.titles)}"), *lines]
