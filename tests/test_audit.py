@@ -10,7 +10,7 @@ import pytest
 from job_logs import Job, megatron
 
 from tensorprimat import logs
-from tensorprimat.core import audit
+from tensorprimat.core import audit_verdict
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -61,14 +61,14 @@ def test_a_clock_that_agrees_needs_no_explanation():
     assert (outcome.audit.clock, outcome.audit.work, outcome.audit.work_unit) == ("train_runtime", 8000.0, "tokens")
     assert outcome.audit.ratio == pytest.approx(1.005)
     assert outcome.audit.explained_by == ()
-    assert audit.reason(outcome.audit) is None
+    assert audit_verdict.reason(outcome.audit) is None
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
 def test_start_up_explains_what_the_clock_counts_above_the_headline():
     outcome = audited(result(rows([12.0, *[1.0] * 19]), LogClock(name="train_runtime", seconds=31.0)), "run.log")
     assert outcome.audit.explained_by == ("start-up 11 s",)
-    assert audit.reason(outcome.audit) == "55.0 % above the log's own clock: start-up 11 s"
+    assert audit_verdict.reason(outcome.audit) == "55.0 % above the log's own clock: start-up 11 s"
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
@@ -84,7 +84,7 @@ def test_what_nothing_explains_is_the_first_warning():
     assert outcome.warnings[0] == (
         "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
     )
-    assert audit.reason(outcome.audit) == "10.0 % above the log's own clock: unexplained"
+    assert audit_verdict.reason(outcome.audit) == "10.0 % above the log's own clock: unexplained"
 
 
 @pytest.mark.parametrize("seconds", [60.0, 160.0])
@@ -292,5 +292,5 @@ def test_a_contradiction_says_what_the_clock_leaves_to_the_steps_not_two_equal_n
 
 
 def test_two_times_that_round_to_one_number_are_told_with_more_digits():
-    assert audit._unlike(10.42, 10.38) == ("10.42 s", "10.38 s")
-    assert audit._unlike(0.52, 0.61) == ("0.5 s", "0.6 s")
+    assert audit_verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
+    assert audit_verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")

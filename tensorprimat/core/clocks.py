@@ -9,6 +9,7 @@ import numpy as np
 
 FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
 LOOKED_AT = 1000  # stamps, which tell of most logs that they are fine
+DATES = "the dates of the rows"  # name of the clock that the dates of rows are, for a sentence
 
 
 def resolution_of(moments: np.ndarray) -> float:

@@ -80,6 +80,15 @@ def seconds_together(values: Iterable[float | None]) -> Form:
 LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
 
 
+def short_seconds(value: float) -> str:
+    """Return a time for a sentence: whole seconds, with two digits below 10 s.
+
+    >>> short_seconds(212.3), short_seconds(7.34), short_seconds(0.5)
+    ('212 s', '7.3 s', '0.5 s')
+    """
+    return f"{count(value) if abs(value) >= 10 else significant(value, 2)} s"
+
+
 def microseconds(value: float | None) -> str:
     """Return a time of microseconds.
 

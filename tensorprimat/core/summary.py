@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tensorprimat.core import audit, terms
+from tensorprimat.core import audit_verdict, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.result import (
@@ -316,7 +316,7 @@ def pool(results: Sequence[Result]) -> Result:
                 "complete": all(result.complete for result in results),
                 "host_memory_peak_gb": max(peaks, default=None),
                 "memory_metrics": _pooled_memory(results),
-                "audit": audit.pooled([result.audit for result in results]),
+                "audit": audit_verdict.pooled([result.audit for result in results]),
                 "evidence": Evidence(),
                 "warnings": _unique(tuple(warnings)),
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import audit
+from tensorprimat.core import audit, audit_verdict
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import select_measured
@@ -20,9 +20,12 @@ def audited(result: Result, name: str) -> Result:
     """
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
     found = audit.findings(result, selections)
-    if refused := audit.refusals(found):
+    if refused := audit_verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=REMEDY)
-    warnings = tuple(f"audit: {sentence}" for sentence in audit.contradictions(found))
+    warnings = tuple(f"audit: {sentence}" for sentence in audit_verdict.contradictions(found))
     return result.model_copy(
-        update={"audit": audit.record(found, result), "warnings": tuple(dict.fromkeys((*warnings, *result.warnings)))}
+        update={
+            "audit": audit_verdict.record(found, result),
+            "warnings": tuple(dict.fromkeys((*warnings, *result.warnings))),
+        }
     )

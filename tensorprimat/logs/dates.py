@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprimat.core.audit import DATES, FEWEST_ROWS
-from tensorprimat.core.clocks import Elapsed
+from tensorprimat.core.audit import FEWEST_ROWS
+from tensorprimat.core.clocks import DATES, Elapsed
 from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log

@@ -10,7 +10,7 @@ import math
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
-from tensorprimat.core.audit import reason
+from tensorprimat.core.audit_verdict import reason
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import Form, change, confidence_level, fixed, percent, significant, times
 from tensorprimat.core.result import Model

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from tensorprimat.core import audit, quantities, terms
+from tensorprimat.core import audit_verdict, quantities, terms
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import (
     GpuInfo,
@@ -49,7 +49,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
         rows.append(
             ("step time", f"{quantities.seconds(performance.avg_step_time_seconds)}{deviation}{_counted(performance)}")
         )
-    reason = audit.reason(result.audit)
+    reason = audit_verdict.reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
         ("tokens/s/GPU", performance.tokens_per_second_per_gpu),

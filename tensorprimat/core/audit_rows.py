@@ -1,0 +1,213 @@
+"""The rows of one run for the closing audit: their own times, dates, and the seconds above the measured pace.
+
+Two kinds of excess are told apart. A row that is not measured (warm-up, evaluation, checkpoint) can take longer than
+the measured pace. Between the dates of two rows more time can pass than the later row counts for its steps: a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core import clocks
+from tensorprimat.core.clocks import DATES, Evidence
+from tensorprimat.core.steady import LONGEST, median
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
+
+WARNED = 0.03  # of the headline: a larger contradiction is a warning
+PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
+START_UP, EVALUATION, CHECKPOINT = "start-up", "evaluation", "checkpoint"
+NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT}
+"""Interruption of a row → its name in a sentence."""
+Reason = tuple[str, float]
+"""(name, seconds): time that a clock holds in addition to the measured pace; negative where it holds less."""
+
+
+class Selected(Protocol):
+    """The part of core.selection.Selection that the audit uses."""
+
+    @property
+    def run(self) -> int: ...
+    @property
+    def of_run(self) -> np.ndarray: ...
+    @property
+    def rows(self) -> np.ndarray: ...
+    @property
+    def segment(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRows:
+    """Rows of the measured segment of one run."""
+
+    index: NDArray[np.int64]
+    """Numbers of the steps, (rows,)."""
+    work: FloatArray
+    """Steps of each row, weighted by their tokens or samples where the batch grows; (rows,)."""
+    steps: FloatArray
+    """Steps of each row, unweighted."""
+    own: FloatArray
+    """Seconds that each row states for its steps; NaN where it states none."""
+    distance: FloatArray
+    """Weighted steps from the previous row to this one, missing rows included."""
+    ended_at: FloatArray
+    """Clock of each row: its date, or the elapsed time that it states; NaN where it has neither."""
+    dates: str
+    """Name of that clock."""
+    resolution: float
+    """Seconds to which it is printed."""
+    interrupted: np.ndarray
+    """Interruption inside each row, as positions in INTERRUPTIONS."""
+    announced: NDArray[np.int8]
+    """Interruption that a line before each row announces, as positions in INTERRUPTIONS."""
+    measured_from: int
+    """Position of the first measured row."""
+    pace: float
+    """Measured seconds of one weighted step."""
+
+    @property
+    def pace_of_steps(self) -> float:
+        """Return the measured seconds of a step, averaged over the work of all rows."""
+        return self.pace * float(self.work.sum()) / float(self.steps.sum())
+
+    def grouped(self, size: int) -> AuditRows:
+        """Return the sums of every `size` neighbouring rows, so that millions of rows are audited as 100,000."""
+        starts = np.arange(0, len(self.own), size)
+        ends = np.append(starts[1:], len(self.own)) - 1
+        return replace(
+            self,
+            index=self.index[ends],
+            work=np.add.reduceat(self.work, starts),
+            steps=np.add.reduceat(self.steps, starts),
+            own=np.add.reduceat(self.own, starts),
+            distance=np.add.reduceat(self.distance, starts),
+            ended_at=self.ended_at[ends],
+            interrupted=np.maximum.reduceat(self.interrupted, starts),
+            announced=np.maximum.reduceat(self.announced, starts),
+            measured_from=self.measured_from // size,
+        )
+
+    def unusual(self, start: int = 0) -> list[Reason]:
+        """Return the seconds above the measured pace in rows that are not measured: warm-up and interrupted rows.
+
+        start: position of the first row that counts.
+        """
+        excess = np.nan_to_num(self.own - self.pace * self.work)
+        position = np.arange(len(excess))
+        warm_up = (position >= start) & (position < self.measured_from)
+        found = [(START_UP, float(excess[warm_up].sum()))]
+        for code, name in enumerate(INTERRUPTIONS):
+            rows = (self.interrupted == code) & (position >= max(start, self.measured_from))
+            if name and rows.any():
+                found.append((NAMES[name], float(excess[rows].sum())))
+        return [(name, seconds) for name, seconds in found if seconds]
+
+    def pauses(self) -> list[Reason]:
+        """Return the time between the dates of neighbouring rows that the later row does not count.
+
+        An excess that most rows share is no pause: it says that the time of a row is not the time of its steps.
+        """
+        if not np.isfinite(self.ended_at).any():
+            return []
+        gap = np.diff(self.ended_at, prepend=np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = self.own * self.distance / self.work
+            excess = gap - own
+            known = np.isfinite(excess)
+            if not known.any():
+                return []
+            usual = max(0.0, median((excess / own)[known]))
+            usual = usual if usual > WARNED else 0.0
+            single = known & (excess > np.maximum(2 * self.resolution, PAUSE_SHARE * own) + usual * own)
+        found = [("pauses between rows", float((excess - usual * own)[single & (self.announced == 0)].sum()))]
+        for code, kind in enumerate(INTERRUPTIONS):
+            if kind:
+                found.append((NAMES[kind], float(excess[known & (self.announced == code) & (excess > 0)].sum())))
+        return [(name, seconds) for name, seconds in found if seconds]
+
+
+def rows_of(steps: Steps, selection: Selected, own: FloatArray, evidence: Evidence) -> AuditRows | None:
+    """Return the rows of the measured segment, or None where no measured row has a time. own: see own_seconds."""
+    covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
+    selected = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)
+    inside = selection.of_run if selected.all() else selection.of_run[selected]
+    picked = _stretch(inside)
+    weight = _weights(steps)
+    measured = own[of_selection]
+    timed = np.isfinite(measured)
+    amount = float((covers[of_selection] * weight[of_selection])[timed].sum())
+    if not amount or not len(inside):
+        return None
+    index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
+    ended_at = steps.column("ended_at")[picked]
+    if elapsed := evidence.elapsed:
+        ended_at = clocks.at(elapsed.seconds, index)
+    distance = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
+    rows = AuditRows(
+        index=index,
+        work=counted * weight[picked],
+        steps=counted,
+        own=own[picked],
+        distance=distance * weight[picked],
+        ended_at=ended_at,
+        dates=elapsed.name if elapsed else DATES,
+        resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
+        interrupted=steps.column("interrupted_by")[picked],
+        announced=_announced(steps.column("line")[picked], evidence.announced),
+        measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
+        pace=float(measured[timed].sum()) / amount,
+    )
+    return rows.grouped(-(-len(inside) // LONGEST)) if len(inside) > LONGEST else rows
+
+
+def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
+    """Return the seconds that each row states for its steps, by a time or by a rate; NaN where it states neither.
+    (rows,)
+    """
+    covers = steps.column("covers").astype(np.float64)
+    seconds: FloatArray = steps.column("seconds") * covers
+    for rate, work, factor in (
+        ("reported_samples_per_second", "samples", 1),
+        ("reported_tokens_per_second", "tokens", 1),
+        ("reported_tokens_per_second_per_gpu", "tokens", gpus),
+        ("reported_samples_per_second_per_gpu", "samples", gpus),
+    ):
+        if factor and steps.has(rate) and steps.has(work) and not np.isfinite(seconds).all():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                derived = covers * steps.column(work) / (steps.column(rate) * factor)
+            seconds = np.where(np.isfinite(seconds), seconds, derived)
+    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, np.nan)
+
+
+def _stretch(rows: np.ndarray) -> slice | np.ndarray:
+    """Return ascending positions as a slice where no position is left out: columns then need no copy."""
+    if not len(rows) or int(rows[-1]) - int(rows[0]) + 1 != len(rows):
+        return rows
+    return slice(int(rows[0]), int(rows[-1]) + 1)
+
+
+def _weights(steps: Steps) -> FloatArray:
+    """Return the work of a step relative to the last one, by tokens or samples where every row has them; (rows,)."""
+    for name in ("tokens", "samples"):
+        if steps.has(name):
+            amount = steps.column(name)
+            if amount.strides == (0,):  # one value for all
+                break
+            if np.isfinite(amount).all() and (amount > 0).all():
+                return np.asarray(amount / amount[-1])
+    return repeated(1.0, len(steps), np.float64)
+
+
+def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.int8]:
+    """Return the interruption announced before each row, as positions in INTERRUPTIONS; (rows,)."""
+    kinds = np.zeros(len(lines), np.int8)
+    if announced:
+        places = np.searchsorted(lines, list(announced))
+        inside = places < len(lines)
+        codes = np.array([INTERRUPTIONS.index(kind) for kind in announced.values()], np.int8)
+        kinds[places[inside]] = codes[inside]
+    return kinds

@@ -1,0 +1,154 @@
+"""The outcome of the closing audit: its record in the result, warnings, refusals, and sentences.
+
+A contradiction of more than WARNED is a warning; of more than REFUSED, no figure of the log can be trusted. Dates that
+leave the rows too little time never refuse a log, because whoever copied the lines may have dated them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
+from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, START_UP, WARNED
+from tensorprimat.core.clocks import DATES
+from tensorprimat.core.quantities import count, percent, short_seconds
+from tensorprimat.core.result import Audit, Result
+
+REFUSED = 0.20
+FASTER: Mapping[str, str] = {
+    START_UP: "first rows",
+    EVALUATION: "rows with an evaluation",
+    CHECKPOINT: "rows with a checkpoint",
+    AFTER_LAST_ROW: "steps after the last row",
+}
+"""Reason → name of its rows, for the case that they took less time than at the measured pace."""
+
+
+def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
+    """Return the record for the result file, by the clock that the log states if there is one, else by dates."""
+    found = [finding for finding in found if not finding.is_copied]
+    if not found:
+        return None
+    name = found[0].clock
+    runs = [finding for finding in found if finding.clock == name]
+    steps, seconds = sum(run.steps for run in runs), sum(run.seconds for run in runs)
+    amount, unit = _work_of_a_step(result)
+    subtracted: dict[str, float] = defaultdict(float)
+    included: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for what, spent in run.taken_out:
+            subtracted[what] += spent
+        for what, spent in run.explained:
+            included[what] += spent
+    return Audit(
+        clock=name,
+        work=steps * amount,
+        work_unit=unit,
+        clock_seconds=seconds,
+        ratio=seconds / sum(run.expected for run in runs),
+        explained_by=(
+            *(f"{explanation(what, spent)}, subtracted from the clock" for what, spent in subtracted.items()),
+            *(explanation(what, spent) for what, spent in included.items()),
+        ),
+        unexplained_seconds=sum(run.unexplained for run in runs),
+    )
+
+
+def _work_of_a_step(result: Result) -> tuple[float, Literal["tokens", "samples", "steps"]]:
+    """Return the work of one step and its unit: tokens where they are known, else samples, else the step itself."""
+    config = result.training_config
+    if result.performance_metrics.tokens_per_step:
+        return result.performance_metrics.tokens_per_step, "tokens"
+    return (config.global_batch_size, "samples") if config.global_batch_size else (1.0, "steps")
+
+
+def explanation(what: str, seconds: float) -> str:
+    """Return a reason with its seconds as a phrase.
+
+    >>> explanation("start-up", 212.3), explanation("start-up", -7.34)
+    ('start-up 212 s', 'first rows 7.3 s faster than the measured pace')
+    """
+    if seconds < 0:
+        return f"{FASTER.get(what, what)} {short_seconds(-seconds)} faster than the measured pace"
+    return f"{what} {short_seconds(seconds)}"
+
+
+def different_seconds(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers of seconds as text, with as many digits as show their difference.
+
+    >>> different_seconds(110.2, 110.4), different_seconds(100, 110)
+    (('110.2 s', '110.4 s'), ('100 s', '110 s'))
+    """
+    for decimals in range(4):
+        texts = (f"{one:,.{decimals}f} s", f"{other:,.{decimals}f} s")
+        if texts[0] != texts[1] and (decimals or min(abs(one), abs(other)) >= 10):
+            return texts
+    return short_seconds(one), short_seconds(other)
+
+
+def contradictions(found: Sequence[AuditFinding]) -> list[str]:
+    """Return a sentence for every clock whose contradiction exceeds WARNED."""
+    return [_contradiction(finding) for finding in found if finding.contradiction > WARNED]
+
+
+def refusals(found: Sequence[AuditFinding]) -> list[str]:
+    """Return a sentence for every clock that contradicts the headline so much that no figure can be trusted."""
+    return [
+        _contradiction(finding)
+        for finding in found
+        if finding.contradiction > REFUSED and finding.is_certain and not finding.is_copied
+        if not (finding.clock == DATES and finding.unexplained < 0)
+    ]
+
+
+def _contradiction(finding: AuditFinding) -> str:
+    if finding.is_copied:
+        return (
+            f"the lines of steps that took {short_seconds(finding.expected)} are dated within "
+            f"{short_seconds(finding.seconds)}: the dates are those of copying the log, so the figures are not checked "
+            "against them"
+        )
+    if finding.rows_steps > finding.steps * (1 + WARNED):
+        return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"
+    known = " and ".join(explanation(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
+    left = finding.seconds - sum(seconds for _, seconds in finding.explained)
+    taken, left_over = different_seconds(finding.expected, left)
+    return (
+        f"{count(finding.steps)} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
+        + (f", which holds {known} as well" if known else "")
+        + f": {short_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
+    )
+
+
+def pooled(audits: Sequence[Audit | None]) -> Audit | None:
+    """Return the audit of pooled repetitions, with sums of work and clock.
+
+    None where one repetition has no audit, or one by another clock.
+    """
+    known = [audit for audit in audits if audit is not None]
+    if len(known) < len(audits) or len({(audit.clock, audit.work_unit) for audit in known}) != 1:
+        return None
+    clock = sum(audit.clock_seconds or 0.0 for audit in known)
+    expected = sum((audit.clock_seconds or 0.0) / (audit.ratio or 1.0) for audit in known)
+    return known[0].model_copy(
+        update={
+            "work": sum(audit.work or 0.0 for audit in known),
+            "clock_seconds": clock,
+            "ratio": clock / expected if expected else None,
+            "explained_by": tuple(
+                f"run {number}: {sentence}" for number, audit in enumerate(known, 1) for sentence in audit.explained_by
+            ),
+            "unexplained_seconds": sum(audit.unexplained_seconds or 0.0 for audit in known),
+        }
+    )
+
+
+def reason(audit: Audit | None) -> str | None:
+    """Return a phrase that explains a gap of more than WARNED between headline and the log's own clock, else None."""
+    if audit is None or audit.ratio is None or abs(audit.ratio - 1) <= WARNED:
+        return None
+    side = "above" if audit.ratio > 1 else "below"
+    why = ", ".join(audit.explained_by) or "unexplained"
+    return f"{percent(abs(audit.ratio - 1), 1)} {side} the log's own clock: {why}"
