@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.mlperf_choice import of_gpu
@@ -67,6 +68,14 @@ class TaskSide:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskWarning:
+    """A sentence that limits what a comparison says, with its kind for those who show some kinds only."""
+
+    kind: Literal["one submitter", "no interval", "other round", "shared runs", "precision"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskComparison:
     """First side over second side."""
 
@@ -75,7 +84,7 @@ class TaskComparison:
     ratio: LogEstimate
     parts: Mapping[str, float]
     """Ratios of FACTORS; empty where a side has none. Their product, the rate inverted, is the ratio of minutes."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[TaskWarning, ...] = ()
     level: Level = field(default_factory=lambda: LEVELS["same_task"])
 
 
@@ -172,23 +181,26 @@ def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
     )
 
 
-def _warnings(first: TaskSide, second: TaskSide) -> list[str]:
+def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
     found = []
     for one in (first, second):
         if one.over_submitters is None:
-            found.append(
+            text = (
                 f"{one.gpu} {one.round}: one submitter, {one.scored[0].entry.submitter}; the interval covers only its "
                 "runs, and other machines may differ"
             )
+            found.append(TaskWarning(kind="one submitter", text=text))
         if not math.isfinite(one.estimate.variance):
-            found.append(f"{one.gpu} {one.round}: too few runs for an interval")
+            found.append(TaskWarning(kind="no interval", text=f"{one.gpu} {one.round}: too few runs for an interval"))
     if first.round != second.round:
-        found.append(f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round")
+        text = f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round"
+        found.append(TaskWarning(kind="other round", text=text))
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
-        found.append(f"{name} shares runs with the other side: their difference comes from scoring, not from speed")
+        text = f"{name} shares runs with the other side: their difference comes from scoring, not from speed"
+        found.append(TaskWarning(kind="shared runs", text=text))
     if precision := _precisions(first, second):
-        found.append(precision)
+        found.append(TaskWarning(kind="precision", text=precision))
     return found
 
 

@@ -71,7 +71,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         ]
         titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
         repeated = dict.fromkeys(
-            warning for one in rounds for warning in one.warnings if "shares runs with the other side" in warning
+            warning.text for one in rounds for warning in one.warnings if warning.kind == "shared runs"
         )
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
         parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
@@ -164,7 +164,7 @@ def _block(comparison: TaskComparison, confidence: float) -> str:
     lines.append(sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
-    lines += [f"warning: {one_line(warning)}" for warning in comparison.warnings]
+    lines += [f"warning: {one_line(warning.text)}" for warning in comparison.warnings]
     star = configured_note(one for side in comparison.sides for one in side.scored)
     return "\n".join(lines) + "\n" + table(titles, rows) + star
 
@@ -266,7 +266,7 @@ def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
         "confidence": confidence,
         "parts": {name: rounded(value) for name, value in comparison.parts.items()},
         "sides": [_side(side, confidence) for side in comparison.sides],
-        "warnings": list(comparison.warnings),
+        "warnings": [warning.text for warning in comparison.warnings],
         "derived": DERIVED.format(round=", ".join(sorted({side.round for side in comparison.sides}))),
     }
 

@@ -47,7 +47,7 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     body = max(2.6, LINE_INCHES * (rows + 3))
     sentences = [
         sentence(comparison, confidence),
-        *(f"Warning: {warning}." for warning in comparison.warnings),
+        *(f"Warning: {warning.text}." for warning in comparison.warnings),
         f"Rates and samples: {DERIVED.format(round=_rounds(comparison.sides))}.",
     ]
     lines = [line for one in sentences for line in textwrap.wrap(drawable(one), CHARACTERS)]
