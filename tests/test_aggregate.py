@@ -109,6 +109,17 @@ def test_out_of_memory_is_seen_in_every_table():
     assert reports.complete(rows).rows[1][-1].text == "OOM"
 
 
+def test_the_document_says_which_tables_it_leaves_out_and_how_to_see_one():
+    many = aggregate.sort([row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)])
+    found = reports.tables(many, added=(), pivots=(), fits=())
+    assert [table.title for table in found] == ["All cells"]
+    text = reports.render_markdown(found, heading="Cells")
+    assert "101 values of context_length are more than 100, so none has a table of its own; --filter selects" in text
+    fewer = reports.tables(many[1:], added=(), pivots=(), fits=())
+    assert len(fewer) == 1 + reports.MOST_TABLES
+    assert fewer[0].note is None
+
+
 def test_files_are_written_and_said(folder, tmp_path, capsys):
     wanted = {flag: tmp_path / name for flag, name in (("--output", "t.md"), ("--csv", "t.csv"), ("--html", "t.html"))}
     flags = [word for flag, path in wanted.items() for word in (flag, str(path))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorprimat.analysis.aggregate import (
@@ -56,7 +57,7 @@ TITLES = {
     "fit_context_length": "Largest context",
 }
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
-MOST_TABLES = 100  # of one value each; the first table has the rows of all
+MOST_TABLES = 100  # of one model or context each; the first table holds the rows of all
 LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
 FORMS: dict[str, quantities.Form] = {
@@ -204,10 +205,16 @@ def tables(
 ) -> list[Table]:
     """Return every table of the document, in order."""
     rows = told_apart(rows)
-    found = [complete(rows, added=added), *map(pivot_table, pivots)]
+    of_all, left_out = complete(rows, added=added), []
+    found = [of_all, *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
         values = values_of(rows, key)
-        if 1 < len(values) <= MOST_TABLES:
+        if len(values) > MOST_TABLES:
+            left_out.append(
+                f"{len(values):,} values of {key} are more than {MOST_TABLES}, so none has a table of its own; "
+                "--filter selects some."
+            )
+        elif len(values) > 1:
             of_value: dict[Any, list[MicroRow]] = {}
             for row in rows:
                 of_value.setdefault(row.get(key), []).append(row)
@@ -216,6 +223,8 @@ def tables(
         found.append(pass_table(pairs))
     if fits:
         found.append(scaling_table(fits))
+    if left_out:
+        found[0] = replace(of_all, note=" ".join(left_out))
     return found
 
 
