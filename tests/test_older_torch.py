@@ -1,7 +1,6 @@
 """The torch engine without what older versions of torch lack: each absence is faked, and the fallback runs."""
 
-import socket
-
+import process_group
 import pytest
 import torch
 from torch.nn import functional
@@ -45,17 +44,13 @@ def test_torch_2_4_masks_a_window_without_flex_attention(monkeypatch):
 
 
 @pytest.fixture
-def one_rank():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
-    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
+def mesh():
+    with process_group.one_rank():
+        yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torch_2_4_and_2_5_split_weights_by_the_earlier_name_of_fully_shard(monkeypatch, one_rank):
+def test_torch_2_4_and_2_5_split_weights_by_the_earlier_name_of_fully_shard(monkeypatch, mesh):
     import torch.distributed._composable.fsdp as earlier
     import torch.distributed.fsdp as public
     from torch.distributed.fsdp import FSDPModule
@@ -66,7 +61,7 @@ def test_torch_2_4_and_2_5_split_weights_by_the_earlier_name_of_fully_shard(monk
     monkeypatch.delattr(public, "fully_shard")
     monkeypatch.delattr(FSDPModule, "set_modules_to_forward_prefetch")  # from torch 2.5 on
     network = LanguageModel(models.find("llama", "tiny"))
-    network.shard(one_rank)
+    network.shard(mesh)
     assert len(called) == len(network.decoder.layers) + 1
     network(torch.randint(0, 512, (2, 33))).backward()
 

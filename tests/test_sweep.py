@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import autograd_memory
 import pytest
 import torch
 
@@ -276,20 +277,10 @@ def test_the_memory_estimate_counts_what_autograd_keeps(attention):
         pass_name="forward", precision="fp32", num_warmups=0, num_trials=1, attention=attention,
     )  # fmt: skip
     network = Network(spec.as_preset, attention=attention)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with autograd_memory.kept_for_backward(network) as kept:
         network.decoder(input_ids=torch.randint(0, 50, (2, 32)), use_cache=False)
-    counted = sum(size for size, _ in kept.values())
     logits = spec.tokens * spec.vocab * 8
-    assert footprint.activation_bytes(spec) - logits == pytest.approx(counted, rel=0.1)
+    assert footprint.activation_bytes(spec) - logits == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
 
 
 def test_optimizer_state_is_in_the_estimate_of_training_only():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import autograd_memory
 import pytest
 import torch
 from functorch.compile import min_cut_rematerialization_partition
@@ -70,17 +71,9 @@ def kept_by_autograd(monkeypatch, model, *, recompute="none", fused_norm=True):
         if recompute != "none":
             network.recompute_activations(every=1 if recompute == "full" else 2)
         network.train()
-        weights = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
-        kept = {}
-
-        def pack(tensor):
-            storage = tensor.untyped_storage()
-            kept[storage._cdata] = (storage.nbytes(), storage)  # held, so that no other gets its address
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with autograd_memory.kept_for_backward(network) as kept:
             network.hidden(torch.zeros((1, LENGTH), dtype=torch.long))
-    return sum(size for storage, (size, _) in kept.items() if storage not in weights)
+    return autograd_memory.total_bytes(kept)
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])

@@ -1,11 +1,12 @@
 """Bytes that a layer of the real Megatron Core hands to backward, against core/megatron_memory."""
 
-import socket
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
+
+import autograd_memory  # noqa: E402
+import process_group  # noqa: E402
 
 from tensorprimat.core import megatron_memory  # noqa: E402
 from tensorprimat.core.result import ModelShape  # noqa: E402
@@ -52,14 +53,10 @@ class _Norm(torch.nn.Module):
 def one_rank():
     from megatron.core import parallel_state
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
-    yield
-    parallel_state.destroy_model_parallel()
-    torch.distributed.destroy_process_group()
+    with process_group.one_rank():
+        parallel_state.initialize_model_parallel()
+        yield
+        parallel_state.destroy_model_parallel()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -84,21 +81,9 @@ def test_a_layer_keeps_the_estimated_bytes(gated):
     spec.submodules.self_attention.submodules.core_attention = _Flash
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
     layer = build_module(spec, config=config, layer_number=1).to(torch.bfloat16)
-    weights = {parameter.untyped_storage()._cdata for parameter in layer.parameters()}
     positions = torch.randn(TOKENS, 1, 1, 64)
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = (storage.nbytes(), tensor.shape, storage)  # held, so that no other gets its address
-        return tensor
-
     hidden = torch.randn(TOKENS, 1, 512, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with autograd_memory.kept_for_backward(layer, lambda tensor: tensor.shape != positions.shape) as kept:
         layer(hidden, attention_mask=None, rotary_pos_emb=(positions, positions))
-    of_positions = (TOKENS, 1, 1, 64)
-    counted = sum(
-        size for storage, (size, shape, _) in kept.items() if storage not in weights and tuple(shape) != of_positions
-    )
     estimated = TOKENS * megatron_memory.kept_bytes_per_token(shape, fp8=False)
-    assert estimated == pytest.approx(counted, rel=0.1)
+    assert estimated == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
