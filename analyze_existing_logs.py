@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Survey folders of old training data: the entry point of `tprimat analyze` (--help is the manual)."""
+"""Command line of `tprimat analyze`: survey folders of old training data (--help is the manual)."""
 
 import sys
 

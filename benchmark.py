@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Benchmark every model on this machine, or read its logs: the door to `tprimat run` (--help is the manual)."""
+"""Command line of `tprimat run`: benchmark every model on this machine, or read its logs (--help is the manual)."""
 
 import sys
 

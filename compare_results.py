@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare benchmark results: the door to `tprimat compare` (--help is the manual), and its import face for scripts.
+"""Command line of `tprimat compare` (--help is the manual), and its functions for scripts that import this file.
 
 from compare_results import create_comparison_plot, generate_comparison_report, load_benchmark_results
 

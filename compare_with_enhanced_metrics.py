@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Results with MFU, memory, energy, cost and time to train: the door to `tprimat enhance` (--help is the manual)."""
+"""Command line of `tprimat enhance`: results with MFU, memory, energy, cost and time to train (see --help)."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Convert a Hugging Face checkpoint to a NeMo checkpoint: the door to `tprimat convert` (--help is the manual)."""
+"""Command line of `tprimat convert`: Hugging Face checkpoint to NeMo checkpoint (--help is the manual)."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MFU, memory, energy, cost and time to train: every derived figure of one result, and their import face.
+"""Command line of `tprimat metrics` (every derived figure of one result), and its functions for scripts.
 
 python3 enhanced_metrics.py output/benchmark_cuda_llama.json
 

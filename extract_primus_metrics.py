@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read a training log into a result file: the door to `tprimat extract` (--help is the manual)."""
+"""Command line of `tprimat extract`: read a training log into a result file (--help is the manual)."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train Llama 3.1 8B with NeMo and measure it: the door to `tprimat pretrain` (--help is the manual).
+"""Command line of `tprimat pretrain` for Llama 3.1 8B: train it with NeMo and measure it (--help is the manual).
 
 python3 pretrain_llama.py --steps 10
 torchrun --nproc-per-node 8 pretrain_llama.py --methodology identical

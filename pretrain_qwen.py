@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train Qwen 2.5 7B with NeMo and measure it: the door to `tprimat pretrain` (--help is the manual).
+"""Command line of `tprimat pretrain` for Qwen 2.5 7B: train it with NeMo and measure it (--help is the manual).
 
 python3 pretrain_qwen.py --steps 10
 torchrun --nproc-per-node 8 pretrain_qwen.py --methodology identical

@@ -234,7 +234,7 @@ def test_without_the_default_folders_their_names_are_said(tmp_path, monkeypatch,
     assert "none of amd-logs, nvi-logs, benchmark_results, output is here" in err
 
 
-def test_the_door_is_the_command(old):
+def test_the_script_is_the_command(old):
     shown = subprocess.run(
         [sys.executable, ROOT / "analyze_existing_logs.py", "amd-logs"],
         cwd=old,

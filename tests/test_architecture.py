@@ -48,7 +48,7 @@ def test_a_room_imports_only_the_rooms_below_it(path):
         top, *rest = module.split(".")
         if top == "tensorprimat" and rest and rest[0] in MAY_IMPORT:
             assert rest[0] in allowed, f"{room} imports {module}"
-        assert top not in {door.stem for door in ROOT.glob("*.py")}, f"{room} imports the command {module}"
+        assert top not in {script.stem for script in ROOT.glob("*.py")}, f"{room} imports the command {module}"
         if top in TRAINING_STACK:
             assert room in TRAINING_ROOMS, f"{room} imports {module}"
         if top == "matplotlib":
@@ -56,14 +56,14 @@ def test_a_room_imports_only_the_rooms_below_it(path):
 
 
 HEAVY = ("torch", "lightning", "transformers", "matplotlib", "numpy", "scipy", "pydantic", "pandas")
-DOORS = sorted(path.name for path in ROOT.glob("*.py") if "__main__" in path.read_text())
+SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if "__main__" in path.read_text())
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_help_of_every_command_loads_nothing_heavy_and_shows_its_manual(door):
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_of_every_command_loads_nothing_heavy_and_shows_its_manual(script):
     show = (
         "import runpy, sys\n"
-        f"sys.argv = [{door!r}, '--help']\n"
+        f"sys.argv = [{script!r}, '--help']\n"
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except SystemExit as stop:\n    code = stop.code\n"
         f"print('LOADED', sorted(set({HEAVY!r}) & set(sys.modules)), 'CODE', code)"

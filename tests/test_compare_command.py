@@ -252,10 +252,10 @@ def test_an_interruption_while_writing_leaves_no_half_written_file(results, tmp_
     assert "interrupted" in capsys.readouterr().err
 
 
-# The door
+# The script
 
 
-def test_the_door_runs_from_anywhere(results, tmp_path):
+def test_the_script_runs_from_anywhere(results, tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "compare_results.py", results, "--output-dir", "out", "--no-plot"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -264,7 +264,7 @@ def test_the_door_runs_from_anywhere(results, tmp_path):
     assert (tmp_path / "out" / "comparison.json").is_file()
 
 
-def test_the_functions_of_the_door_can_be_imported(results, tmp_path):
+def test_the_functions_of_the_script_can_be_imported(results, tmp_path):
     import compare_results
 
     loaded = compare_results.load_benchmark_results(results)
@@ -275,7 +275,7 @@ def test_the_functions_of_the_door_can_be_imported(results, tmp_path):
     assert report.read_text().startswith("# Training benchmark comparison")
 
 
-def test_importing_the_door_loads_nothing_heavy():
+def test_importing_the_script_loads_nothing_heavy():
     script = (
         "import sys, compare_results; print(sorted({'numpy', 'matplotlib', 'pydantic', 'rich'} & set(sys.modules)))"
     )

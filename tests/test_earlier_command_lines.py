@@ -145,7 +145,7 @@ def test_every_old_name_runs_its_command(name, capsys):
     assert f"Usage: tprimat {name}" in capsys.readouterr().out
 
 
-def test_an_old_door_of_one_model_keeps_its_model():
+def test_an_old_script_of_one_model_keeps_its_model():
     assert parsed("pretrain")["model"] == "llama"
     assert parsed("pretrain_qwen")["model"] == "qwen"
 

@@ -1,4 +1,4 @@
-"""`tprimat enhance` and `tprimat metrics`, their doors at the top, and what they write."""
+"""`tprimat enhance` and `tprimat metrics`, their scripts at the top level, and what they write."""
 
 import json
 import subprocess
@@ -242,16 +242,18 @@ def test_metrics_of_one_result_are_shown_with_what_they_rest_on(results, capsys)
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
 
 
-@pytest.mark.parametrize("door", ["compare_with_enhanced_metrics.py", "enhanced_metrics.py"])
-def test_the_doors_run_as_programs(door, results, tmp_path):
+@pytest.mark.parametrize("script", ["compare_with_enhanced_metrics.py", "enhanced_metrics.py"])
+def test_the_scripts_run_as_programs(script, results, tmp_path):
     file = next(results.glob("*cuda*.json"))
-    ran = subprocess.run([sys.executable, ROOT / door, file], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, ROOT / script, file], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert ran.returncode == 0, ran.stderr
     assert "Llama-3.1-8B" in ran.stdout
-    assert (tmp_path / "output" / "enhanced_report.md").exists() == (door != "enhanced_metrics.py")
+    assert (tmp_path / "output" / "enhanced_report.md").exists() == (script != "enhanced_metrics.py")
 
 
-def test_functions_can_be_imported_from_the_door(results):
+def test_functions_can_be_imported_from_the_script(results):
     sys.path.insert(0, str(ROOT))
     try:
         import enhanced_metrics

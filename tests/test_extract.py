@@ -67,7 +67,7 @@ def test_a_primus_log_becomes_a_result_file(primus: Path, tmp_path: Path, capsys
     assert len(list((tmp_path / "out" / "history").iterdir())) == 1
 
 
-def test_the_door_runs_as_a_script(primus: Path, tmp_path: Path) -> None:
+def test_the_script_runs_as_a_program(primus: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "extract_primus_metrics.py", "--log-file", primus, "--output", tmp_path / "out"],
         check=False,

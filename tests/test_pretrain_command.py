@@ -34,7 +34,7 @@ def trained(monkeypatch, tmp_path):
     return specs
 
 
-def door(model):
+def script(model):
     """The script's own constants, as its call hands them over."""
     spec = importlib.util.spec_from_file_location(f"pretrain_{model}", ROOT / f"pretrain_{model}.py")
     module = importlib.util.module_from_spec(spec)
@@ -44,14 +44,14 @@ def door(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_each_script_trains_its_model_in_the_vendors_best_configuration(model, trained):
-    assert main(["pretrain"], defaults=door(model)) == 0
+    assert main(["pretrain"], defaults=script(model)) == 0
     (spec,) = trained
     assert (spec.model, spec.engine, spec.methodology, spec.num_gpus) == (model, "nemo", "agreed", 8)
     assert (spec.precision, spec.sequence_length) == ("fp8" if model == "llama" else "bf16", 8192)
 
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_scripts_constant(trained, monkeypatch):
-    constants = {**door("llama"), "steps": 30, "warmup_steps": 3, "global_batch_size": 256}
+    constants = {**script("llama"), "steps": 30, "warmup_steps": 3, "global_batch_size": 256}
     monkeypatch.setenv("TPRIMAT_STEPS", "40")
     monkeypatch.setenv("TPRIMAT_WARMUP_STEPS", "4")
     assert main(["pretrain", "--steps", "50"], defaults=constants) == 0
@@ -70,7 +70,7 @@ def test_every_option_has_a_variable(capsys):
 
 
 def test_a_dry_run_shows_the_configuration_and_trains_nothing(trained, capsys):
-    assert main(["pretrain", "--methodology", "identical", "--dry-run"], defaults=door("qwen")) == 0
+    assert main(["pretrain", "--methodology", "identical", "--dry-run"], defaults=script("qwen")) == 0
     assert not trained
     shown = capsys.readouterr().out
     assert "Qwen2.5-7B" in shown

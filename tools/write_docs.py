@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args, get_origin
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 ROOMS = ("core", "logs", "machine", "engines", "micro", "analysis", "reports", "cli")
-DOORS = {
+SCRIPTS = {
     "run": "benchmark.py",
     "extract": "extract_primus_metrics.py",
     "compare": "compare_results.py",
@@ -43,8 +43,8 @@ def commands_page() -> str:
             [sys.executable, "-m", "tensorprimat", name, "--help"],
             cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
         ).stdout  # fmt: skip
-        door = f" (`{DOORS[name]}`)" if name in DOORS else ""
-        parts.append(f"## tprimat {name}{door}\n\n{says[0].upper()}{says[1:]}.\n\n```text\n{shown.rstrip()}\n```\n")
+        script = f" (`{SCRIPTS[name]}`)" if name in SCRIPTS else ""
+        parts.append(f"## tprimat {name}{script}\n\n{says[0].upper()}{says[1:]}.\n\n```text\n{shown.rstrip()}\n```\n")
     return "\n".join(parts)
 
 

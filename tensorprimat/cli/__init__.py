@@ -75,7 +75,7 @@ def main(
     argv: Sequence[str] | None = None, *, program: str | None = None, defaults: Mapping[str, Any] | None = None
 ) -> int:
     """Run one command. argv: command and its arguments (default: sys.argv); program: what usage lines call it;
-    defaults: values of options by parameter name, for a door that has its own (a flag and an environment variable win).
+    defaults: values of options by parameter name, of a script that has its own (flags and environment variables win).
 
     Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
     """

@@ -72,8 +72,8 @@ def defaults_of(name: str) -> dict[str, str]:
     >>> defaults_of("pretrain_qwen.py"), defaults_of("convert_llama"), defaults_of("passes")
     ({'model': 'qwen'}, {'model': 'llama'}, {})
     """
-    door, _, model = name.removesuffix(".py").replace("-", "_").partition("_")
-    return {"model": model} if door in ("pretrain", "convert") and model in ("llama", "qwen", "mistral") else {}
+    script, _, model = name.removesuffix(".py").replace("-", "_").partition("_")
+    return {"model": model} if script in ("pretrain", "convert") and model in ("llama", "qwen", "mistral") else {}
 
 
 def command_of(name: str) -> str | None:

@@ -329,7 +329,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 def _bracket_checkpoints(trainer: Any, callback: BenchmarkCallback) -> None:
     """Let every checkpoint of this trainer mark the step it falls into.
 
-    `Trainer.save_checkpoint` is the one door that all checkpoints go through; the hook on_save_checkpoint is not called
+    Every checkpoint is written by `Trainer.save_checkpoint`; the hook on_save_checkpoint is not called
     for checkpoints of weights alone, and has no end.
     """
     save = trainer.save_checkpoint
