@@ -553,19 +553,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     decided = gates(random, count)
     steady = steadiness(random, count)
     corrected, uncorrected = looking_alarms(random, count)
-    looks = f"Read again after every run from 2 to 10 ({percent(uncorrected)} without correction): any false alarm in"
+    alarm = ": comparisons with a false alarm"
+    looks = f"Read again after every run from 2 to 10 ({percent(uncorrected)} without correction){alarm}"
     alarms = {
-        "Four candidates against one baseline, corrected together (Holm): any false alarm in": family_alarms(
-            random, count
-        ),
-        "Six models and their mean, corrected together (Holm): any false alarm in": models_alarms(random, count),
+        f"Four candidates against one baseline, corrected together (Holm){alarm}": family_alarms(random, count),
+        f"Six models and their mean, corrected together (Holm){alarm}": models_alarms(random, count),
         looks: corrected,
-        "A gate over six models, each slower by just the limit, corrected together (Holm): any failure in": (
+        "A gate over six models, each slower by just the limit, corrected together (Holm): gates that fail": (
             gate_of_models_alarms(random, count)
         ),
-        "One run per side with `--assume-run-cv 0.5%`, where that is true: false alarm in": assumed_alarms(
-            random, count
-        ),
+        "One run per side with `--assume-run-cv 0.5%`, where that is true: false alarms": assumed_alarms(random, count),
     }
     text = document(
         compared,

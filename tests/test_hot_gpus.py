@@ -21,7 +21,7 @@ def comparison_of(*results):
 
 
 def hot_result(seed, *, share=0.12, seen=True):
-    """A result whose GPU was held down for a share of every step."""
+    """A result whose GPU ran at a reduced clock for a share of every step."""
     one = plausible.result("h100", runs=2, seed=seed)
     seconds = one.steps.column("seconds")
     steps = one.steps.replace(

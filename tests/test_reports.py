@@ -402,10 +402,10 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
 
 
 def test_the_mean_over_models_says_what_it_leaves_open_and_when_it_has_no_verdict(three_models):
-    said = formatting.mean_in_words(three_models)
+    said = formatting.mean_sentence(three_models)
     assert said.endswith("one machine each: other machines may differ)")
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
-    assert formatting.mean_in_words(unsettled).startswith("No verdict on ")
+    assert formatting.mean_sentence(unsettled).startswith("No verdict on ")
 
 
 def test_comparison_json_holds_no_number_that_json_does_not_know(two):

@@ -165,13 +165,15 @@ def confidence_level(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def change(share: float | None, digits: int = 1) -> str:
+def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
     """Return a change as a share of what was before, with its sign.
 
-    >>> change(0.0123), change(-0.5), change(None)
-    ('+1.2 %', '−50.0 %', '–')
+    unit: "" for the first of two numbers that share the unit of the second.
+
+    >>> change(0.0123), change(-0.5), change(None), change(0.0123, unit="")
+    ('+1.2 %', '−50.0 %', '–', '+1.2')
     """
-    return UNMEASURED if share is None else f"{100 * share:+.{digits}f} %".replace("-", "\N{MINUS SIGN}")
+    return UNMEASURED if share is None else f"{100 * share:+.{digits}f}{unit}".replace("-", "\N{MINUS SIGN}")
 
 
 def times(value: float | None, digits: int | None = None) -> str:

@@ -247,7 +247,7 @@ class PowerMetrics(RoundedRecord):
     max_temperature_celsius: Figure = None
     """Of the hottest GPU in the hottest measured step."""
     throttled_seconds: Figure = None
-    """Measured time in which the clock of a GPU was held down (power cap, heat)."""
+    """Measured time in which the clock of a GPU was reduced (power cap, heat)."""
 
 
 class Run(RoundedRecord):

@@ -71,7 +71,7 @@ class Step:
     temperature_celsius: float | None = None
     """Of the hottest GPU, mean over the step."""
     throttled_seconds: float | None = None
-    """Seconds of one optimizer step in which the clock of a GPU was held down."""
+    """Seconds of one optimizer step in which the clock of a GPU was reduced (power cap, heat)."""
     interrupted_by: str = ""
     """Other work inside the interval ("validation", "checkpoint"): such a row is shown but never measured."""
     skipped: bool = False

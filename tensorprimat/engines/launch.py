@@ -37,7 +37,7 @@ TAIL_LINES = 40  # of stderr, in which the cause is looked for
 ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
 """Error line of an engine on stderr: "torch engine: out of memory …"."""
 
-ELSEWHERE = "cluster engine: "
+CLUSTER = "cluster engine: "
 """Prefix of the line in which engines/cluster/submitted reports the outcome of a job on other machines."""
 
 
@@ -76,7 +76,7 @@ def run(
         result = _read(result_file)
         if not interrupted and code == 0 and result is not None and result.complete:
             return Ending(result=result)
-        error = said_elsewhere(stderr_file) if interrupted else _cause(spec, code, stderr_file, log)
+        error = cluster_error(stderr_file) if interrupted else _cause(spec, code, stderr_file, log)
         partial = None if result is None else result.model_copy(update={"complete": False})
         return Ending(result=partial, error=error, interrupted=interrupted)
 
@@ -169,14 +169,14 @@ def _read(path: Path) -> Result | None:
     return result if len(result.steps) else None
 
 
-def said_elsewhere(stderr_file: Path, otherwise: str = "interrupted") -> RunError:
-    """Return what became of a job on other machines, from the last words of the process that follows it.
+def cluster_error(stderr_file: Path, otherwise: str = "interrupted") -> RunError:
+    """Return the error of a job on a cluster, from the last line about it that the process which followed it printed.
 
-    otherwise: the error where it printed nothing.
+    otherwise: the error where that process printed no such line.
     """
     lines = stderr_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    message = next((line for line in reversed(lines) if line.startswith(ELSEWHERE)), ELSEWHERE + otherwise)
-    return RunError(message.removeprefix(ELSEWHERE))
+    message = next((line for line in reversed(lines) if line.startswith(CLUSTER)), CLUSTER + otherwise)
+    return RunError(message.removeprefix(CLUSTER))
 
 
 def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:

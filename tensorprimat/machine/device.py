@@ -33,7 +33,7 @@ class DeviceReading:
     memory_total_bytes: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
-    """Reasons why the clock is held down, in words; empty if it is not, or if the device does not report any."""
+    """Reasons for a reduced clock, in words; empty if the clock is not reduced, or if the device reports no reason."""
     processes: tuple[Process, ...] = ()
 
 

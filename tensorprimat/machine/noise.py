@@ -117,7 +117,7 @@ def company(now: NoiseReading, when: str) -> list[str]:
 
 
 def clocks(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for every GPU whose clock is held down."""
+    """Return a sentence for every GPU whose clock is reduced."""
     return [
         f"noise: {when} the clock of GPU {number} is reduced by {' and '.join(gpu.throttled_by)}; the figures are "
         "those of the lower clock; --cooldown 60 lets it cool between runs"

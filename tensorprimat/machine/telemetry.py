@@ -136,8 +136,8 @@ class Sampler:
         """Return columns of `Steps` for rows that end at these moments and last so long, mean of the devices.
 
         energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest device, and
-        throttled_seconds by the share of the looks in which a device was held down. A column that the devices do not
-        give is left out.
+        throttled_seconds by the share of the readings in which the clock of a device was reduced. A column that the
+        devices do not report is left out.
         """
         if len(self._looks) < 2:
             return {}

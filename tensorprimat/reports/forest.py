@@ -179,7 +179,7 @@ def table(forest: Forest) -> Table:
 def answers(comparison: Comparison) -> list[str]:
     """Return the sentences that answer the comparison: one, or one for each model that cannot be averaged."""
     clauses = []
-    mean = formatting.mean_in_words(comparison)
+    mean = formatting.mean_sentence(comparison)
     if mean is not None:
         return [mean]
     for model in comparison.models:

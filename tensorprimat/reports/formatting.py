@@ -209,7 +209,7 @@ def condition_of(pair: Pair) -> str:
     return f"if the {', '.join(conditions[:-1])} and the {conditions[-1]} match"
 
 
-def mean_in_words(comparison: Comparison) -> str | None:
+def mean_sentence(comparison: Comparison) -> str | None:
     """Return one sentence that says which side is faster on average over several models; None if no mean exists."""
     mean = comparison.mean_ratio
     pairs = [pair for pair in comparison.pairs if pair.fairness.level.comparable and pair.ratio is not None]
@@ -225,7 +225,7 @@ def mean_in_words(comparison: Comparison) -> str | None:
             f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
         )
         return sentence + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
-    ends = f"{level} {change(low - 1).removesuffix(' %')} to {change(high - 1)}"
+    ends = f"{level} {change(low - 1, unit='')} to {change(high - 1)}"
     if mean.verdict == "unsettled":
         sentence = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):

@@ -56,7 +56,7 @@ def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return a sentence for each side whose clock was held down for more than LEAST_THROTTLED of the measured time."""
+    """Return a sentence for each side whose clock was reduced for more than LEAST_THROTTLED of the measured time."""
     sentences = []
     for side in sides:
         power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds

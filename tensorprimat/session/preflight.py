@@ -180,9 +180,9 @@ def run_on_cluster(
         if interrupted or code:
             lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), "the job printed nothing")
-            raise launch.said_elsewhere(stderr_file, "interrupted" if interrupted else last)
+            raise launch.cluster_error(stderr_file, "interrupted" if interrupted else last)
         try:
             found = records.load(result_file)
         except InputError as error:
-            raise launch.said_elsewhere(stderr_file, f"the preflight left no record: {error.what}") from error
+            raise launch.cluster_error(stderr_file, f"the preflight left no record: {error.what}") from error
     return Outcome(found=found, path=place.keep(found), slow=_slow(found, least_share))

@@ -267,7 +267,7 @@ def _watch(experiment: Any, submission: Submission, done: threading.Event) -> No
         if submission.stop.is_set():
             experiment.cancel(job.id)
             if not done.wait(CANCEL_SECONDS):  # NeMo-Run waits for ever for a TrainJob that it has deleted
-                print(f"{launch.ELSEWHERE}{_was_cancelled(f'the {submission.title}', submission)}", file=sys.stderr)
+                print(f"{launch.CLUSTER}{_was_cancelled(f'the {submission.title}', submission)}", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(1)
             return
@@ -359,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if submission.result.exists():
                     shutil.copyfile(submission.result, options.result)
     except TensorPrimatError as error:
-        print(f"{launch.ELSEWHERE}{error}", file=sys.stderr, flush=True)
+        print(f"{launch.CLUSTER}{error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
 
