@@ -1,6 +1,7 @@
 """Memory of Megatron Core by arithmetic, against NVIDIA's own choices, a paper, and Megatron's own formula."""
 
 import dataclasses
+import types
 
 import pytest
 
@@ -138,6 +139,20 @@ def test_a_model_with_a_window_is_not_sent_to_context_parallel():
         prepare.check_memory(spec(model="mistral", precision="bf16"), small)
     assert "--tensor-parallel-size 2" in str(refused.value)
     assert "--context-parallel-size" not in str(refused.value)
+
+
+@pytest.mark.parametrize("engine", ["nemo", "bridge"])
+def test_context_parallel_is_refused_for_sequences_longer_than_the_window(monkeypatch, engine):
+    monkeypatch.setattr("importlib.import_module", lambda _: types.SimpleNamespace(check=lambda *_: None))
+    windowed = spec(model="mistral", engine=engine, precision="bf16", context_parallel_size=2)
+    with pytest.raises(UsageError) as refused:
+        prepare.check_spec(ENGINES[engine], windowed, H100)
+    assert str(refused.value) == (
+        "--context-parallel-size 2: Megatron Core cannot split sequences of 8192 tokens of a model with an attention "
+        "window of 4096; use --tensor-parallel-size 2, or --sequence-length 4096"
+    )
+    prepare.check_window(windowed.model_copy(update={"sequence_length": 4096}), ENGINES[engine])
+    prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES[engine])
 
 
 def test_what_never_fits_asks_for_more_gpus():

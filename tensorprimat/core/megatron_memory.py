@@ -1,4 +1,4 @@
-"""Device memory that training by Megatron Core needs (NeMo, Megatron-Bridge), estimated before anything runs.
+"""Device memory that training by Megatron Core needs (NeMo, Megatron-Bridge, Primus), estimated before anything runs.
 
 Weights and optimizer state follow Megatron's distributed optimizer (Megatron-LM, docs/source/api-guide/
 dist_optimizer.md, and training/theoretical_memory_usage.py at 00caa53): it splits the state over data and context
@@ -10,6 +10,7 @@ Transformer Models (arXiv:2205.05198, 2022), section 4.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorprimat.core import models, settings
@@ -18,8 +19,8 @@ from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
-ENGINES = ("nemo", "bridge")
-"""Engines that train by Megatron Core."""
+Estimator = Callable[[RunSpec], MemoryEstimate | None]
+"""What one device needs for a spec; None where that is not modelled."""
 WEIGHT_BYTES = 2  # BF16; in FP8 a copy by rows and one by columns, of one byte each
 GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it; 4 where they are reduced in float32
 STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
@@ -80,11 +81,12 @@ def of_layout(
     recomputed_layers: int = 0,
     gradient_bytes: int = GRADIENT_BYTES,
     state_bytes: int = STATE_BYTES + COPIED_GRADIENT_BYTES,
+    logit_bytes: int = WIDTH,
 ) -> MemoryEstimate:
     """Return what the fullest rank needs when backward of its first micro-batch begins.
 
     recomputed_layers: of each stage, those of which only the input is kept. state_bytes: optimizer state of one
-    parameter over all ranks that share it.
+    parameter over all ranks that share it. logit_bytes: of one logit; the fused loss overwrites the BF16 logits.
     """
     stages = [
         _stage(
@@ -97,6 +99,7 @@ def of_layout(
             recomputed_layers=recomputed_layers,
             gradient_bytes=gradient_bytes,
             state_bytes=state_bytes,
+            logit_bytes=logit_bytes,
         )
         for first in ((True, False) if layout.pipeline > 1 else (True,))
     ]
@@ -114,6 +117,7 @@ def _stage(
     recomputed_layers: int,
     gradient_bytes: int,
     state_bytes: int,
+    logit_bytes: int,
 ) -> MemoryEstimate:
     """Return what a rank of the first or of the last pipeline stage needs. held: micro-batches in flight."""
     embedding = models.embedding_parameters(shape)
@@ -125,7 +129,7 @@ def _stage(
     here = shape.num_layers / layout.pipeline
     again = min(float(recomputed_layers), here)
     is_last = layout.pipeline == 1 or not is_first
-    logits = WIDTH * tokens * shape.vocab_size / layout.tensor if is_last else 0.0  # the fused loss overwrites them
+    logits = logit_bytes * tokens * shape.vocab_size / layout.tensor if is_last else 0.0
     one_layer = tokens * token_bytes if again else 0.0
     return MemoryEstimate(
         weights=WEIGHT_BYTES * parameters,
@@ -142,6 +146,16 @@ def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:
         return 0
     gpu = next((gpu for gpu in BRIDGE_RECOMPUTES if gpu in (device_name or "")), None)
     return 0 if gpu is None or spec.recompute != "none" else BRIDGE_RECOMPUTES[gpu]
+
+
+def is_windowed(spec: RunSpec) -> bool:
+    """Return True if the model's attention window is shorter than the sequence.
+
+    Megatron Core splits no such sequence over context-parallel ranks by default: Transformer Engine then exchanges keys
+    and values point to point, and allows no window (Megatron-LM, pull requests 1160, 2024-09, and 5597, 2026-07).
+    """
+    window = models.find(spec.model, spec.preset).shape.sliding_window
+    return window is not None and window < spec.sequence_length
 
 
 def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
@@ -165,13 +179,10 @@ def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
     )
 
 
-def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
+def remedies(spec: RunSpec, memory_bytes: float, *, estimate: Estimator = estimate) -> list[str]:
     """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
-    shape = models.find(spec.model, spec.preset).shape
-    windowed = (shape.sliding_window or spec.sequence_length) < spec.sequence_length
     candidates: list[tuple[str, int | str]] = [
-        # Transformer Engine exchanges keys and values point to point, and then allows no window.
-        *(("context_parallel_size", size) for size in (() if windowed else (2, 4))),
+        *(("context_parallel_size", size) for size in (() if is_windowed(spec) else (2, 4))),
         *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
         ("recompute", "full"),
         *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),
@@ -181,12 +192,12 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     fitting: dict[str, str] = {}
     for name, value in candidates:
         changed = spec.model_copy(update={name: value})
-        if name not in fitting and value != getattr(spec, name) and _fits(changed, memory_bytes):
+        if name not in fitting and value != getattr(spec, name) and _fits(changed, memory_bytes, estimate):
             fitting[name] = f"{settings.flag(name)} {value}" + (" (other work)" if name == "sequence_length" else "")
     return list(fitting.values())[:2]
 
 
-def _fits(spec: RunSpec, memory_bytes: float) -> bool:
+def _fits(spec: RunSpec, memory_bytes: float, estimate: Estimator) -> bool:
     shape = models.find(spec.model, spec.preset).shape
     heads, layers = shape.num_key_value_heads, shape.num_layers
     splits = (heads % spec.tensor_model_parallel_size, layers % spec.pipeline_model_parallel_size)
@@ -194,4 +205,5 @@ def _fits(spec: RunSpec, memory_bytes: float) -> bool:
         spec.check()
     except UsageError:
         return False
-    return not any(splits) and estimate(spec).total <= memory_bytes
+    needed = None if any(splits) else estimate(spec)
+    return needed is not None and needed.total <= memory_bytes

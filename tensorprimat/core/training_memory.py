@@ -44,8 +44,8 @@ def kept_bytes_per_token(
     return float(numbers * width + in_float32 * 4 + scores)
 
 
-def estimate(spec: RunSpec, *, fused_norm: bool = True) -> MemoryEstimate:
-    """Estimate what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
+def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool = True) -> MemoryEstimate:
+    """Return what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
     width = _COMPUTE_BYTES[spec.precision]

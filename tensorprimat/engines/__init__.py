@@ -23,11 +23,13 @@ class Engine:
     """Import names without which it cannot start."""
     own_training: bool = False
     """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
-    (--compile, --attention, …), and its memory is estimated before it starts."""
+    (--compile, --attention, …)."""
     own_configuration: bool = False
     """The settings come from configuration files of the framework, which flags override."""
     tensor_parallel: bool = False
     """The engine has --tensor-parallel-size."""
+    memory: str | None = None
+    """Module whose `estimate(spec, device_name)` and `remedies(spec, memory_bytes)` tell the memory of one device."""
     install: str = ""
     """The command that brings them."""
 
@@ -47,6 +49,7 @@ ENGINES = {
         Engine(
             name="torch",
             own_training=True,
+            memory="tensorprimat.core.training_memory",
             title="the torch engine (Lightning)",
             module="tensorprimat.engines.torch.engine",
             packages=("torch", "lightning", "transformers"),
@@ -55,6 +58,7 @@ ENGINES = {
         Engine(
             name="nemo",
             tensor_parallel=True,
+            memory="tensorprimat.core.megatron_memory",
             title="the NeMo engine",
             module="tensorprimat.engines.nemo.engine",
             packages=("nemo.collections.llm", "nemo_run"),
@@ -64,12 +68,19 @@ ENGINES = {
         Engine(
             name="bridge",
             tensor_parallel=True,
+            memory="tensorprimat.core.megatron_memory",
             title="the Megatron-Bridge engine",
             module="tensorprimat.engines.bridge",
             packages=("megatron.bridge",),
             install="NVIDIA's newer NeMo images have it; try benchmark.py --engine torch",
         ),
-        Engine(name="primus", title="Primus, from its logs", own_configuration=True, tensor_parallel=True),
+        Engine(
+            name="primus",
+            own_configuration=True,
+            tensor_parallel=True,
+            memory="tensorprimat.engines.primus.memory",
+            title="Primus, from its logs",
+        ),
         Engine(name="logs", title="logs of earlier training"),
     )
 }

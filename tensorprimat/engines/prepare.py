@@ -164,7 +164,19 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
     if engine.module is not None:
         importlib.import_module(engine.module).check(spec, machine)
     check_precision(spec, machine)
+    check_window(spec, engine)
     check_memory(spec, machine)
+
+
+def check_window(spec: RunSpec, engine: Engine) -> None:
+    """Raise UsageError where Megatron Core would split a sequence that is longer than the attention window."""
+    if spec.context_parallel_size > 1 and engine.tensor_parallel and megatron_memory.is_windowed(spec):
+        window = model_of(spec).memory_shape.sliding_window
+        raise UsageError(
+            f"--context-parallel-size {spec.context_parallel_size}: Megatron Core cannot split sequences of "
+            f"{spec.sequence_length} tokens of a model with an attention window of {window}; "
+            f"use --tensor-parallel-size {spec.context_parallel_size}, or --sequence-length {window}"
+        )
 
 
 def check_precision(spec: RunSpec, machine: Machine) -> None:
@@ -198,22 +210,21 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
 
 
 def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
-    """Return what one GPU needs by the engine's own settings; None on a CPU and for an engine that is not estimated."""
-    if spec.platform == "cpu":
+    """Return what one GPU needs by the engine's own settings; None on a CPU and where that is not estimated."""
+    module = ENGINES[spec.engine].memory
+    if spec.platform == "cpu" or module is None:
         return None
-    if spec.engine in megatron_memory.ENGINES:
-        return megatron_memory.estimate(spec, device_name)
-    return training_memory.estimate(spec) if ENGINES[spec.engine].own_training else None
+    estimate: MemoryEstimate | None = importlib.import_module(module).estimate(spec, device_name)
+    return estimate
 
 
 def _check_estimate(spec: RunSpec, memory_bytes: float, device_name: str | None) -> None:
     """Raise UsageError naming the flags that make the spec fit, where it needs more than the device has."""
-    needed = memory_estimate(spec, device_name)
-    if needed is None or needed.total <= memory_bytes:
+    needed, module = memory_estimate(spec, device_name), ENGINES[spec.engine].memory
+    if needed is None or module is None or needed.total <= memory_bytes:
         return
-    by_megatron = spec.engine in megatron_memory.ENGINES
-    fitting = (megatron_memory if by_megatron else training_memory).remedies(spec, memory_bytes)
-    otherwise = "use more --num-gpus" if by_megatron else "use --preset tiny or more --num-gpus"
+    fitting = importlib.import_module(module).remedies(spec, memory_bytes)
+    otherwise = "use --preset tiny or more --num-gpus" if ENGINES[spec.engine].own_training else "use more --num-gpus"
     raise UsageError(
         f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
         f"--sequence-length {spec.sequence_length} needs about {size(needed.total)} on each device "

@@ -1,0 +1,104 @@
+"""Device memory that a Primus configuration needs by Megatron Core, estimated before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import megatron_memory
+from tensorprimat.core.memory_estimate import MemoryEstimate
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.primus.config import effective
+from tensorprimat.engines.primus.spec import CONFIG, ROOT, changes, confirmed_shape
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of one number, by Megatron's name of its type."""
+UNMODELLED = (
+    "use_torch_fsdp2",
+    "use_megatron_fsdp",
+    "use_custom_fsdp",
+    "optimizer_cpu_offload",
+    "cpu_offloading",
+    "patch_zero_bubble",
+    "num_experts",
+    "multi_latent_attention",
+)
+"""Settings of Megatron and Primus that change what is kept, in ways that the estimate does not follow."""
+LOSS_WITHOUT_FUSION = 2 + 4
+"""Bytes of one logit where the cross entropy is not fused: BF16, and the softmax in float32 that backward needs."""
+
+
+def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate | None:
+    """Return what one GPU needs by the configuration that will run.
+
+    None where a file that the configuration builds on is missing, where its shape is not the model's, or where it sets
+    what is not modelled (FSDP, offloading, experts).
+    """
+    configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    sets = {**configured.settings, **changes(spec)}
+    shape = confirmed_shape(spec)
+    recomputed = _recomputed_layers(sets)
+    if configured.missing_presets or shape is None or recomputed is None or any(map(sets.get, UNMODELLED)):
+        return None
+    if spec.tensor_model_parallel_size > 1 and not sets.get("sequence_parallel"):
+        return None
+    layout = megatron_memory.RankLayout(
+        tensor=spec.tensor_model_parallel_size,
+        pipeline=spec.pipeline_model_parallel_size,
+        context=spec.context_parallel_size,
+        data=spec.data_parallel_size,
+        virtual_pipeline=_virtual_pipeline(sets, shape.num_layers, spec.pipeline_model_parallel_size),
+    )
+    gradient_bytes, state_bytes = _bytes_per_parameter(sets)
+    return megatron_memory.of_layout(
+        shape,
+        layout,
+        micro_batch_size=spec.micro_batch_size,
+        sequence_length=spec.sequence_length,
+        micro_batches=spec.gradient_accumulation_steps,
+        fp8=spec.precision == "fp8",
+        recomputed_layers=recomputed,
+        gradient_bytes=gradient_bytes,
+        state_bytes=state_bytes * (1 if sets.get("use_distributed_optimizer") else layout.data * layout.context),
+        logit_bytes=megatron_memory.WIDTH if sets.get("cross_entropy_loss_fusion") else LOSS_WITHOUT_FUSION,
+    )
+
+
+def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
+    """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
+    return megatron_memory.remedies(spec, memory_bytes, estimate=estimate)
+
+
+def _recomputed_layers(sets: Mapping[str, Any]) -> int | None:
+    """Return the layers of a stage of which only the input is kept; None where other parts of layers are recomputed."""
+    granularity = sets.get("recompute_granularity")
+    if sets.get("recompute_activations") or granularity == "selective":
+        modules = sets.get("recompute_modules") or ["core_attn"]
+        return 0 if modules == ["core_attn"] else None  # a flash kernel keeps no scores anyway
+    if granularity != "full":
+        return 0
+    whole = 10**6  # more layers than any model has
+    return int(sets.get("recompute_num_layers") or whole) if sets.get("recompute_method") == "block" else whole
+
+
+def _virtual_pipeline(sets: Mapping[str, Any], layers: int, pipeline: int) -> int:
+    """Return the parts of the layers that one pipeline stage holds, by whichever setting states it."""
+    stages = sets.get("num_virtual_stages_per_pipeline_rank") or sets.get("virtual_pipeline_model_parallel_size")
+    in_a_part = sets.get("num_layers_per_virtual_pipeline_stage")
+    return int(stages or (layers // (pipeline * int(in_a_part)) if in_a_part else 1))
+
+
+def _bytes_per_parameter(sets: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the bytes of one parameter's gradient, and of its optimizer state.
+
+    Megatron reduces gradients in float32 unless grad_reduce_in_bf16 is set (megatron/training/arguments.py). The
+    optimizer steps with that buffer, or with a float32 copy of its own share where gradients are in BF16.
+    """
+    if sets.get("use_precision_aware_optimizer"):
+        names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+        state = sum(BYTES.get(str(sets.get(name)), BYTES["fp32"]) for name in names)
+        return BYTES.get(str(sets.get("main_grads_dtype")), BYTES["fp32"]), state
+    if sets.get("grad_reduce_in_bf16"):
+        return BYTES["bf16"], megatron_memory.STATE_BYTES + megatron_memory.COPIED_GRADIENT_BYTES
+    return BYTES["fp32"], megatron_memory.STATE_BYTES
