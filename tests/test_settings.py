@@ -71,3 +71,9 @@ def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ign
     chosen = RunSettings(steps=2, warmup_steps=1, seed=1, strategy="fsdp")
     with pytest.raises(UsageError, match="--strategy: only the torch engine has it"):
         prepare.spec_of("llama", chosen, engine=ENGINES["nemo"], machine=detect())
+
+
+@pytest.mark.parametrize("order", [("--compile", "--no-compile"), ("--no-compile", "--compile")])
+def test_a_switch_and_its_opposite_are_refused(tmp_path, capsys, order):
+    assert main(["run", "--engine", "torch", *order, "--dry-run", "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == ("tprimat run: --compile and --no-compile contradict each other; leave one out\n")

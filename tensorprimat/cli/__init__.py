@@ -15,7 +15,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -164,6 +164,13 @@ def _options_of(command: Any, name: str) -> Callable[[str], str]:
     return normalise
 
 
+def _contradiction(command: Any, arguments: Iterable[str]) -> tuple[str, str] | None:
+    """Return a switch and its opposite if both were typed; the parser would take the last."""
+    typed = set(arguments)
+    pairs = ((on, off) for option in command.params for on in option.opts for off in option.secondary_opts)
+    return next(((on, off) for on, off in pairs if on in typed and off in typed), None)
+
+
 def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, Any]) -> int:
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
@@ -178,6 +185,9 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         "token_normalize_func": _options_of(command, name),
     }
     app.command(name, context_settings=settings)(command)
+    if both := _contradiction(typer.main.get_command(app), arguments):
+        print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
+        return 2
     try:
         outcome = app(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:
