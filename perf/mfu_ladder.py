@@ -13,12 +13,13 @@ about 10 minutes on one H200, estimated at 35 to 60 % MFU.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,21 +161,65 @@ def _platform() -> str:
     return detect().platform
 
 
-def sync() -> str:
-    """No operation of a step makes the host wait for the GPU."""
-    import torch
+WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
+"""Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""
 
-    work = workload("bf16")
-    work.step()
-    if on_gpu():
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
+
+def sync() -> str:
+    """No operation of the engine's training step makes the host wait for the GPU.
+
+    On a CPU, which is never waited for, operations that would wait on a GPU fail.
+    """
+    from lightning.pytorch import Callback
+
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines.torch.engine import trainer_of
+    from tensorprimat.engines.torch.module import TrainingModule
+
+    size = {"preset": "full", "sequence_length": 4096, "precision": "bf16"}
+    if not on_gpu():
+        size = {"preset": "tiny", "sequence_length": 32, "precision": "fp32"}
+    spec = RunSpec(
+        model="llama", engine="torch", steps=2, warmup_steps=1, num_gpus=1, platform=_platform(),
+        micro_batch_size=1, global_batch_size=2, compile=on_gpu(), recompute="full" if on_gpu() else "none", **size,
+    )  # fmt: skip
+
+    with contextlib.ExitStack() as watch:
+
+        class Watched(Callback):  # type: ignore[misc]
+            def on_train_batch_start(self, *arguments: object) -> None:
+                if arguments[-1]:  # the first step compiles, and makes the optimizer's state
+                    watch.enter_context(waits_forbidden())
+
+            def on_train_batch_end(self, *_: object) -> None:
+                watch.close()
+
+        trainer_of(spec, [Watched()]).fit(TrainingModule(spec))
+    return "no wait inside 2 steps of the engine" + ("" if on_gpu() else ", by the operations that would wait on a GPU")
+
+
+@contextlib.contextmanager
+def waits_forbidden() -> Iterator[None]:
+    """Raise an error from the operation that makes the host wait for the GPU; on a CPU, that would do so."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refusing(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function.overloadpacket.__name__ in WAITS:
+                raise RuntimeError(f"the host waits for the device: {function}")
+            return function(*args, **(kwargs or {}))
+
+    if not on_gpu():
+        with Refusing():
+            yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
     try:
-        work.step()
+        yield
     finally:
-        if on_gpu():
-            torch.cuda.set_sync_debug_mode("default")
-    return "no wait inside a step" if on_gpu() else "a step ran; only a GPU can be waited for"
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def events() -> str:

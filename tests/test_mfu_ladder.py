@@ -11,6 +11,7 @@ pytest.importorskip("lightning")
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
+from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
 
 FILE = Path(__file__).resolve().parent.parent / "perf" / "mfu_ladder.py"
@@ -45,6 +46,22 @@ def test_a_part_that_fails_takes_no_other_line_with_it(capsys):
 def test_the_parts_of_a_step_run_on_a_cpu(capsys):
     assert ladder.main(["--parts", "devices,sampler,sync,events,flash,compiled"]) == 0
     assert [line.split()[0] for line in lines(capsys)] == ["SKIP", "PASS", "PASS", "PASS", "PASS", "SKIP"]
+
+
+def test_a_wait_in_the_training_step_of_the_engine_is_found(monkeypatch, capsys):
+    train = TrainingModule.training_step
+
+    def waiting(module, batch, batch_idx):
+        outcome = train(module, batch, batch_idx)
+        outcome["loss"].item()
+        return outcome
+
+    monkeypatch.setattr(TrainingModule, "training_step", waiting)
+    assert ladder.main(["--parts", "sync,flash"]) == 1
+    found, after = lines(capsys)
+    assert found.split()[:2] == ["FAIL", "sync"]
+    assert "the host waits for the device: aten._local_scalar_dense.default" in found
+    assert after.split()[:2] == ["PASS", "flash"]
 
 
 def test_lack_of_memory_is_a_line_and_not_the_end_of_the_script(capsys):

@@ -91,7 +91,6 @@ def train(spec: RunSpec, result_file: Path) -> None:
     _prepare_process(spec)
     check(spec, detect(cpu=spec.platform == "cpu"))
     import torch
-    from lightning.pytorch import Trainer
 
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.engines.torch.module import TrainingModule
@@ -111,8 +110,18 @@ def train(spec: RunSpec, result_file: Path) -> None:
         result_file=str(result_file),
         print_every=max(1, min(10, spec.max_steps // PRINTED_LINES)),
     )
+    trainer = trainer_of(spec, [callback, *_profile(spec)])
+    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
+        rendezvous.check_srun()
+    _fit(trainer, module, spec)
+
+
+def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
+    """Return the Lightning Trainer of a spec: its strategy and precision, and nothing that costs time in a step."""
+    from lightning.pytorch import Trainer
+
     _quieten()
-    trainer = Trainer(
+    return Trainer(
         accelerator="cpu" if spec.platform == "cpu" else "gpu",
         devices=spec.num_gpus,
         num_nodes=spec.num_nodes,
@@ -120,7 +129,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
         plugins=_environment(spec),
         precision=lightning_precision(spec),
         max_steps=spec.max_steps,
-        callbacks=[callback, *_profile(spec)],
+        callbacks=callbacks,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -129,9 +138,6 @@ def train(spec: RunSpec, result_file: Path) -> None:
         limit_val_batches=0,
         use_distributed_sampler=False,
     )
-    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
-        rendezvous.check_srun()
-    _fit(trainer, module, spec)
 
 
 def _profile(spec: RunSpec) -> list[Any]:
