@@ -20,7 +20,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
 Estimator = Callable[[RunSpec], MemoryEstimate | None]
-"""What one device needs for a spec; None where that is not modelled."""
+"""Function that returns the memory of one device for a spec; None where that is not modelled."""
 WEIGHT_BYTES = 2  # BF16; in FP8 a copy by rows and one by columns, of one byte each
 GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it; 4 where they are reduced in float32
 STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
