@@ -11,7 +11,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import clocks
+from tensorprimat.logs import clocks, timestamps
 
 START = datetime(2026, 1, 5, 8, 0, 0)
 
@@ -126,3 +126,38 @@ def test_rows_that_each_have_a_time_are_read_alike_by_column_and_one_by_one(seed
     by_column, one_by_one = clocks.timed_steps(marks), Steps.of(clocks.steps_between(marks))
     for name in {*by_column.seen, *one_by_one.seen}:
         np.testing.assert_allclose(by_column.column(name), one_by_one.column(name), rtol=1e-12)
+
+
+FORMS = (
+    "2026-01-05 08:00:00,250 INFO step 12/500 loss 2.3450 lr 1e-05",
+    "[rank3]: 2026-01-05T08:00:00.250+01:30 Step 7 Loss=2.345, learning_rate: 3.0e-4",
+    "Jan  5 08:00:00 node17 python[123]: step 12 loss 2.5",
+    "I0105 08:00:00.123456 77 train.py:12] iteration 12 of 500 loss: nan",
+    "12: [default1]: 01/05/2026 08:00:00 global_step=12, loss=-1.5e+02 lr=0.0",
+    "2026-01-05T08:00:00.123456789Z stdout F 2026-01-05 08:00:01 step 3 loss 1,234.5",
+    "2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5 \u0130stanbul \uff11",
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_is_read_by_the_places_of_one_that_differs_in_digits_as_by_itself(seed: int) -> None:
+    random, known = np.random.default_rng(seed), dict[str, Any]()
+    rows = 0
+    for number in range(200):
+        form = FORMS[number % len(FORMS)]
+        share = 0.1 if number > 20 else 0  # of the digits; half the dates do not exist any more
+        text = "".join(
+            str(random.integers(10)) if letter.isdigit() and letter.isascii() and random.random() < share else letter
+            for letter in form
+        )
+        alone = timestamps._row(text, {})
+        assert timestamps._row(text, known) == alone
+        rows += alone is not None
+    assert rows > 100
+    assert len(known) == len(FORMS)
+
+
+def test_a_stamp_of_a_day_that_does_not_exist_gives_way_to_another_in_the_row() -> None:
+    row = timestamps._row("2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5", {})
+    assert row is not None
+    assert row.moment.seconds == clocks.moment_in("2026-01-05 08:00:01").seconds

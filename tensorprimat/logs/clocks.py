@@ -67,6 +67,20 @@ class TimeMark(NamedTuple):
     """Work announced since the previous row."""
 
 
+class StampPlaces(NamedTuple):
+    """Places of a stamp's parts in a line, and in every line that differs from it in digits alone."""
+
+    year: slice | None
+    month: slice
+    is_named: bool
+    """True for a month by its name."""
+    day: slice
+    time: slice
+    fraction: slice | None
+    resolution: float
+    zone: slice | None
+
+
 def moment_in(text: str) -> Moment | None:
     """Return the first date and time in a text.
 
@@ -75,22 +89,54 @@ def moment_in(text: str) -> Moment | None:
     >>> moment_in("2026-01-05T09:30:00.250+01:30 step 1").seconds
     1767600000.25
     """
+    found = (moment_at(text, places) for places in _stamps_in(text))
+    return next((moment for moment in found if moment is not None), None)
+
+
+def stamp_places(text: str, own: int) -> StampPlaces | None:
+    """Return the places of the stamp that `written_at` looks at first. own: where the prefixes of the line end."""
+    of_own = next(_stamps_in(text[: own + OWN_STAMP_CHARACTERS], own), None)
+    return of_own or next(_stamps_in(text[:STAMP_CHARACTERS]), None)
+
+
+def _stamps_in(text: str, start: int = 0) -> Iterator[StampPlaces]:
     for pattern in _STAMPS:
-        if match := pattern.search(text):
-            has_year = pattern not in (_WITHOUT_YEAR, _BY_MONTH)
-            year = match["year"] if has_year else _UNKNOWN_YEAR
-            month = f"{MONTHS.index(match['month']) + 1:02}" if pattern is _BY_MONTH else match["month"]
-            seconds = utc_seconds(year, month, match["day"].replace(" ", "0"), match["time"])
-            if seconds is None:
-                continue
-            fraction = match["fraction"] or ""
-            if zone := match.groupdict().get("zone"):
-                ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
-                seconds -= ahead if zone[0] == "+" else -ahead
-            return Moment(
-                seconds=seconds + float(f"0.{fraction or 0}"), resolution=10.0 ** -len(fraction), has_year=has_year
+        # `^` means the beginning of the line's own text, so that is searched alone
+        if match := pattern.search(text[start:]):
+            parts = {
+                name: slice(start + match.start(name), start + match.end(name))
+                for name, value in match.groupdict().items()
+                if value is not None
+            }
+            fraction = parts.get("fraction")
+            yield StampPlaces(
+                year=parts.get("year"),
+                month=parts["month"],
+                is_named=pattern is _BY_MONTH,
+                day=parts["day"],
+                time=parts["time"],
+                fraction=fraction,
+                resolution=10.0 ** -(fraction.stop - fraction.start) if fraction else 1.0,
+                zone=parts.get("zone"),
             )
-    return None
+
+
+def moment_at(text: str, places: StampPlaces) -> Moment | None:
+    """Return the moment of a stamp; None for a date that does not exist."""
+    year = text[places.year] if places.year else _UNKNOWN_YEAR
+    month, day = text[places.month], text[places.day]
+    if places.is_named:
+        month, day = f"{MONTHS.index(month) + 1:02}", day.replace(" ", "0")
+    seconds = utc_seconds(year, month, day, text[places.time])
+    if seconds is None:
+        return None
+    if places.zone:
+        zone = text[places.zone]
+        ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
+        seconds -= ahead if zone[0] == "+" else -ahead
+    if places.fraction:
+        seconds += float("0." + text[places.fraction])
+    return Moment(seconds, places.resolution, places.year is not None)
 
 
 def written_at(text: str, own: str | None = None) -> Moment | None:

@@ -7,6 +7,7 @@ One row per prefix. A row's expression may name `rank`, `world` (number of ranks
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -82,15 +83,38 @@ def split(text: str) -> tuple[Origin, str]:
     (Origin(rank=1, world_size=None, time=None, primus=False), 'iteration 5')
     """
     found: dict[str, str] = {}
-    primus = False
-    for _ in range(MOST_PREFIXES):
-        if not _may_begin(text) or not _ANY.match(text):
-            break
-        name, match = next((name, match) for name, pattern in _EACH if (match := pattern.match(text)))
+    primus, end = False, 0
+    for name, match, start in _matches(text):
         found |= {key: value for key, value in match.groupdict().items() if value is not None}
         primus |= name == "Primus"
-        text = text[match.end() :]
+        end = start + match.end()
     if not found:
-        return NOWHERE, text
+        return NOWHERE, text[end:]
     rank, world = found.get("rank"), found.get("world")
-    return Origin(int(rank) if rank else None, int(world) if world else None, found.get("time"), primus), text
+    return Origin(int(rank) if rank else None, int(world) if world else None, found.get("time"), primus), text[end:]
+
+
+def places(text: str) -> tuple[slice | None, int]:
+    """Return the place of the rank that `split` finds, and where the line without prefixes begins.
+
+    >>> places("3: [default1]: iteration 5")
+    (slice(11, 12, None), 15)
+    """
+    rank, end = None, 0
+    for _, match, start in _matches(text):
+        if match.groupdict().get("rank"):
+            rank = slice(start + match.start("rank"), start + match.end("rank"))
+        end = start + match.end()
+    return rank, end
+
+
+def _matches(text: str) -> Iterator[tuple[str, re.Match[str], int]]:
+    """Yield each prefix: its name, its match in the text behind those before it, and where that text begins."""
+    start = 0
+    for _ in range(MOST_PREFIXES):
+        if not _may_begin(text) or not _ANY.match(text):
+            return
+        name, match = next((name, match) for name, pattern in _EACH if (match := pattern.match(text)))
+        yield name, match, start
+        text = text[match.end() :]
+        start += match.end()

@@ -17,7 +17,17 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import CLOCK_SHARE, Moment, TimeMark, pauses, timed_steps, written_at
+from tensorprimat.logs.clocks import (
+    CLOCK_SHARE,
+    Moment,
+    StampPlaces,
+    TimeMark,
+    moment_at,
+    pauses,
+    stamp_places,
+    timed_steps,
+    written_at,
+)
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -33,37 +43,90 @@ _RATE = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>
 _OTHER = re.compile(r"\b(?P<validation>val(?:id(?:ation)?)?|eval(?:uat\w+)?|test)(?:_|\b)|\b(?:sav\w+|checkpoint\w*)\b")
 
 
+_DIGITS = str.maketrans("123456789", "0" * 9)
+MOST_SHAPES = 1000  # lines that differ in more than digits; a log has a few, as its numbers grow
+
+
+class _Places(NamedTuple):
+    """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
+
+    step: slice
+    last: slice | None
+    loss: slice
+    rate: slice | None
+    stamp: StampPlaces
+    rank: slice | None
+
+
+_Known = dict[str, _Places]
+"""Places by the line with every digit as 0: rows are alike, and searching each of them takes three times as long."""
+
+
+class _Row(NamedTuple):
+    step: str
+    last: str | None
+    loss: str
+    rate: str | None
+    moment: Moment
+    rank: int | None
+
+
 def detect(log: Log) -> int:
     if log.is_folder or log.is_binary:
         return 0
-    found = 0
+    found, known = 0, _Known()
     for _, text in log.bare_lines():
-        found += _row(text) is not None
+        found += _row(text, known) is not None
         if found == LEAST_ROWS:
             return found
     return 0
 
 
-class _Row(NamedTuple):
-    step: re.Match[str]
-    loss: re.Match[str]
-    rate: re.Match[str] | None
-    moment: Moment
-    rank: int | None
-
-
-def _row(text: str) -> _Row | None:
+def _row(text: str, known: _Known) -> _Row | None:
     """Return what a row of a training tells of its step, and when it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
     text = text[:LONGEST_ROW]
-    lowered = text.lower()
+    shape = text.translate(_DIGITS)
+    places = known.get(shape)
+    if places is None:
+        if (places := _places(text)) is None:
+            return None
+        if len(known) == MOST_SHAPES:
+            known.clear()
+        known[shape] = places
+    step, last, loss, rate, stamp, rank = places
+    moment = moment_at(text, stamp) or written_at(text)  # where the date does not exist another may stand behind it
+    if moment is None:
+        return None
+    return _Row(
+        text[step],
+        text[last] if last else None,
+        text[loss],
+        text[rate] if rate else None,
+        moment,
+        int(text[rank]) if rank else None,
+    )
+
+
+def _places(text: str) -> _Places | None:
+    lowered = text.replace("\u0130", "i").lower()  # the only letter that becomes two
     step = _STEP.search(lowered)
     if step is None or (loss := _LOSS.search(lowered)) is None or _validation_in(lowered):
         return None
-    origin, own = prefixes.split(text)
-    moment = written_at(text, own)
-    return _Row(step, loss, _RATE.search(lowered), moment, origin.rank) if moment else None
+    rank, own = prefixes.places(text)
+    stamp = stamp_places(text, own)
+    if stamp is None:
+        return None
+    rate = _RATE.search(lowered)
+    return _Places(
+        step=slice(*step.span("step")),
+        last=slice(*step.span("last")) if step["last"] else None,
+        loss=slice(*loss.span("loss")),
+        rate=slice(*rate.span("rate")) if rate else None,
+        stamp=stamp,
+        rank=rank,
+    )
 
 
 def _other_work(lowered: str) -> re.Match[str] | None:
@@ -103,8 +166,9 @@ def read(log: Log) -> Reading:
 def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     speaker: int | None = None
     interrupted_by, last = "", ""
+    known = _Known()
     for line, text in _lines(log):
-        row = _row(text)
+        row = _row(text, known)
         if row is None:
             if other := _other_work(text[:LONGEST_ROW].lower()):
                 interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
@@ -112,15 +176,15 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
         speaker = row.rank if speaker is None else speaker
         if row.rank != speaker:
             continue
-        if row.step["last"] != last and (planned := fields.whole(row.step["last"])):
-            last = row.step["last"]
+        if row.last and row.last != last and (planned := fields.whole(row.last)):
+            last = row.last
             reading.training_config["max_steps"] = planned
         yield TimeMark(
             line=line,
-            step=int(row.step["step"]),
+            step=int(row.step),
             moment=row.moment,
-            loss=fields.number(row.loss["loss"]),
-            learning_rate=fields.positive(row.rate["rate"]) if row.rate else None,
+            loss=fields.number(row.loss),
+            learning_rate=fields.positive(row.rate),
             interrupted_by=interrupted_by,
         )
         interrupted_by = ""
