@@ -294,14 +294,77 @@ def test_a_resumed_automodel_training_of_longer_sequences_is_another_one(read_te
     assert not read_text("\n".join(mixed) + "\n").provenance.segments
 
 
-@pytest.mark.parametrize("name", ["automodel", "torchtune"])
-def test_rates_of_steps_with_unknown_tokens_say_what_their_mean_depends_on(read_text: Any, name: str) -> None:
-    if name == "automodel":
-        labels = [9000 + 4000 * (n % 3) for n in range(40)]
-        rows = [automodel(n, labels[n] - 1000.0, f" | num_label_tokens {labels[n]}") for n in range(40)]
-    else:
-        rows = [torchtune(n, 500.0 + 250 * (n % 3)) for n in range(40)]
-    warned = [warning for warning in read_text("\n".join(rows) + "\n").warnings if "equal tokens" in warning]
-    assert len(warned) == 1
-    assert "8 % higher" in warned[0]
-    assert not [warning for warning in read_text(log(name)).warnings if "equal tokens" in warning]
+TOKENS = [100_000 + 40_000 * (7 * n % 11) for n in range(40)]
+SECONDS = [1.0 + tokens / 200_000 * (1 + 0.1 * (n % 3)) for n, tokens in enumerate(TOKENS)]
+RATES = [tokens / seconds for tokens, seconds in zip(TOKENS, SECONDS, strict=True)]
+ALL_OVER_ALL = sum(TOKENS[1:]) / sum(SECONDS[1:])
+OF_EQUAL_STEPS = 39 / sum(1 / rate for rate in RATES[1:])
+
+
+def clock(n: int) -> str:
+    """Return minutes and seconds at the end of a step."""
+    passed = int(sum(SECONDS[: n + 1]))
+    return f"{passed // 60:02}:{passed % 60:02}"
+
+
+def test_the_numbers_of_these_tests_tell_both_means_apart() -> None:
+    assert abs(ALL_OVER_ALL / OF_EQUAL_STEPS - 1) > 0.03
+
+
+def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_dates_of_their_rows(read_text: Any) -> None:
+    rows = [automodel(n, RATES[n], f" | num_label_tokens {9000 + 37 * n % 5000}") for n in range(40)]
+    dated = [row.replace(row[:19], f"2026-01-05 08:{clock(n)}") for n, row in enumerate(rows)]
+    result = read_text("\n".join(dated) + "\n")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=0.01)
+    assert result.performance_metrics.avg_step_time_seconds is None
+    assert [warning for warning in result.warnings if "weighed by the dates of the rows" in warning]
+
+
+def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_progress_bar(read_text: Any) -> None:
+    def drawn(n: int) -> str:
+        return f"\r1|{n + 1}|Loss: 1.9:  10%|# | {n + 1}/40 [{clock(n)}<00:20, 3.0s/it]"
+
+    text = "".join(torchtune(n + 1, RATES[n]) + "\n" + drawn(n) for n in range(40))
+    result = read_text(text)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(ALL_OVER_ALL, rel=0.01)
+
+
+def test_rates_without_any_clock_are_weighed_by_the_tokens_of_the_loss(read_text: Any) -> None:
+    rows = [automodel(n, RATES[n], f" | num_label_tokens {TOKENS[n] // 2}")[22:] for n in range(40)]
+    result = read_text("\n".join(rows) + "\n")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=1e-4)
+    assert [warning for warning in result.warnings if "weighed by the tokens that enter the loss" in warning]
+
+
+def test_rows_that_tell_neither_tokens_nor_time_say_what_their_mean_depends_on(read_text: Any) -> None:
+    result = read_text("".join(torchtune(n + 1, RATES[n]) + "\n" for n in range(40)))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(OF_EQUAL_STEPS)
+    assert len([warning for warning in result.warnings if "as if all held the same" in warning]) == 1
+    assert not [warning for warning in read_text(log("torchtune")).warnings if "as if all held the same" in warning]
+
+
+def test_a_rate_and_a_time_tell_the_tokens_of_a_step(read_text: Any) -> None:
+    rows = [automodel(n, RATES[n], f" | time {SECONDS[n]:.4f}s | num_label_tokens 9") for n in range(40)]
+    figures = read_text("\n".join(rows) + "\n").performance_metrics
+    assert figures.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=1e-4)
+    assert figures.tokens_per_step == pytest.approx(sum(TOKENS[1:]) / 39, rel=1e-4)
+
+
+def test_a_rate_per_gpu_counts_by_the_tokens_of_its_row(read_text: Any) -> None:
+    rows = [
+        f"(TaskRunner pid=4711) step:{n + 1} - actor/pg_loss:-0.25 - perf/total_num_tokens:{TOKENS[n]}"
+        f" - perf/throughput:{RATES[n]!r}"
+        for n in range(40)
+    ]
+    result = read_text("\n".join(rows) + "\n")
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(ALL_OVER_ALL)
+    assert [warning for warning in result.warnings if warning.startswith("tokens_per_step: from 100,000 to 500,000")]
+
+
+def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -> None:
+    rows = [
+        composer(n + 1, SECONDS[n]).replace(f"time/token: {n * 65536}", f"time/token: {sum(TOKENS[:n])}")
+        for n in range(40)
+    ]
+    steps = read_text("\n".join(rows) + "\n").steps
+    assert steps.column("tokens").tolist()[1:-1] == TOKENS[1:-1]

@@ -18,6 +18,7 @@ from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import pace_of, select_measured
+from tensorprimat.core.terms import work_of
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
@@ -221,6 +222,7 @@ def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, Flo
         yield steps.column("tokens") * covers, time
     if metric.startswith(("tokens", "samples")):
         yield steps.column("samples") * covers, time
-        for rate in ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"):
-            yield covers, covers / steps.column(f"reported_{rate}")
+        for rate in ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu", "reported_samples_per_second"):
+            work = work_of(steps, rate, np.ones(len(steps), np.bool_))[0] * covers
+            yield work, work / steps.column(rate)
     yield covers, time

@@ -11,7 +11,7 @@ from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
-from tensorprimat.core.terms import RATES
+from tensorprimat.core.terms import RATES, token_range
 from tensorprimat.core.units import TERA
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
@@ -27,6 +27,7 @@ def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str
         *_flops_disagreements(result),
         *_losses(result),
         *_selection(selections),
+        *_uneven_tokens(result, selections),
         *_outliers(result, selections),
     )
 
@@ -241,6 +242,20 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
             warnings.append(f"steps: {where}only {rows}; no interval is possible")
     return warnings
+
+
+def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
+    """Return a note where the measured steps hold different numbers of tokens, other than by a batch that grows."""
+    if result.steps.has("samples") or any(said.startswith("tokens_per_step: other") for said in result.warnings):
+        return []
+    ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]
+    if not ranges:
+        return []
+    fewest, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+    return [
+        f"tokens_per_step: from {count(fewest)} to {count(most)}; the figure is their mean, tokens/s is all tokens "
+        "over all seconds, and the time of a single step follows its tokens"
+    ]
 
 
 def _segments(selection: Selection) -> str:

@@ -216,6 +216,7 @@ class PerformanceMetrics(RoundedRecord):
     samples_per_second: Figure = None
     samples_per_second_per_gpu: Figure = None
     tokens_per_step: Figure = None
+    """Mean over the measured steps; a warning names the range where they differ."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
     """Basis of the rates: measured times, the framework's own rates, or means without any step."""
     reported: Reported = Field(default_factory=Reported)

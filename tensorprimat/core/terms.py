@@ -22,6 +22,7 @@ RATES = (
     "reported_samples_per_second_per_gpu",
 )
 FEW_LINES = 5  # are named one by one
+UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +45,13 @@ def performance(
     left out as warm-up, and because they contain other work.
     """
     covered = int(measured.column("covers").sum())
-    work = total(measured.column("tokens") * measured.column("covers"))
     found: dict[str, Term | None] = {
         "measured_steps": Term(
             value=covered,
             formula="Σ steps covered, over the measured rows",
             put_in=f"{len(measured)} rows, {covered} steps",
         ),
-        "tokens_per_step": Term(
-            value=work / covered, formula="Σ tokens / steps", put_in=f"{count(work)} tokens / {covered} steps"
-        )
-        if work
-        else None,
+        "tokens_per_step": _tokens_per_step(measured),
         "warmup_steps_dropped": Term(
             value=dropped,
             formula="Σ steps covered, over the rows before the measured ones",
@@ -71,6 +67,29 @@ def performance(
         **rates(config, measured),
     }
     return {name: term for name, term in found.items() if term is not None}
+
+
+def _tokens_per_step(measured: Steps) -> Term | None:
+    """Return the mean over the rows that know their tokens; of rows that differ the term names the range."""
+    tokens, covers = measured.column("tokens"), measured.column("covers")
+    known = np.isfinite(tokens) & (covers > 0)
+    if not known.any():
+        return None
+    tokens, covers = _of(tokens, known), _of(covers, known)
+    work, steps = float((tokens * covers).sum()), int(covers.sum())
+    put_in = f"{count(work)} tokens / {steps} steps"
+    if token_range(measured):
+        put_in += f", the mean of rows of {count(tokens.min())} to {count(tokens.max())} tokens a step"
+    return Term(value=work / steps, formula="Σ tokens / steps", put_in=put_in) if work else None
+
+
+def token_range(steps: Steps) -> tuple[float, float] | None:
+    """Return the fewest and the most tokens of a step by the rows, where they differ."""
+    tokens = steps.column("tokens")
+    tokens = _of(tokens, np.isfinite(tokens) & (steps.column("covers") > 0))
+    if not len(tokens) or np.ptp(tokens) <= UNEVEN * tokens.mean():
+        return None
+    return float(tokens.min()), float(tokens.max())
 
 
 def _totals(steps: Steps) -> dict[str, Term | None]:
@@ -281,8 +300,8 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
 def combined(steps: Steps, name: str) -> Term | None:
     """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
-    With times: rate × time is the work of a row. Without: rows of equal steps did equal work, so work / rate is the
-    time (a work-weighted harmonic mean).
+    With times: rate × time is the work of a row. Without: work / rate is the time of a row (a work-weighted harmonic
+    mean); the work is what `work_of` tells.
     """
     if not steps.has(name):
         return None
@@ -290,20 +309,35 @@ def combined(steps: Steps, name: str) -> Term | None:
     usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
     if not usable.any():
         return None
+    work, unit = work_of(steps, name, usable)
     rate, covers, seconds = (_of(column, usable) for column in (rate, covers, steps.column("seconds")))
     if np.isfinite(seconds).all():
         spent = seconds * covers
         value = float((rate * spent).sum() / spent.sum())
         how = "time: Σ (rate × seconds) / Σ seconds"
     else:
-        samples = _of(steps.column("samples"), usable)
-        work = np.where(np.isfinite(samples), samples, 1.0) * covers
+        work = work * covers
         value = float(work.sum() / (work / rate).sum())
-        how = "work: Σ work / Σ (work / rate)"
+        how = f"work: Σ work / Σ (work / rate); work of a row: {unit}"
     low, high = shown(float(rate.min())), shown(float(rate.max()))
     return Term(
         value=value, formula=f"{name} combined by {how}", put_in=f"{name} of {len(rate)} rows, from {low} to {high}"
     )
+
+
+def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
+    """Return the work of one step of each usable row, by which its rate counts, and its name in words.
+
+    A row that does not tell it counts as the mean of the others; rows of which none tells it count alike.
+    """
+    counted = {"tokens": "its tokens", "samples": "its samples"} if "tokens" in rate else {"samples": "its samples"}
+    for name, unit in {**counted, "relative_work": "its share of the log's work"}.items():
+        if steps.has(name):
+            work = _of(steps.column(name), usable)
+            known = np.isfinite(work) & (work >= 0)
+            if work[known].any():
+                return np.where(known, work, work[known].mean()), unit
+    return np.ones(int(usable.sum())), "the same for all"
 
 
 def time_of(steps: Steps) -> float | None:

@@ -22,7 +22,7 @@ class Number:
 
     spelled: str
     means: str
-    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens before the step, `elapsed`: seconds
+    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens so far, `elapsed`: seconds
     of training so far, or `label_tokens`: tokens of the step that enter the loss."""
     scale: float = 1.0
     """Factor to the field's unit."""
@@ -46,6 +46,8 @@ class Dialect:
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
     """The numbers are on the lines below the first."""
+    totals_before_step: bool = False
+    """`total_tokens` leaves out the tokens of the row's own step."""
     averaged: bool = False
     """Numbers are means since the row before; else they are of the one step."""
     new_epoch: str | None = None
@@ -72,7 +74,7 @@ class Dialect:
     gpus_of_rates: bool = False
     """The rate over all GPUs divided by the rate per GPU is their number."""
     varies: bool = False
-    """Steps hold different numbers of tokens, which a row does not state."""
+    """Steps hold different numbers of tokens, which a row does not always state."""
     notes: tuple[str, ...] = ()
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()
@@ -191,6 +193,7 @@ COMPOSER = Dialect(
         Number(spelled="Train memory/peak_reserved_mem: {} ", means="memory_reserved_peak_bytes", scale=1e9),
     ),
     block=True,
+    totals_before_step=True,
     clock="time/train",
     clock_resolution=0.36,  # hours with four decimals
     settings=(
@@ -237,6 +240,8 @@ TORCHTUNE = Dialect(
         Number(spelled="epochs: {} ", means="epochs"),
     ),
     epochs="epochs",
+    bar=r"\b\d{1,9}\|(?P<step>\d{1,9})(?:\|Loss: [^|\n]{0,40})?: {1,8}\d{1,3}%\|[^|\n]{0,400}\| {0,8}\d{1,9}/\d{1,9} "
+    r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<",
     words=((r"^dtype: (bf16|fp16|fp32)\b", "precision"), (r"^compile: (true|false)\b", "compile")),
     varies=True,
     notes=(
@@ -300,6 +305,7 @@ NEMO_RL = Dialect(
         Number(spelled="- E2E (Samples/sec): {} ", means="reported_samples_per_second"),
     ),
     block=True,
+    varies=True,
     new_epoch=r"(?<!=)={10,} Epoch \d{1,9}(?:/\d{1,9})? ={10,}",
     interruptions=(("Starting validation", "validation"), ("Saving checkpoint for step", "checkpoint")),
     gpus_of_rates=True,

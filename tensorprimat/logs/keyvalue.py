@@ -9,7 +9,7 @@ rate.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from functools import cache
@@ -20,18 +20,15 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
-from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import changes, devices, fields
+from tensorprimat.logs import changes, devices, fields, work
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
-MOST_RESTARTS = 0.02  # of the rows
-UNEVEN = 0.01  # of a mean rate: so much depends on the work of the steps
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
@@ -100,10 +97,12 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     totals = {row.line: row.values.get("total_tokens") for row in found}
-    steps = with_times(with_tokens(steps, totals))
+    steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step)
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
+    elapsed = _elapsed(dialect, found, seen)
+    steps, uneven = work.weighed(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
         steps=steps,
@@ -111,16 +110,11 @@ def read(log: Log, dialect: Dialect) -> Reading:
         gpu_info={"device_name": seen.device} if seen.device else {},
         platform=devices.platform_of(seen.device),
         source=dialect.source,
-        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=_elapsed(dialect, found, seen)),
-        begins=sorted([*restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
+        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed),
+        begins=sorted([*work.restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
-        warnings=[
-            *dialect.notes,
-            *unseen,
-            *seen.notes,
-            *(_of_uneven(steps) if dialect.varies and not labelled else ()),
-        ],
+        warnings=[*dialect.notes, *unseen, *seen.notes, *uneven],
     )
 
 
@@ -136,6 +130,7 @@ def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _See
     first, interrupted_by = re.compile(dialect.row), ""
     for line, text in lines:
         if match := first.search(text):
+            _draw(text[: match.start()], dialect, seen)
             row = _opened(line, match, 0, seen)
             _take(text[match.start() :], dialect, row, seen)
             if row.is_measured():
@@ -248,70 +243,23 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
         if name not in seen.config and (match := re.search(pattern, text)):
             seen.config[name] = match[1] == "true" if name == "compile" else match[1]
     _note(text, dialect, seen)
-    if dialect.bar and (match := re.search(dialect.bar, text)):
-        seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
+    _draw(text, dialect, seen)
     if dialect.total and (match := re.search(dialect.total, text)):
         seen.total = fields.positive(match[1])
     if seen.device is None:
         seen.device = devices.find_name(text)
 
 
+def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
+    """Note a progress bar; what is printed while it stands follows it on its line."""
+    if dialect.bar and (match := re.search(dialect.bar, text[:LONGEST_SETTING])):
+        seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
+
+
 def _step(row: _Row) -> Step:
     values: dict[str, Any] = {name: value for name, value in row.values.items() if name not in NO_COLUMNS}
     values.setdefault("seconds", None)
     return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
-
-
-def with_tokens(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> Steps:
-    """Return the tokens of a step from the growth of a total, where the rows do not state them.
-
-    totals: by the column `by` of the rows. What falls more often than trainings restart is no total.
-    """
-    if steps.has("tokens") or not len(steps):
-        return steps
-    total = clocks.at(totals, steps.column(by))
-    if len(_falls(total, steps)) > max(1, MOST_RESTARTS * len(steps)):
-        return steps
-    tokens = fields.growth_of(total, steps)
-    return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
-
-
-def _of_uneven(steps: Steps) -> Iterator[str]:
-    """Yield a warning if the mean rate depends on which steps hold more tokens, and no row tells."""
-    rates = steps.column("reported_tokens_per_second_per_gpu")[1:]
-    rates = rates[np.isfinite(rates)]
-    if steps.has("tokens") or steps.has("seconds") or not len(rates):
-        return
-    of_equal_time = float(rates.mean() * (1 / rates).mean()) - 1
-    if of_equal_time > UNEVEN:
-        yield (
-            "tokens_per_second_per_gpu: the rates of the steps differ, and no row states the tokens of a step; the "
-            f"mean is that of steps of equal tokens; for steps of equal time it is {percent(of_equal_time, 0)} higher"
-        )
-
-
-def restarts(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> list[tuple[int, str]]:
-    """Return (line, reason) of rows at which the total falls although the number of the step grows."""
-    falls = _falls(clocks.at(totals, steps.column(by)), steps)
-    if len(falls) > max(1, MOST_RESTARTS * len(steps)):
-        return []
-    return [(int(line), "the total of tokens goes back") for line in steps.column("line")[falls]]
-
-
-def _falls(total: np.ndarray, steps: Steps) -> np.ndarray:
-    """Return the rows whose total is below that of the known row before, within a stretch of growing numbers."""
-    known = np.flatnonzero(np.isfinite(total))
-    fallen = (np.diff(total[known]) < 0) & (np.diff(steps.column("segment")[known]) == 0)
-    return np.asarray(known[1:][fallen])
-
-
-def with_times(steps: Steps) -> Steps:
-    """Time of a step from its tokens and its rate over all GPUs, where the rows state no time."""
-    if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
-        return steps
-    seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
-    seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
-    return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
 
 def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steps import FloatArray, Steps
-from tensorprimat.logs import fields, keyvalue
+from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
 from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, STEPS, TOTALS, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
@@ -22,6 +22,8 @@ LARGEST_STEP = 2**53  # whole numbers beyond are not exact
 EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that hold nothing."""
+TOTAL_TOKENS = ("total_tokens", "tokens_before")
+"""All tokens with those of the step, and before it."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -219,7 +221,7 @@ class Merged(NamedTuple):
     """-1 in a document, which has none."""
     steps: np.ndarray
     columns: Mapping[str, tuple[FloatArray, np.ndarray]]
-    """Field of Step, or `total_tokens` → values, and a mask of those that were logged."""
+    """Field of Step, or one of TOTAL_TOKENS → values, and a mask of those that were logged."""
     interrupted: np.ndarray
     """An evaluation was logged since the step before."""
     clock: RowClock
@@ -229,7 +231,7 @@ class Merged(NamedTuple):
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines
-        known = {name: column for name, column in self.columns.items() if name != "total_tokens"}
+        known = {name: column for name, column in self.columns.items() if name not in TOTAL_TOKENS}
         masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
         values = {name: values for name, (values, _) in known.items()}
         return fields.merged_columns(Steps({**columns, **values}, logged_nan=masks)) if known else Steps({})
@@ -254,15 +256,17 @@ class Merged(NamedTuple):
 
     def with_tokens(self, steps: Steps) -> Steps:
         """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
-        return keyvalue.with_tokens(steps, self._totals(), by="line" if self.has_lines else "index")
+        by = "line" if self.has_lines else "index"
+        return work.with_tokens(steps, self._totals(), by=by, before_step="total_tokens" not in self.columns)
 
     def restarts(self, steps: Steps) -> list[tuple[int, str]]:
         """Return the rows at which the total of tokens goes back."""
-        return keyvalue.restarts(steps, self._totals()) if self.has_lines else []
+        return work.restarts(steps, self._totals()) if self.has_lines else []
 
     def _totals(self) -> ByStep:
         numbers = self.lines if self.has_lines else self.steps
-        totals = self.columns["total_tokens"][0] if "total_tokens" in self.columns else np.full(len(numbers), np.nan)
+        name = next((name for name in TOTAL_TOKENS if name in self.columns), None)
+        totals = self.columns[name][0] if name else np.full(len(numbers), np.nan)
         order = np.argsort(numbers, kind="stable")
         return ByStep(numbers[order], totals[order])
 

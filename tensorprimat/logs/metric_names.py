@@ -63,7 +63,6 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(
         (
             "num_input_tokens_seen",
-            "time/token",
             "throughput/total_tokens",
             "throughput/total tokens",
             "consumed_tokens",
@@ -73,6 +72,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
         ),
         ("total_tokens", 1.0),
     ),
+    "time/token": ("tokens_before", 1.0),  # Composer's, logged at the beginning of the step
     "mem": ("memory_allocated_peak_bytes", GIB),  # NeMo Automodel's
     "memory/peak_allocated_mem": ("memory_allocated_peak_bytes", 1e9),
     "memory/peak_reserved_mem": ("memory_reserved_peak_bytes", 1e9),
@@ -87,7 +87,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     "throughput/device/mfu": ("reported_mfu", 1.0),
     "perf/mfu/actor": ("reported_mfu", 1.0),
 }
-"""Name → field of Step (or `total_tokens`: all tokens so far) and factor to its unit."""
+"""Name → field of Step and factor to its unit. Or `total_tokens`: all so far; `tokens_before`: all before the step."""
 
 STEPS = (
     *("trainer/global_step", "train/global_step", "torchtune/global_step", "global_step", "iteration_step"),

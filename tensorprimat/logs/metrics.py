@@ -19,7 +19,7 @@ import numpy as np
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import fields, keyvalue, metric_columns, prefixes
+from tensorprimat.logs import fields, metric_columns, prefixes, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
@@ -68,9 +68,11 @@ def _filled(reading: Reading, columns: MetricColumns) -> Reading:
     found = columns.merged()
     steps = found.rows()
     if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
-        reading.steps = keyvalue.with_times(found.with_tokens(steps))
+        elapsed = found.elapsed()
+        reading.steps, uneven = work.weighed(found.with_tokens(steps), elapsed, None, None, varies=False)
+        reading.warnings += uneven
         reading.begins = found.restarts(steps)
-        reading.evidence = Evidence(elapsed=found.elapsed())
+        reading.evidence = Evidence(elapsed=elapsed)
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names):
             reading.warnings.append(
                 "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "

@@ -19,6 +19,7 @@ from tensorprimat.logs.huggingface.rows import (
     RUNTIME,
     SAMPLES_RATE,
     TOKENS_SEEN,
+    TRAINED_TOKENS,
     Row,
     clock_of,
     first_of,
@@ -220,6 +221,7 @@ def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:
         reserved_peak=fields.positive(first_of(row, RESERVED_PEAKS), GIB),
         rate=fields.positive(first_of(row, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
         tokens=fields.number(first_of(row, TOKENS_SEEN)),
+        trained_tokens=fields.number(row.get(TRAINED_TOKENS)),
         epoch=fields.positive(row.get("epoch")),
     )
 

@@ -13,10 +13,12 @@ from tensorprimat.logs import fields
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is no row."""
-FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
-"""Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
+FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step", "tokens_per_second_per_gpu")
+"""Names of other loggers' rows: Weights & Biases, NeMo Automodel, torchtune."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
-TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens")
+TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
+TRAINED_TOKENS = "tokens/trainable"
+"""axolotl's total of the tokens that enter the loss: it weighs the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
 ALLOCATED_PEAKS = ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)")
 RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)")
@@ -46,6 +48,8 @@ class Row:
     """Tokens/s/GPU as axolotl counts them."""
     tokens: float | None
     """So far."""
+    trained_tokens: float | None = None
+    """So far, those that enter the loss."""
     epoch: float | None
 
 

@@ -19,6 +19,7 @@ class _Interval:
     seconds: float | None = None
     """Of one step."""
     tokens: float | None = None
+    trained_tokens: float | None = None
     steps: int = 1
     interrupted_by: str = ""
 
@@ -65,7 +66,9 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
             start, inside = place, ""
             continue
         between.steps = index[place] - index[place - 1]
-        between.tokens = _tokens_between(found[place - 1], row, between.steps)
+        last = found[place - 1]
+        between.tokens = _growth(last.tokens, row.tokens, between.steps)
+        between.trained_tokens = _growth(last.trained_tokens, row.trained_tokens, between.steps)
         if before.clock is None or row.clock is None:
             start, inside = place, ""
             continue
@@ -74,7 +77,8 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
         if grown <= 0 or resolution > CLOCK_RESOLUTION * grown:
             continue
         steps = index[place] - index[start]
-        between.tokens = _tokens_between(before, row, steps)
+        between.tokens = _growth(before.tokens, row.tokens, steps)
+        between.trained_tokens = _growth(before.trained_tokens, row.trained_tokens, steps)
         between.seconds, between.steps, between.interrupted_by = grown / steps, steps, inside
         for merged in intervals[start + 1 : place]:
             merged.steps = 0
@@ -82,9 +86,9 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
     return intervals
 
 
-def _tokens_between(before: Row, row: Row, steps: int) -> float | None:
-    """Return the tokens of one step between two rows that count them."""
-    tokens = (row.tokens - before.tokens) / steps if before.tokens is not None and row.tokens is not None else None
+def _growth(before: float | None, after: float | None, steps: int) -> float | None:
+    """Return the tokens of one step between two rows that count all tokens so far."""
+    tokens = (after - before) / steps if before is not None and after is not None else None
     return tokens if tokens is not None and 0 < tokens < math.inf else None
 
 
@@ -94,6 +98,7 @@ def step_of(row: Row, index: int, between: _Interval) -> Step:
         seconds=between.seconds,
         covers=between.steps,
         tokens=between.tokens,
+        relative_work=None if row.rate is None else between.trained_tokens,
         loss=row.loss,
         learning_rate=row.learning_rate,
         gradient_norm=row.gradient_norm,

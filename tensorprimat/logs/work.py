@@ -1,0 +1,136 @@
+"""The work of a step: tokens by the growth of a total, and weights of printed rates where steps hold different numbers
+of tokens.
+
+Fine-tuning packs or pads sequences of any length, so one step holds twice the tokens of another. The mean rate is then
+all tokens over all seconds. Rows that state a rate and a time tell their tokens; rows that state a rate alone are
+weighed by the time that passed between them, or by the tokens that enter the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+import numpy as np
+
+from tensorprimat.core import clocks
+from tensorprimat.core.clocks import Elapsed
+from tensorprimat.core.quantities import percent
+from tensorprimat.core.steady import median
+from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.terms import UNEVEN
+from tensorprimat.logs import changes, fields
+
+MOST_RESTARTS = 0.02  # of the rows
+PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
+WORTH_TELLING = 0.002  # of a mean rate
+RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+
+
+def with_tokens(
+    steps: Steps, totals: Mapping[int, float | None], *, by: str = "line", before_step: bool = False
+) -> Steps:
+    """Return the tokens of a step from the growth of a total, where the rows do not state them; then its time, where
+    the rows state a rate over all GPUs and no time.
+
+    totals: by the column `by` of the rows, of all tokens before the step or, else, with those of the step. What falls
+    more often than trainings restart is no total.
+    """
+    if not steps.has("tokens") and len(steps):
+        total = clocks.at(totals, steps.column(by))
+        if before_step:
+            segment = steps.column("segment")
+            total = np.where(np.diff(segment, append=-1) == 0, np.append(total[1:], np.nan), np.nan)
+        if len(_falls(total, steps)) <= max(1, MOST_RESTARTS * len(steps)):
+            tokens = fields.growth_of(total, steps)
+            steps = steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
+    return _with_times(steps)
+
+
+def restarts(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> list[tuple[int, str]]:
+    """Return (line, reason) of rows at which the total falls although the number of the step grows."""
+    falls = _falls(clocks.at(totals, steps.column(by)), steps)
+    if len(falls) > max(1, MOST_RESTARTS * len(steps)):
+        return []
+    return [(int(line), "the total of tokens goes back") for line in steps.column("line")[falls]]
+
+
+def weighed(
+    steps: Steps, elapsed: Elapsed | None, labels: FloatArray | None, gpus: int | None, *, varies: bool
+) -> tuple[Steps, list[str]]:
+    """Return the rows with the tokens, or else the relative work, of each step, and a warning about what the mean of
+    their rates rests on.
+
+    elapsed: a clock that the rows state, in place of their dates; labels: tokens of each step that enter the loss;
+    shape (rows,); gpus: number of GPUs; varies: steps of this framework hold different numbers of tokens.
+    """
+    rates = next((steps.column(name) for name in RATES if steps.has(name)), None)
+    if rates is None or steps.has("tokens"):
+        return steps, []
+    if steps.has("seconds"):
+        over_all = 1 if steps.has(RATES[0]) else gpus
+        return (steps.replace(tokens=rates * over_all * steps.column("seconds")) if varies and over_all else steps), []
+    off = _difference(rates[1:])
+    if off <= UNEVEN or (labels is not None and changes.level_of(labels) is not None):
+        return steps, []
+    seconds, error = _between_rows(steps, elapsed, rates)
+    if seconds is not None and error <= UNEVEN:
+        how = f"are weighed by {elapsed.name if elapsed else 'the dates of the rows'}"
+        how += f", whose rounding leaves about {percent(error)} in the mean" if error >= WORTH_TELLING else ""
+        return steps.replace(relative_work=rates * seconds), [_warning(how)]
+    if labels is not None and np.isfinite(labels).all():
+        how = "are weighed by the tokens that enter the loss, as if each step had the same share of them"
+        return steps.replace(relative_work=labels), [_warning(how)]
+    how = f"count as if all held the same; for steps of equal time the mean is {percent(off, 0)} higher"
+    return steps, [_warning(how)]
+
+
+def _warning(how: str) -> str:
+    return f"tokens_per_second_per_gpu: no row states the tokens of its step, and the rates differ; they {how}"
+
+
+def _difference(rates: FloatArray) -> float:
+    """Return by how much the mean rate is higher for rows of equal time than for rows of equal work."""
+    known = rates[np.isfinite(rates) & (rates > 0)]
+    return float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0
+
+
+def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> tuple[FloatArray | None, float]:
+    """Return the seconds of a step by the clock between its row and the one before, NaN where it does not tell, or None
+    without a clock; and the relative standard deviation that the rounding of the clock leaves in the mean rate.
+    """
+    index = steps.column("index")
+    moments = clocks.at(elapsed.seconds, index) if elapsed else steps.column("ended_at")
+    known = moments[np.isfinite(moments)]
+    if len(known) < len(moments) / 2 or not len(known):
+        return None, 0.0
+    gaps, numbers = np.diff(moments, prepend=np.nan), np.diff(index, prepend=0)
+    gaps[(np.diff(steps.column("segment"), prepend=-1) != 0) | (numbers <= 0) | (gaps < 0)] = np.nan
+    usual = median(gaps[np.isfinite(gaps)]) if np.isfinite(gaps).any() else 0.0
+    if usual > 0:
+        gaps[gaps > PAUSE * usual] = np.nan
+    timed = np.isfinite(gaps) & np.isfinite(rates)
+    spent = float(gaps[timed].sum())
+    if spent <= 0:
+        return None, 0.0
+    resolution = elapsed.resolution if elapsed else clocks.resolution_of(known)
+    mean = float((rates[timed] * gaps[timed]).sum()) / spent
+    # The rounding of a moment moves time from the row before it to the row behind: what matters is how they differ.
+    error = resolution / sqrt(12) * float(np.sqrt((np.diff(rates[timed]) ** 2).sum())) / spent / mean
+    return np.asarray(gaps / np.maximum(numbers, 1)), error
+
+
+def _with_times(steps: Steps) -> Steps:
+    """Return the time of a step from its tokens and its rate over all GPUs, where the rows state no time."""
+    if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
+        return steps
+    seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
+    seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
+    return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
+
+
+def _falls(total: np.ndarray, steps: Steps) -> np.ndarray:
+    """Return the rows whose total is below that of the known row before, within a stretch of growing numbers."""
+    known = np.flatnonzero(np.isfinite(total))
+    fallen = (np.diff(total[known]) < 0) & (np.diff(steps.column("segment")[known]) == 0)
+    return np.asarray(known[1:][fallen])
