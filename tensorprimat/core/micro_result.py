@@ -19,6 +19,7 @@ from pydantic import AliasChoices, Field, ValidationError, computed_field
 from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Count, Figure, ModelShape, Record, RoundedRecord
 from tensorprimat.core.store import write_atomically
 from tensorprimat.core.units import TERA, significant
@@ -325,7 +326,7 @@ def save(cell: MicroResult, path: Path) -> Path:
 
 def load(path: Path) -> MicroResult:
     """Read one cell that TensorPrimat wrote. Raises InputError for anything else."""
-    document = _read(path)
+    document = _parsed(regular.content(path, most_bytes=LARGEST_BYTES), path)
     if not isinstance(document, dict) or document.get("kind") != "cell":
         raise InputError("JSON, but not a cell of tprimat passes or sweep", path=path)
     try:
@@ -341,6 +342,8 @@ MicroRow = dict[str, Any]
 
 
 LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
+LARGEST_FOLDER_BYTES = 2**26  # of cells in one folder: their tables take ten seconds
+MOST_ROWS = 100_000  # of the smallest cells, which take as long
 LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
 _LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
 _NUMBERS = frozenset(
@@ -357,20 +360,28 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
     """Return every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
 
     A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
-    where there is none.
+    where there is none, and for more than LARGEST_FOLDER_BYTES or MOST_ROWS of them.
     """
     if not folder.exists():
         raise InputError("no such folder", path=folder)
+    size = 0
     rows: list[MicroRow] = []
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
         try:
-            document = _read(path)
+            content = regular.content(path, most_bytes=LARGEST_BYTES)
+            document = _parsed(content, path)
         except InputError as error:
             problems.append(f"left out: {error}")
             continue
-        found = document if isinstance(document, list) else [document]
-        for row in filter(_is_row, found):
+        found = [row for row in (document if isinstance(document, list) else [document]) if _is_row(row)]
+        size += len(content) if found else 0
+        if size > LARGEST_FOLDER_BYTES or len(rows) + len(found) > MOST_ROWS:
+            raise InputError(
+                f"more than {LARGEST_FOLDER_BYTES // 2**20} MiB or {count(MOST_ROWS)} cells, too many for one table",
+                path=folder, remedy="move them into several folders, and aggregate each",
+            )  # fmt: skip
+        for row in found:
             if wrong := _wrong_value(row):
                 problems.append(f"left out: {path}: {wrong}")
             else:
@@ -403,9 +414,9 @@ def _is_row(document: Any) -> bool:
     return isinstance(document, dict) and "model_size" in document and "mean_time_ms" in document
 
 
-def _read(path: Path) -> Any:
+def _parsed(content: bytes, path: Path) -> Any:
     try:
-        return json.loads(regular.content(path, most_bytes=LARGEST_BYTES), parse_constant=_none)
+        return json.loads(content, parse_constant=_none)
     except UnicodeDecodeError:
         raise InputError("not text: a cell is a JSON file", path=path) from None
     except json.JSONDecodeError as error:
