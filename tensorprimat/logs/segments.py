@@ -20,8 +20,9 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result, SegmentFacts
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
-from tensorprimat.logs import changes, failures, files, restated, starts
+from tensorprimat.logs import changes, failures, files, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
+from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
 
@@ -70,10 +71,20 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
     if isinstance(whole, Result):
         return whole
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
+    again = replays.of(log, whole.steps.column("line")) if cuts else []
+    if again:
+        log = replace(log, parts=replays.without(log, again))
+        whole = format.read(log)
+        if isinstance(whole, Result):
+            return whole
+        whole.warnings.append(replays.told(again))
+        cuts = _behind(again, _cuts(log, format, whole), whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
+    for segment in found if again else ():
+        segment.reading.warnings.append(replays.told(again))
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader tells runs apart
         failures.examine(log, whole)
         lines = whole.steps.column("line")
@@ -90,6 +101,25 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row, facts_of)])
     _refuse_many(log, len(found))
     return found
+
+
+def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
+    """Return the cuts with one behind each replay whose text goes on in rows: they belong to the text that was
+    repeated.
+    """
+    rows = np.unique(whole.steps.column("line"))
+    found = {cut.line: cut for cut in cuts}
+    for replay in again:
+        following = rows[rows > replay.last_line]
+        original_ends = replay.original + replay.last_line - replay.first_line
+        others = np.searchsorted(rows, replay.first_line) > np.searchsorted(rows, original_ends, side="right")
+        if not len(following) or not (others or any(original_ends < line < replay.first_line for line in found)):
+            continue  # nothing else stands between the text and its replay: the rows go on by themselves
+        row = int(following[0])
+        if not any(replay.last_line < line < row for line in found):  # else another training starts there
+            place = f"lines {replay.first_line} to {replay.last_line} repeat earlier ones"
+            found[row] = Cut(row, f"the text behind {place}", replay.original)
+    return [found[line] for line in sorted(found)]
 
 
 def _refuse_many(log: Log, cuts: int) -> None:
@@ -225,21 +255,23 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
     firsts = [1, *(cut.line for cut in cuts)]
     *starts, end = files.offsets_of_lines(log.path, firsts)
     spans = list(zip(firsts, starts, [*starts[1:], end], strict=True))
-    header: tuple[Part, ...] = ()
-    before: Segment | None = None
+    headers: list[tuple[Segment, tuple[Part, ...]]] = []
     number = 0
-    for (first, start, stop), reason in zip(spans, ["", *(cut.reason for cut in cuts)], strict=True):
-        own = Part(first, start, stop)
+    for (first, start, stop), cut in zip(spans, [Cut(1, ""), *cuts], strict=True):
+        own = replays.within(log.parts, Part(first, start, stop))
+        if not own:
+            continue
+        before, header = _origin(headers, cut)
         inherited: tuple[Part, ...] = ()
-        segment = _read_one(log, format, (own,), number + 1, reason)
+        segment = _read_one(log, format, own, number + 1, cut.reason)
         if segment is None and header:  # rows that cannot be read without what stands above them: those of a CSV
-            segment = _read_one(log, format, (*header, own), number + 1, reason)
+            segment = _read_one(log, format, (*header, *own), number + 1, cut.reason)
             segment = segment and replace(segment, first_line=first)
             inherited = header
-        if segment is None or (reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
+        if segment is None or (cut.reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
             continue
         if before is not None and not differences(before, segment) and set(before.facts) - set(segment.facts):
-            with_header = _read_one(log, format, (*header, own), number + 1, reason)
+            with_header = _read_one(log, format, (*header, *own), number + 1, cut.reason)
             if with_header is None or differences(with_header, segment):
                 pass
             elif _is_other_speed(before, with_header):
@@ -247,9 +279,16 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
             else:
                 segment, inherited = replace(with_header, inherits=True, first_line=first), header
         number += 1
-        header = (*inherited, *_header(log, format, segment, own))
-        before = segment
+        headers.append((segment, (*inherited, *_header(log, format, segment, own))))
         yield segment
+
+
+def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tuple[Segment | None, tuple[Part, ...]]:
+    """Return the training whose settings a segment goes on with, and the lines that state them."""
+    if not headers:
+        return None, ()
+    known = [found for found in headers if cut.goes_on is None or found[0].first_line <= cut.goes_on]
+    return known[-1] if known else headers[-1]
 
 
 def _goes_beyond(one: Segment, other: Segment) -> bool:
@@ -284,13 +323,13 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     )
 
 
-def _header(log: Log, format: Format, segment: Segment, own: Part) -> tuple[Part, ...]:
+def _header(log: Log, format: Format, segment: Segment, own: Sequence[Part]) -> tuple[Part, ...]:
     """Return the lines of a segment before its first row: what states its settings."""
-    lines = segment.reading.steps.column("line")
-    if not len(lines) or int(lines.min()) <= own.first_line:
+    lines, first = segment.reading.steps.column("line"), own[0].first_line
+    if not len(lines) or int(lines.min()) <= first:
         return ()
-    first_row = starts.opening(log, format, own.first_line - 1, int(lines.min()))
-    if first_row <= own.first_line:
+    first_row = starts.opening(log, format, first - 1, int(lines.min()))
+    if first_row <= first:
         return ()
     stop = files.offsets_of_lines(log.path, [first_row])[0]
-    return (Part(own.first_line, own.start, min(stop, own.start + HEADER_BYTES)),)
+    return replays.within(own, Part(first, own[0].start, min(stop, own[0].start + HEADER_BYTES)))

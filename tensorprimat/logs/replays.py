@@ -1,0 +1,93 @@
+"""Stretches of a log that repeat an earlier stretch word for word: `cat a.log b.log a.log`, or a launcher that prints
+the log so far once more.
+
+Such a stretch tells nothing new. Its rows would count twice, and the text behind it would be read with the settings of
+the training that stands before it. `segments` leaves it out, and reads what goes on behind it as a continuation of the
+text that was repeated.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorprimat.logs import files
+from tensorprimat.logs.text import Log, Part
+
+LEAST_ROWS = 3  # different ones: fewer may agree by chance, and ranks print each row several times
+MOST_LINES = 5_000_000  # are compared; a hash of each is kept
+
+
+class RepeatedText(NamedTuple):
+    """Lines that repeat earlier ones."""
+
+    first_line: int
+    last_line: int
+    original: int
+    """The first of the lines that are repeated."""
+
+
+def of(log: Log, rows: np.ndarray) -> list[RepeatedText]:
+    """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
+
+    rows: lines of the rows that a reader found.
+    """
+    rows = np.unique(rows[rows > 0])
+    lines = array("q")
+    for _, block in log.numbered_blocks():
+        lines.extend(hash(line.rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
+        if len(lines) > MOST_LINES:
+            return []
+    originals = {lines[row - 1]: row - 1 for row in reversed(rows.tolist())}
+    found: list[RepeatedText] = []
+    end = looked_at = 0
+    for place, line in enumerate(lines):
+        original = originals.get(line, place)
+        if place < looked_at or original >= place:
+            continue
+        back = place - original
+        start = stop = place
+        while stop < len(lines) and stop - back < place and lines[stop] == lines[stop - back]:
+            stop += 1
+        while start > max(end, back) and lines[start - 1] == lines[start - 1 - back]:
+            start -= 1
+        looked_at = stop
+        inside = rows[np.searchsorted(rows, start - back + 1) : np.searchsorted(rows, stop - back + 1)]
+        if len({lines[row - 1] for row in inside.tolist()}) >= LEAST_ROWS:
+            found.append(RepeatedText(start + 1, stop, start - back + 1))
+            end = stop
+    return found
+
+
+def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
+    """Return the parts of a log between replays."""
+    firsts = sorted({1, *(line for replay in found for line in (replay.first_line, replay.last_line + 1))})
+    *starts, end = files.offsets_of_lines(log.path, firsts)
+    left_out = {replay.first_line for replay in found}
+    spans = zip(firsts, starts, [*starts[1:], end], strict=True)
+    return tuple(Part(first, start, stop) for first, start, stop in spans if first not in left_out and stop > start)
+
+
+def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
+    """Return what is left of a stretch of lines if only parts of the log are read; () stands for all of it."""
+    if not parts:
+        return (own,)
+    kept = [part for part in parts if part.stop > own.start and part.start < own.stop]
+    return tuple(
+        Part(max(part.first_line, own.first_line), max(part.start, own.start), min(part.stop, own.stop))
+        for part in kept
+    )
+
+
+def told(found: Sequence[RepeatedText]) -> str:
+    """Return a note that names the first of the stretches."""
+    first, more = found[0], len(found) - 1
+    return (
+        f"segments: lines {first.first_line} to {first.last_line} repeat lines {first.original} to "
+        f"{first.original + first.last_line - first.first_line} word for word"
+        + (f", and {more} more {'stretches do' if more > 1 else 'stretch does'} so" if more else "")
+        + "; they count once"
+    )

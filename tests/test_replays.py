@@ -1,0 +1,77 @@
+"""A log that repeats earlier text word for word: every row counts once, with the settings of its own training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_logs import JOBS, Job
+from test_segments import assert_figures_of
+
+from tensorprimat import logs
+from tensorprimat.core.result import Result
+
+LONG = Job()
+OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)
+each_format = pytest.mark.parametrize("name", JOBS)
+Reader = Callable[..., Result]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Lines of jobs, one after the other in one file."""
+
+    def read(*parts: Sequence[str]) -> Result:
+        path = tmp_path / "run.log"
+        path.write_text("\n".join(line for part in parts for line in part) + "\n")
+        return logs.read(path)
+
+    return read
+
+
+def told(result: Result) -> list[str]:
+    return [warning for warning in result.warnings if "word for word" in warning]
+
+
+@each_format
+def test_a_log_that_is_joined_with_itself_counts_once(name: str, read: Reader) -> None:
+    result = read(JOBS[name](LONG), JOBS[name](LONG))
+    assert_figures_of(result, LONG)
+    assert len(result.steps) == LONG.last
+
+
+@each_format
+def test_a_log_that_is_repeated_behind_another_one_counts_once(name: str, read: Reader) -> None:
+    first, second = JOBS[name](LONG), JOBS[name](OTHER)
+    result = read(first, second, first)
+    assert_figures_of(result, LONG)
+    assert len(result.provenance.segments) == 2
+    assert told(result)
+    assert_figures_of(read(second, first, second), LONG)
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name != "mlperf"])  # its half would contradict its clock
+def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_that(name: str, read: Reader) -> None:
+    first = JOBS[name](LONG)
+    result = read(first, JOBS[name](replace(LONG, last=25)), JOBS[name](OTHER))
+    assert_figures_of(result, LONG)
+    assert told(result)
+
+
+@pytest.mark.parametrize("name", ["megatron", "primus", "nemo", "torchtitan", "maxtext", "nanochat", "olmo", "litgpt"])
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_rows_behind_a_replay_go_on_with_the_training_that_it_repeats(name: str, seconds: float, read: Reader) -> None:
+    first, second = JOBS[name](LONG), JOBS[name](replace(OTHER, seconds=seconds))
+    further = JOBS[name](replace(LONG, last=80))[len(first) :]
+    result = read(first, second, first[-15:], further)
+    assert_figures_of(result, LONG)
+    assert result.performance_metrics.total_steps == 80
+
+
+def test_lines_that_ranks_print_alike_are_no_replay(read: Reader) -> None:
+    lines = [line for line in JOBS["megatron"](LONG) for _ in range(8)]
+    result = read(lines)
+    assert_figures_of(result, LONG)
+    assert not told(result)
