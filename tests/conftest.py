@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import warm_server
 
 from tensorprimat import logs
 from tensorprimat.core import regular
@@ -50,6 +53,19 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def loud_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error inside a reader fails a test, whatever a user would see of it."""
     monkeypatch.setenv(regular.DEBUG, "1")
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """A program like sys.executable whose processes need not import torch, Lightning and transformers."""
+    with warm_server.started() as program:
+        yield program
+
+
+@pytest.fixture
+def warm(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that this test starts by sys.executable need not import torch, Lightning and transformers."""
+    monkeypatch.setattr(sys, "executable", warm_python)
 
 
 class TextReader(Protocol):

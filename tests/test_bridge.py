@@ -81,6 +81,7 @@ def run(tmp_path, failure="pass"):
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -94,6 +95,7 @@ def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
     assert list((tmp_path / "output").glob("bridge_training_qwen_*.log"))
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_training_that_fails_keeps_its_log_and_what_it_measured(tmp_path):
     done = run(tmp_path, failure="raise RuntimeError('NCCL gave up')")
     assert done.returncode == 1

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import plausible
@@ -48,7 +47,7 @@ def megatron_log(*, seconds: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, warm_python: str) -> Path:
     """A folder of results and logs under the names that the pages use, with `tprimat` and `python3` on the path."""
     folder = tmp_path_factory.mktemp("docs")
     for place, machine, seconds in (
@@ -69,7 +68,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / path.name).symlink_to(path)
     (folder / "bin").mkdir()
     for name, arguments in (("python3", ""), ("tprimat", " -m tensorprimat")):
-        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{warm_python}"{arguments} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
     return folder
 

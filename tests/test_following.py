@@ -60,6 +60,7 @@ def test_running_out_of_memory_names_the_configuration_and_remedies(follow, tmp_
     )
 
 
+@pytest.mark.usefixtures("warm")
 def test_what_a_rank_raised_is_told_and_not_what_torchrun_says_of_it(follow, tmp_path, capsys):
     (tmp_path / "rank.py").write_text("import os\nif os.environ['RANK'] == '1': raise ValueError('bad shape')\n")
     failure = follow(sys.executable, *TORCHRUN, "rank.py")
@@ -68,6 +69,7 @@ def test_what_a_rank_raised_is_told_and_not_what_torchrun_says_of_it(follow, tmp
     assert "the last lines of" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_that_was_killed_is_said_to_be(follow, tmp_path):
     (tmp_path / "rank.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     assert "a rank died of SIGKILL: killed by hand, or by the system" in str(

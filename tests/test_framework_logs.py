@@ -27,8 +27,8 @@ TOOL = script()
 
 
 @pytest.mark.parametrize("framework", TOOL.WRITERS)
-def test_what_a_framework_prints_here_is_read_as_what_it_did(framework: str) -> None:
-    line, agrees = TOOL.verdict(sys.executable, framework)
+def test_what_a_framework_prints_here_is_read_as_what_it_did(framework: str, warm_python: str) -> None:
+    line, agrees = TOOL.verdict(warm_python, framework)
     if agrees is None:
         pytest.skip(line)
     assert agrees, line

@@ -19,6 +19,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROU
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": "1"}
 
 
+@pytest.mark.usefixtures("warm")
 def test_two_ranks_of_torchrun_measure_one_training(tmp_path):
     flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32", "--output", "out"]
     done = subprocess.run(

@@ -64,6 +64,7 @@ def test_a_wait_in_the_training_step_of_the_engine_is_found(monkeypatch, capsys)
     assert after.split()[:2] == ["PASS", "flash"]
 
 
+@pytest.mark.usefixtures("warm")
 def test_lack_of_memory_is_a_line_and_not_the_end_of_the_script(capsys):
     assert ladder.main(["--parts", "oom"]) == 0
     (line,) = lines(capsys)
@@ -71,6 +72,7 @@ def test_lack_of_memory_is_a_line_and_not_the_end_of_the_script(capsys):
     assert "try --micro-batch-size 4096" in line
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_callback_is_timed_by_its_own_script(monkeypatch, capsys):
     monkeypatch.setattr(ladder, "CALLBACK_STEPS", 200)
     ladder.main(["--parts", "callback"])  # what it costs on a busy machine is no matter here
@@ -102,6 +104,7 @@ def test_on_a_gpu_every_rung_trains_a_batch_that_fits_ten_minutes(monkeypatch):
     assert rungs + 4 * 60 < 600, "four starts of a minute, and the steps"
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rung_trains_by_the_command_that_a_gpu_would_run(capsys):
     assert ladder.main(["--parts", "eager"]) == 0
     (line,) = lines(capsys)

@@ -218,6 +218,7 @@ def test_one_process_has_nobody_to_exchange_with(monkeypatch):
         assert collectives.measure(CPU, processes) == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_two_processes_measure_their_exchange():
     script = (
         "import json, torch\n"

@@ -61,7 +61,7 @@ def free_port():
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch):
+def cluster(tmp_path, monkeypatch, warm):  # noqa: ARG001
     """Return a function that makes `--executor slurm` a cluster of nodes with these speeds."""
     monkeypatch.setattr(executors, "importable", lambda _: True)
     monkeypatch.setattr(executors.shutil, "which", lambda name: f"/usr/bin/{name}")

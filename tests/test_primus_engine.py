@@ -18,6 +18,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.engines.primus import checkout as primus_checkout
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.fixture
@@ -262,13 +263,13 @@ def test_the_gpu_is_asked_of_rocm_where_nobody_says_it(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def clone(tmp_path_factory):
+def clone(tmp_path_factory, warm_python):
     """The scripts in a folder with a space, without .venv: they run with the Python of the tests."""
     folder = tmp_path_factory.mktemp("a clone")
     for name in ("tensorprimat", "tools", "benchmark.py", "compare_results.py", *(p.name for p in ROOT.glob("*.sh"))):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv" / "bin").mkdir(parents=True)
-    fake_primus.program(folder / ".venv" / "bin", "python", f'exec "{sys.executable}" "$@"')
+    fake_primus.program(folder / ".venv" / "bin", "python", f'exec "{warm_python}" "$@"')
     return folder
 
 

@@ -29,6 +29,7 @@ def kept(folder):
     return next((folder / "output" / "history").glob("*_profiled.json"))
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_torch_profiler_writes_a_trace_and_a_table_of_some_steps(run, tmp_path):
     code, said, complaint = run("--profile", "torch")
     assert code == 0, complaint
@@ -40,6 +41,7 @@ def test_the_torch_profiler_writes_a_trace_and_a_table_of_some_steps(run, tmp_pa
     assert not list((tmp_path / "output").glob("*.json")), "a profiled run is never the latest result"
 
 
+@pytest.mark.usefixtures("warm")
 def test_nsight_is_put_around_the_run_and_the_result_never_compared(run, tmp_path, monkeypatch, capfd):
     fake_primus.program(
         tmp_path / "bin",
@@ -79,6 +81,7 @@ exec "$@"
 """
 
 
+@pytest.mark.usefixtures("warm")
 def test_rocprofv3_writes_a_file_per_process_beside_the_marked_result(run, tmp_path, monkeypatch):
     fake_primus.program(tmp_path / "bin", "rocprofv3", ROCPROFV3)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")

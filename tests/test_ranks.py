@@ -41,10 +41,12 @@ def said_by_rank_0(behaviour):
 
 
 @pytest.mark.parametrize("behaviour", ["in step", "out of step"])
+@pytest.mark.usefixtures("warm")
 def test_every_rank_learns_the_largest_figure_even_if_the_default_group_is_out_of_step(behaviour):
     assert said_by_rank_0(behaviour) == "({'peak': 20.0}, None)\n"
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_that_is_gone_is_not_waited_for_and_is_told():
     said = said_by_rank_0("gone")
     assert said.startswith("({'peak': 10.0}, 'memory: not every rank answered at the end (")

@@ -387,6 +387,7 @@ def wait_for(path):
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_real_torch_engine_trains_a_tiny_model_from_the_script(folder):
     flags = "--model mistral --steps 3 --warmup-steps 1 --micro-batch-size 1 --global-batch-size 2 --sequence-length 16"
     shown = subprocess.run(

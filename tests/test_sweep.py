@@ -99,6 +99,7 @@ def test_a_shape_that_cannot_be_is_refused(text, says, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm")
 def test_cells_run_in_fresh_processes_and_a_second_sweep_measures_nothing(tmp_path, capsys):
     command = ["sweep", *QUICK, "--context-length", "8", "--output", str(tmp_path)]
     assert main(command) == 0
@@ -113,6 +114,7 @@ def test_cells_run_in_fresh_processes_and_a_second_sweep_measures_nothing(tmp_pa
     assert {path.name: path.read_bytes() for path in tmp_path.glob("bench_*.json")} == before
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     command = [sys.executable, "-m", "tensorprimat", "sweep", *QUICK, "--trials", "3", "--output", str(tmp_path)]
     first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

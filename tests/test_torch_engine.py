@@ -48,11 +48,11 @@ def spec_of(**changes):
 class Run:
     """The engine in a process of its own."""
 
-    def __init__(self, folder, spec, *, launcher=(sys.executable,), environment=None):
+    def __init__(self, folder, spec, *, launcher=None, environment=None):
         self.spec_file, self.result_file = folder / "spec.json", folder / "result.json"
         self.spec_file.write_text(spec if isinstance(spec, str) else spec.model_dump_json())
         self.process = subprocess.Popen(
-            [*launcher, "-m", MODULE, "--spec", self.spec_file, "--result", self.result_file],
+            [*(launcher or [sys.executable]), "-m", MODULE, "--spec", self.spec_file, "--result", self.result_file],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
             start_new_session=True,
         )  # fmt: skip
@@ -306,6 +306,7 @@ def weights_after_training(tmp_path, name, **changes):
     return torch.load(run.result_file)
 
 
+@pytest.mark.usefixtures("warm")
 def test_two_processes_train_the_same_model_as_one(tmp_path):
     alone = weights_after_training(tmp_path, "alone")
     for strategy in ("ddp", "fsdp"):
@@ -324,17 +325,19 @@ def check_two_ranks(result, said):
     assert not [warning for warning in result.warnings if warning.startswith(("training_config", "memory: "))]
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("start", ["Lightning", "torchrun"])
 def test_two_processes_write_one_result(tmp_path, start):
-    launcher = (sys.executable,)
+    launcher = [sys.executable]
     if start == "torchrun":
-        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = Run(tmp_path, spec_of(num_gpus=2), launcher=launcher)
     code, said, complaints = run.end()
     assert code == 0, complaints
     check_two_ranks(run.result, said)
 
 
+@pytest.mark.usefixtures("warm")
 def test_ranks_that_srun_starts_find_each_other(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -372,6 +375,7 @@ def test_nobody_waits_for_ranks_that_slurm_does_not_start(monkeypatch, variables
     assert bool(torch_engine._environment(spec_of(num_gpus=2))) == own
 
 
+@pytest.mark.usefixtures("warm")
 def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):
     limited = (
         "import resource, runpy, sys\n"
@@ -393,6 +397,7 @@ def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):
     assert document["training_config"]["micro_batch_size"] == 8192
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_a_signal_leaves_what_was_measured_and_no_traceback(tmp_path, number, processes):
     run = Run(tmp_path, spec_of(steps=100_000, num_gpus=processes))

@@ -1,0 +1,175 @@
+"""A Python with the training stack already imported, for tests that start many processes which train.
+
+Importing torch, Lightning and transformers takes 7 s of CPU time. A server imports them once; every process is then a
+fork of it. `started` gives a program that stands in for sys.executable (see warm_relay): it takes the same arguments,
+and ends as the fork ends. The server does not import tensorprimat, so each process imports the code that its paths
+name. The fork is no child of the program, and has a session of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+STACK = (
+    "numpy", "pydantic.main", "psutil", "yaml", "torch", "torch._dynamo", "torch.profiler", "lightning.pytorch",
+    "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
+)  # fmt: skip
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def started() -> Iterator[str]:
+    """Start a server, and give the path of the program that stands in for sys.executable."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:  # the path of a socket has at most 107 characters
+        address, program = Path(folder, "socket"), Path(folder, "python")
+        server = subprocess.Popen(
+            [sys.executable, __file__, address, str(os.getpid())],
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
+        program.chmod(0o755)
+        try:
+            yield str(program)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+RELAY = """#!{python} -SE
+import sys
+sys.path.insert(0, {tests!r})
+import warm_relay
+sys.exit(warm_relay.main({address!r}))
+"""
+
+
+def serve(address: str, tests: int) -> None:
+    """Import the stack, then fork a process for every connection, as long as the process `tests` lives."""
+    for module in STACK:
+        with suppress(ImportError):  # a smaller environment
+            importlib.import_module(module)
+    signal.signal(signal.SIGTERM, lambda *_: (_reap(), os._exit(0)))  # without taking torch down in order
+    alive = os.pidfd_open(tests)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen(64)
+        while alive not in select.select([server, alive], [], [])[0]:
+            connection, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _supervise(connection)
+            connection.close()
+            _reap()
+
+
+def _reap() -> None:
+    """Wait for every process that has ended, so that its CPU time counts as this server's."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _supervise(connection: socket.socket) -> None:
+    """Fork the process that runs the request, tell its number and how it ended, and kill it if nobody listens."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    size, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    request = b""
+    while len(request) < int.from_bytes(size, "little"):
+        request += connection.recv(2**16)
+    fork = os.fork()
+    if fork == 0:
+        connection.close()
+        _become(json.loads(request), streams)
+    for stream in streams:
+        os.close(stream)
+    connection.sendall(f"{fork}\n".encode())
+    ended = os.pidfd_open(fork)
+    ready, _, _ = select.select([ended, connection], [], [])
+    if ended not in ready:
+        os.killpg(fork, signal.SIGKILL)
+    _, status = os.waitpid(fork, 0)
+    with suppress(OSError):
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> None:
+    """Run arguments of Python as a process of its own; never returns."""
+    os.setsid()
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    for number in PASSED_ON:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.executable = request["program"]
+    arguments = request["arguments"]
+    unbuffered = "-u" in arguments[:1] or os.environ.get("PYTHONUNBUFFERED")
+    if arguments[:1] == ["-u"]:
+        arguments = arguments[1:]
+    if unbuffered:
+        sys.stdout.reconfigure(write_through=True)
+    code: object = 0
+    try:
+        _interpret(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        code = -signal.SIGINT
+        traceback.print_exc()
+    except BaseException:  # noqa: BLE001  what Python prints at the end of a program
+        code = 1
+        traceback.print_exc()
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code or 0)
+
+
+def _interpret(arguments: list[str]) -> None:
+    """Run arguments as Python does: -m MODULE, -c CODE, or a file."""
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    del sys.path[0]  # the folder of this file
+    if arguments[0] == "-m":
+        sys.path[:0] = [os.getcwd(), *paths]
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.path[:0] = ["", *paths]
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *paths]
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))
