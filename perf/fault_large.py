@@ -220,6 +220,39 @@ def few_events(path: Path, size: int) -> None:
     events(path, size, ("train/loss",))
 
 
+def event_texts(path: Path, size: int) -> None:
+    """Write an event file of a loss and a text of another length at every step."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+    from tensorprimat.logs.event_records import checksums
+
+    def framed(event: Event) -> bytes:
+        content = event.SerializeToString()
+        length = len(content).to_bytes(8, "little")
+        first, last = (checksums(np.frombuffer(part, np.uint8)[None]).tobytes() for part in (length, content))
+        return bytes(length + first + content + last)
+
+    def text(number: int) -> Event:
+        tensor = TensorProto(dtype=7, string_val=[b"sample of a generated text " * 200][:1])
+        tensor.string_val[0] = tensor.string_val[0][: 400 + number]
+        return Event(
+            wall_time=1.7e9, step=1, summary=Summary(value=[Summary.Value(tag="sample/text_summary", tensor=tensor)])
+        )
+
+    texts = [framed(text(number)) for number in range(2000)]
+    written, opening = 0, Event(wall_time=1.7e9, file_version="brain.Event:2")
+    with path.open("wb") as file:
+        file.write(framed(opening))
+        for step in itertools.count(1):
+            file.write(texts[step * 977 % len(texts)])
+            written += file.write(framed(_scalar(Event, Summary, "train/loss", step, 1.7e9 + 2 * step, 2.5)))
+            written += len(texts[step * 977 % len(texts)])
+            if written >= size:
+                return
+
+
 def profile(path: Path, size: int) -> None:
     """Write a trace of PyTorch's profiler."""
     event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"stream": 7, "External id": 1}}
@@ -266,6 +299,7 @@ DOCUMENTS: Mapping[str, Large] = {
     "one line": Large("train.log", one_line, READING),
     "events": Large("events.out.tfevents.1.host", events, READING),
     "events of a loss": Large("events.out.tfevents.1.host", few_events, READING),
+    "event texts": Large("events.out.tfevents.1.host", event_texts, READING),
     "workbook": Large("report.xlsx", workbook, READING),
     "packed workbook": Large("report.xlsx", packed_workbook, READING),
     "profile": Large("trace.json", profile, READING),

@@ -48,6 +48,26 @@ def test_nothing_behind_a_damaged_record_is_read(tmp_path, monkeypatch, contents
     assert read(tmp_path, b"".join(pieces)) == contents[:40]
 
 
+def test_records_of_many_lengths_are_checked_in_a_few_passes(tmp_path, monkeypatch):
+    chance = random.Random(1)
+    contents = [chance.randbytes(length) for length in (*range(300), *range(500, 4300, 7), 4096, 6144, 9000, 70_000)]
+    chance.shuffle(contents)
+    passes = []
+    after = event_records._after
+    monkeypatch.setattr(event_records, "_after", lambda crc, rows: passes.append(rows.shape) or after(crc, rows))
+    assert read(tmp_path, b"".join(map(framed, contents))) == contents
+    columns = sum(width for _, width in passes if width > 8)  # of the lengths themselves
+    assert columns < 60_000
+
+
+@pytest.mark.parametrize("number", [0, 250, 840])
+def test_a_damaged_record_among_many_lengths_is_found(tmp_path, number):
+    contents = [random.Random(2).randbytes(length) for length in (*range(300), *range(500, 4300, 7), 9000, 70_000)]
+    pieces = [bytearray(framed(content)) for content in contents]
+    pieces[number][-4] ^= 1
+    assert read(tmp_path, b"".join(pieces)) == contents[:number]
+
+
 def test_a_torn_last_record_is_left_out(tmp_path, contents):
     whole = b"".join(map(framed, contents))
     for missing in (1, 4, 5, len(contents[-1]) + 10):

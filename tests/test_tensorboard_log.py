@@ -53,6 +53,15 @@ TORCHTITAN = {"time_metrics/end_to_end(s)": 0.5, "loss_metrics/global_avg_loss":
 MAXTEXT = {"perf/step_time_seconds": 0.5, "learning/loss": 9.5, "perf/per_device_tflops_per_sec": 410.0}
 
 
+def test_an_event_file_that_begins_with_long_texts_is_no_text(tmp_path):
+    events = Events(tmp_path)
+    events.text("configuration", "model: llama\n" * 2000)
+    for step in range(1, 30):
+        events.log(step, 2.0 * step, {"train/loss": 2.5 - step / 100})
+    result = logs.read(next(events.close().iterdir()))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(("values", "covers"), [(MEGATRON, 10), (TORCHTITAN, 10), (NEMO, 1), (MAXTEXT, 1)])
 def test_a_step_time_is_read_with_the_interval_that_its_framework_averages(tmp_path, values, covers):
     events = Events(tmp_path)

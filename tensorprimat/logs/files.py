@@ -90,9 +90,15 @@ def stored(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
+_EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
+"""The first record of TensorBoard's event files: what follows may be text for the most part."""
+
+
 def is_binary(path: Path) -> bool:
-    """Return True if the (unpacked) beginning holds more control characters than any log would."""
+    """Return True if the (unpacked) beginning is that of an event file or has more control characters than a log."""
     for chunk in _text_chunks(path, SNIFF_BYTES):
+        if _EVENTS.match(chunk):
+            return True
         head = re.sub(rb"\0{16,}", b"", chunk)  # a file system that crashed leaves stretches of zeros in a text
         return len(head) - len(head.translate(None, _CONTROLS)) > 0.05 * len(head) if head else bool(chunk)
     return False
