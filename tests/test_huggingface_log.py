@@ -265,3 +265,31 @@ def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text: 
     ]
     result = read_text("".join(json.dumps(row) + "\n" for row in rows))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.0)
+
+
+COLLECTED = {
+    "docker": "2026-01-05T08:{:02}:{:02}.250000000Z ",
+    "docker compose": "trainer-1  | 2026-01-05T08:{:02}:{:02}.250000000Z ",
+    "journald": "Jan 05 08:{:02}:{:02} node1 python[123]: ",
+}
+
+
+def collected(style: str, *lines: str) -> str:
+    """Return lines with the timestamps of a collector, six seconds apart."""
+    return "".join(COLLECTED[style].format(6 * n // 60, 6 * n % 60) + line + "\n" for n, line in enumerate(lines))
+
+
+def losses(count: int) -> list[str]:
+    return [f"{{'loss': {3 - n / 100:.4f}, 'grad_norm': 1.5, 'learning_rate': 1e-05}}" for n in range(count)]
+
+
+@pytest.mark.parametrize("style", COLLECTED)
+def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text: Any, style: str) -> None:
+    result = read_text(collected(style, "TrainingArguments(logging_steps=10, )", *losses(80)))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.6)
+    assert result.provenance.timing == "timestamps"
+
+
+def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_no_clock(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match=r"does not say how many steps a row covers \(logging_steps\)"):
+        read_text(collected("docker", *losses(80)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,53 @@ def test_the_time_of_a_step_is_the_sum_over_its_iterations(tmp_path):
 
 def test_without_accumulation_every_iteration_is_a_step(tmp_path):
     assert read(tmp_path, *rows(per_step=1, steps=3, ms=321.4)).raw_step_times == [0.3214] * 3
+
+
+def test_of_steps_of_one_iteration_every_printed_one_has_a_time(tmp_path):
+    lines = [row(10 * n, 10 * n, 250.0 + n, ends=True) for n in range(1, 9)]
+    assert read(tmp_path, *lines).raw_step_times == pytest.approx([(250.0 + n) / 1000 for n in range(1, 9)])
+
+
+PLANNED, PER_STEP, SLOW_START, LAST, OTHERS = 20_000, 8, 8.0, 0.21, 0.15
+"""Iterations; iterations of a step; seconds of the start, of the last iteration of a step and of the others."""
+
+
+def pretraining(first_step: int = 1, slower: float = 1.0, steps: int = 200) -> list[str]:
+    """Return rows of a pretraining, which prints the last iteration of each step and the time that remains."""
+    lines, passed = [], SLOW_START
+    for number in range(1, steps * PER_STEP + 1):
+        ends = number % PER_STEP == 0
+        passed += slower * (LAST if ends else OTHERS)
+        if ends and number >= first_step * PER_STEP:
+            left = timedelta(seconds=int(passed / number * (PLANNED - number)))
+            lines.append(
+                f"Epoch 1 | iter {number} step {number // PER_STEP} | loss train: {9 - number / 1e3:.3f}, val: n/a | "
+                f"iter time: {1000 * LAST:.2f} ms (step) remaining time: {left!s}"
+            )
+    return lines
+
+
+PLAN = f"TrainArgs(max_tokens={PLANNED * 2 * 512 * 2},\n"
+
+
+def test_the_remaining_time_of_a_pretraining_times_its_steps(tmp_path):
+    result = read(tmp_path, ARGUMENTS, PLAN, *pretraining())
+    truth = (PER_STEP - 1) * OTHERS + LAST
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(truth, rel=0.002)
+    assert any("remaining time" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([ARGUMENTS, *pretraining()], id="number of iterations unknown"),
+        pytest.param([ARGUMENTS, PLAN, *pretraining(first_step=100)], id="resumed, so the clock began later"),
+        pytest.param([ARGUMENTS, PLAN, *pretraining(slower=3.0)], id="printed iterations are faster by far"),
+    ],
+)
+def test_a_remaining_time_that_tells_no_clock_times_nothing(tmp_path, lines):
+    with pytest.raises(NotALogError, match="no step times found"):
+        read(tmp_path, *lines)
 
 
 def test_a_step_of_which_iterations_are_missing_has_no_time(tmp_path):

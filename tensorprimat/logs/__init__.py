@@ -138,6 +138,9 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
+NO_TIME = "no step time follows"  # in the words of a reader that says why
+
+
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
     """Return the error that explains in one line why the log gave no result."""
     if log.is_folder:
@@ -147,12 +150,12 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if log.is_binary:
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
-        return NotALogError(
-            f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure "
-            "(the first never counts, and a row needs a time or a rate)",
-            path=log.name,
-            remedy="train for more steps",
-        )
+        rows = f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure"
+        untimed = next((said for said in read.warnings if said.startswith("steps: ") and NO_TIME in said), None)
+        if untimed is not None:
+            return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
+        needed = "(the first never counts, and a row needs a time or a rate)"
+        return NotALogError(f"{rows} {needed}", path=log.name, remedy="train for more steps")
     cause = failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:

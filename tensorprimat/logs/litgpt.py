@@ -2,8 +2,10 @@
 `iter 4 step 1: loss 10.9, iter time: 321.40ms (optimizer.step)`.
 
 The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
-(litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known only where every one
-of them was printed: pretraining prints the last alone, so with gradient accumulation its log has no step times.
+(litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known where every one of
+them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, and behind it
+`remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings tell how many
+these are (`max_tokens`), that is a clock of the run; else such a log has no step times.
 `Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints.
 The summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; tokens over
 training time, both printed there, are.
@@ -14,13 +16,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
-from tensorprimat.logs.fields import merged, number
+from tensorprimat.logs.clocks import Moment, TimeMark, pauses, timed_steps
+from tensorprimat.logs.fields import clock_seconds, merged, number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -29,6 +33,7 @@ _ROW = re.compile(
     r"(?:Epoch \d{1,9} \| )?\biter (?P<iter>\d{1,15}) (?:\| )?st[eE]p (?P<step>\d{1,15})(?: ?\||:)"
     r"(?: loss (?:train(?: \(curr\))?: )?(?P<loss>[-+]?\d{1,15}(?:\.\d{1,9})?|nan|inf),)?.{0,200}?"
     r"\biter time: (?P<ms>\d{1,15}(?:\.\d{1,9})?) ?ms(?P<ends> \((?:(?:optimizer\.|opt\.)?step)\))?"
+    r"(?: remaining time: (?:(?P<days>\d{1,6}) days?, )?(?P<clock>\d{1,2}:\d\d:\d\d))?"
 )
 _TOTALS = {
     "tokens": re.compile(r"\| - Total tokens\s*: (\d[\d,]{0,25})"),
@@ -67,6 +72,7 @@ def read(log: Log) -> Reading:
     rows: list[tuple[int, re.Match[str]]] = []
     settings: dict[str, str] = {}
     totals: dict[str, float] = {}
+    other_work: dict[int, str] = {}
     for line, text in log.lines_of_one_rank(_row):
         if match := _row(text):
             if rows and rows[-1][1].groups() == match.groups():  # printed twice, by Ray or a launcher
@@ -77,8 +83,10 @@ def read(log: Log) -> Reading:
             settings.setdefault(match["name"], match["value"])
         if match := _VALIDATION.search(text):
             totals["validation"] = totals.get("validation", 0.0) + float(match[1]) / 1000
+            other_work[line] = "validation"
         if _SAVING.search(text):
             settings["saved"] = "yes"
+            other_work[line] = "checkpoint"
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
@@ -86,6 +94,8 @@ def read(log: Log) -> Reading:
             settings["padded"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, settings)
+    if rows and not reading.steps.has("seconds"):
+        _time_by_what_remains(reading, rows, settings, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
     _report(reading, totals, rows)
     return reading
@@ -96,7 +106,7 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
     seconds, expected = 0.0, 1  # the iteration that continues the sum without a gap
     for line, match in rows:
         iteration = int(match["iter"])
-        whole = iteration == expected
+        whole = iteration == expected or iteration == int(match["step"])  # as many steps as iterations: each is a step
         seconds = seconds + float(match["ms"]) / 1000 if whole else math.nan
         expected = iteration + 1
         if match["ends"]:
@@ -107,6 +117,61 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
                 line=line,
             )
             seconds = 0.0
+
+
+def _time_by_what_remains(
+    reading: Reading, rows: list[tuple[int, re.Match[str]]], settings: dict[str, str], other_work: dict[int, str]
+) -> None:
+    """Time steps by the clock of the run that the remaining time and the settings tell, unless the printed times of
+    iterations contradict it.
+
+    other_work: line → "validation" or "checkpoint".
+    """
+    last = _last_iteration(reading.training_config, settings)
+    ending = [(line, match) for line, match in rows if match["ends"] and match["clock"]]
+    iterations = [int(match["iter"]) for _, match in ending]
+    if last is None or not ending or iterations != sorted(set(iterations)) or not 0 < iterations[-1] <= last:
+        return
+    if iterations[0] > 2 * int(np.diff([0, *iterations]).min()):
+        return  # a resume: what it did before is not in its clock
+    marks, seen = list[TimeMark](), 0
+    for (line, match), iteration in zip(ending, iterations, strict=True):
+        if iteration == last:
+            continue
+        share = iteration / (last - iteration)
+        left = int(match["days"] or 0) * 86400 + clock_seconds(match["clock"]) + 0.5  # cut off to a second
+        between = [kind for at, kind in other_work.items() if seen < at < line]
+        marks.append(
+            TimeMark(
+                line=line,
+                step=int(match["step"]),
+                moment=Moment(seconds=left * share, resolution=share, has_year=False),
+                loss=number(match["loss"]),
+                interrupted_by=between[0] if between else "",
+            )
+        )
+        seen = line
+    steps = timed_steps(marks)
+    clock = marks[-1].moment.seconds / (1000 * iterations[len(marks) - 1]) if marks else 0.0
+    printed = float(np.median([float(match["ms"]) for _, match in ending])) / 1e6
+    if steps.has("seconds") and SLOWEST_SHARE <= clock / printed <= 1 + SAME_TIME:
+        reading.steps, reading.begins = steps, pauses(steps)
+        reading.warnings.append(
+            "steps: timed by the remaining time that each row states and the number of iterations that max_tokens "
+            "gives; no row states the time of a whole step"
+        )
+
+
+SLOWEST_SHARE, SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
+
+
+def _last_iteration(config: dict[str, Any], settings: dict[str, str]) -> int | None:
+    """Return the number of the last planned iteration of a process."""
+    words = (settings.get("max_tokens"), settings.get("max_seq_length"), settings.get("block_size"))
+    tokens, length, block = (int(word) if word and word.isdecimal() else None for word in words)
+    micro, devices = config.get("micro_batch_size"), config.get("num_gpus")
+    length = length or block
+    return tokens // devices // (micro * length) if tokens and devices and micro and length else None
 
 
 def _configure(reading: Reading, settings: dict[str, str]) -> None:

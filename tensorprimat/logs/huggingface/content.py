@@ -55,9 +55,10 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
 )
 """Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
+_LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
 _NOTABLE = re.compile(
-    r"batch size|_train_batch_size|accumulation_steps|world_size|Accumulation steps|optimization steps|print\]"
-    r"|NVIDIA|AMD|\bMI\d{3}"
+    r"batch size|logging_steps|_train_batch_size|accumulation_steps|world_size|Accumulation steps|optimization steps"
+    r"|print\]|NVIDIA|AMD|\bMI\d{3}"
 )
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
@@ -79,6 +80,8 @@ class Content:
     config: dict[str, Any] = field(default_factory=dict)
     gpu_info: dict[str, Any] = field(default_factory=dict)
     timestamp: float | None = None
+    logging_steps: int | None = None
+    """Optimizer steps of a row, as the log states it."""
 
 
 def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
@@ -252,6 +255,8 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
 def _notice(text: str, content: Content) -> None:
     if content.timestamp is None:
         content.timestamp = fields.moment(text)
+    if (match := _LOGGING_STEPS.search(text)) and (steps := fields.whole(match[1])):
+        content.logging_steps = steps
     for pattern, name in _SETTINGS:
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value

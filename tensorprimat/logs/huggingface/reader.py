@@ -38,6 +38,7 @@ from tensorprimat.logs.huggingface.content import (
 )
 from tensorprimat.logs.huggingface.rows import is_row
 from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
+from tensorprimat.logs.huggingface.stamps import with_stamps
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.text import Log
 
@@ -50,9 +51,12 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
+    evidence = evidence_of(content, total)
+    stamped = not reported and with_stamps(log, content.rows, content.logging_steps)
     reading = Reading(
-        steps=steps_of(content.rows, total, final_epoch(content)),
-        evidence=evidence_of(content, total),
+        steps=steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None),
+        evidence=evidence,
+        timing="timestamps" if stamped else "reported",
         training_config={"framework": "transformers", **config},
         gpu_info=content.gpu_info,
         reported=reported,
@@ -70,6 +74,16 @@ def read(log: Log) -> Reading:
         reading.warnings.append(
             f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
             "checkpoints included; so no variance is known"
+        )
+    if stamped:
+        reading.warnings.append(
+            "steps: timed from timestamps of the log's lines, as no row states a time; each time includes everything "
+            f"the loop did between rows, of {content.logging_steps} steps each (logging_steps)"
+        )
+    elif stamped is None:
+        reading.warnings.append(
+            "steps: no row states its step or a time; the lines have timestamps, but the log does not say how many "
+            "steps a row covers (logging_steps), so no step time follows; keep the progress bar or the final summary"
         )
     return reading
 

@@ -24,16 +24,19 @@ class _Interval:
     interrupted_by: str = ""
 
 
-def steps_of(found: list[Row], total: float | None, final_epoch: float | None) -> Steps:
+def steps_of(
+    found: list[Row], total: float | None, final_epoch: float | None, logging_steps: int | None = None
+) -> Steps:
     """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
     restarted.
 
-    total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells.
+    total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells; logging_steps: steps of each
+    row, where these share nothing.
     """
     if not found:
         return Steps({})
     numbered = all(row.step is not None for row in found)
-    interval = 1 if numbered else steps_of_a_row(found, total, final_epoch)
+    interval = 1 if numbered else logging_steps or steps_of_a_row(found, total, final_epoch)
     index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]
     intervals = _intervals(found, index)
     if not numbered:
