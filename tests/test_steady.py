@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.core.steady import LONGEST, find_outliers, find_steady
+from tensorprimat.core.steady import LONGEST, find_outliers, find_steady, median
 
 NOISE = np.random.default_rng(7)
 
@@ -160,3 +160,9 @@ def test_unmeasured_rows_are_no_outliers():
     series = noisy(np.ones(30))
     series[3] = np.nan
     assert not len(find_outliers(series))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000, 1001, 1002, 5000])
+def test_the_median_is_numpys_however_many_rows_there_are(count):
+    rows = np.random.default_rng(count).normal(size=count)
+    assert median(rows) == np.median(rows)

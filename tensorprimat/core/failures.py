@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tensorprimat.core.line_kinds import kinds_of
+
 OUT_OF_MEMORY = "out of memory"
 INTERRUPTED = "interrupted"
 RANK_LOST = "lost rank"
@@ -71,10 +73,24 @@ ADVICE = {cause.name: cause.advice for cause in CAUSES}
 
 _PROOFS = tuple((cause.name, re.compile(cause.proof)) for cause in CAUSES)
 _PROOFS_ONCE_FAILED = tuple((cause.name, re.compile(f"{cause.proof}|{cause.proof_once_failed}")) for cause in CAUSES)
-_SUSPICIOUS = (
-    *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
-    *("out of memory", "EXHAUSTED", "ALLOC_FAILED", "allocate", "OOM", "oom", "Kill", "exitcode", "Abort", "exited"),
-    *("space left", "quota"),
+_SUSPICIOUS = tuple(
+    word.encode()
+    for word in (
+        *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
+        *(
+            "out of memory",
+            "EXHAUSTED",
+            "ALLOC_FAILED",
+            "allocate",
+            "OOM",
+            "oom",
+            "Kill",
+            "exitcode",
+            "Abort",
+            "exited",
+        ),
+        *("space left", "quota"),
+    )
 )
 """Every proof of a log holds one of these, and a plain search is much faster."""
 _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
@@ -82,7 +98,8 @@ _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an 
 
 def cause_in(text: str) -> str | None:
     """Return the cause that the last lines of a log prove; None if they show none."""
-    if not any(word in text for word in _SUSPICIOUS):
+    kinds = kinds_of(text.encode("utf-8", "replace"))
+    if not any(word in kinds for word in _SUSPICIOUS):
         return None
     return _first(_PROOFS, text)
 

@@ -44,7 +44,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         rate = steps.column(name)
         work = rate * steps.column("seconds") / per_step
         shifts = _shifts(work)
-        for row in shifts if _stays_level(work, shifts) else ():
+        for row in shifts if shifts and _stays_level(work, shifts) else ():
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
             if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
                 yield row, f"{name} × seconds becomes another amount of work"

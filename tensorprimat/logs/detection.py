@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
-DIGITS = b"0123456789"
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
 """Each once: formats share some."""
@@ -51,11 +51,8 @@ def _present(block: bytes) -> set[bytes]:
     Of lines that differ in digits alone one is searched: some fifty needles in all of a block take longer than reading
     it. A needle with a line break is that of a table of numbers, which fills its file from the beginning.
     """
-    kinds = b"\n".join(set(block.translate(None, DIGITS).split(b"\n")))
-    top = block[:TABLE_BYTES]
-    return {
-        needle for needle in _NEEDLES if (needle in top if b"\n" in needle else needle.translate(None, DIGITS) in kinds)
-    }
+    kinds, top = kinds_of(block), block[:TABLE_BYTES]
+    return {needle for needle in _NEEDLES if (needle in top if b"\n" in needle else occurs_in(needle, kinds))}
 
 
 def _best(log: Log, formats: Sequence[Format]) -> Detection | None:

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from tensorprimat.core import models
+from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES
 from tensorprimat.core.units import GB
@@ -274,8 +275,9 @@ class Facts:
 def _hinted_lines(block: bytes) -> list[str]:
     """Return the lines of a block that may tell something, in their order; iteration lines are not among them."""
     spans: dict[int, int] = {}
+    kinds = kinds_of(block)
     for hint in _HINTS:
-        at = block.find(hint)
+        at = block.find(hint) if occurs_in(hint, kinds) else -1
         while at >= 0:
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             end = len(block) if end < 0 else end
