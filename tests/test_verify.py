@@ -1,6 +1,7 @@
 """`tprimat verify` finds what was changed, lost or put there, and nothing else."""
 
 import json
+import os
 
 import pytest
 from test_store import result
@@ -141,6 +142,18 @@ def test_what_is_no_result_and_what_cannot_be_read_is_named(folder, capsys):
     (folder / "notes.json").write_text("{}")
     (folder / "half.json").write_text('{"performance_metrics": {')
     assert wrong(verified(folder, capsys)[1]) == {("foreign", "notes.json"), ("differs", "half.json")}
+
+
+def test_pipes_with_names_of_results_and_their_copies_are_named_and_hold_nothing_up(folder, capsys):
+    (folder / "history").mkdir(exist_ok=True)
+    for name in ("benchmark_cuda_x.json", "history/benchmark_cuda_x_1.json", "history/series_0123456789abcdef.npz"):
+        os.mkfifo(folder / name)
+    code, found, _ = verified(folder, capsys)
+    assert code == 1
+    assert wrong(found) == {
+        ("differs", "benchmark_cuda_x.json"), ("differs", "benchmark_cuda_x_1.json"),
+        ("foreign", "series_0123456789abcdef.npz"),
+    }  # fmt: skip
 
 
 def test_a_folder_that_is_none_is_a_usage_error(tmp_path, capsys):

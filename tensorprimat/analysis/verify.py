@@ -12,8 +12,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ class _Logs:
     by_size: Mapping[int, Sequence[Path]]
     are_given: bool
     """True if the user named the folders with --logs."""
+    digest: Callable[[Path], str | None] = field(default_factory=lambda: cache(_digest))
+    """Returns the hash of a file, which several results may ask for; None for one that cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +89,9 @@ def _logs(paths: Iterable[Path], *, are_given: bool) -> _Logs:
     names: dict[str, list[Path]] = {}
     sizes: dict[int, list[Path]] = {}
     for path in dict.fromkeys(paths):
-        with contextlib.suppress(OSError):  # vanished meanwhile, or a link to nothing
-            known = path.stat()
-            if path.suffix != ".json" and stat.S_ISREG(known.st_mode):
-                names.setdefault(path.name, []).append(path)
-                sizes.setdefault(known.st_size, []).append(path)
+        if path.suffix != ".json" and (size := _size(path)) is not None:
+            names.setdefault(path.name, []).append(path)
+            sizes.setdefault(size, []).append(path)
     return _Logs(by_name=names, by_size=sizes, are_given=are_given)
 
 
@@ -207,7 +208,7 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
         files = [Path(source.file)] if Path(source.file).is_absolute() else []
         files = [file for file in [*files, *places.by_name.get(name, ())] if file.is_file()]
         others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
-        found = next((file for file in [*files, *others] if series.is_whole(file, source.sha256)), None)
+        found = next((file for file in [*files, *others] if places.digest(file) == source.sha256), None)
         if found is not None:
             now = "" if found in files else f", which is {found} now"
             yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read")
@@ -254,8 +255,7 @@ def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
     if path.suffix == ".npz" and path not in named:
         yield Finding(path=path, state="foreign", says="a series file that no result refers to")
     elif path.suffix == ".npz" and series.is_own_name(path.name):
-        digest = regular.sha256(path) if path.is_file() else ""
-        if series.file_name(digest) != path.name:
+        if series.file_name(_digest(path) or "") != path.name:
             yield Finding(path=path, state="differs", says="its content does not match its name")
     elif path.suffix == ".tmp" and processes.is_abandoned(path.name):
         yield Finding(path=path, state="foreign", says="left by an interrupted write; it can be removed")
@@ -266,13 +266,31 @@ def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
     history = folder / "history"
     if not history.is_dir():
         return
-    copies = [path for path in files if path.parent == history and path.suffix == ".json"]
+    copies: dict[int, list[Path]] = {}
+    for path in files:
+        if path.parent == history and path.suffix == ".json" and (size := _size(path)) is not None:
+            copies.setdefault(size, []).append(path)
+    digests = cache(lambda size: {_digest(copy) for copy in copies.get(size, ())})
     for path in files:
         if path.parent != folder or not path.name.startswith("benchmark_") or path.suffix != ".json":
             continue
-        size = path.stat().st_size
-        same = (copy for copy in copies if copy.stat().st_size == size and copy.read_bytes() == path.read_bytes())
-        if next(same, None) is None:
+        size = _size(path)
+        if size is not None and _digest(path) not in digests(size):
             yield Finding(
                 path=path, state="foreign", says="history/ has no copy of it: changed, or not written by this program"
             )
+
+
+def _size(path: Path) -> int | None:
+    """Return the size of a regular file; None for anything else, and for one that has vanished."""
+    with contextlib.suppress(OSError):
+        known = path.stat()
+        return known.st_size if stat.S_ISREG(known.st_mode) else None
+    return None
+
+
+def _digest(path: Path) -> str | None:
+    """Return the hash of a file; None for one that cannot be read."""
+    with contextlib.suppress(InputError):
+        return regular.sha256(path)
+    return None
