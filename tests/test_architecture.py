@@ -136,6 +136,15 @@ def public_names(path):
             yield node.targets[0].id
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
+    """Path.resolve and Path.expanduser raise RuntimeError; core.regular.resolved and os.path.expanduser do not."""
+    called = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    methods = [call for call in called if isinstance(call, ast.Attribute)]
+    assert not [call for call in methods if call.attr == "resolve" and ast.unparse(call.value) != "names"]
+    assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
+
+
 def test_no_public_name_means_two_things():
     places = defaultdict(list)
     for name, path in modules().items():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def test_a_cache_without_room_for_the_download_is_named(tmp_path, monkeypatch):
         ("llama", "empty", "no weights"),
         ("llama", "nothing", "config.json: no such file; give a Hugging Face checkpoint"),
         ("llama", "broken", "config.json: not a Hugging Face configuration"),
+        ("llama", "pipe", "config.json: is a pipe or a device, not a file"),
     ],
 )
 def test_a_source_that_cannot_be_converted_is_refused_in_one_line(
@@ -193,6 +195,8 @@ def test_a_source_that_cannot_be_converted_is_refused_in_one_line(
     (tmp_path / "nothing").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("[1]")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "config.json")
     assert main(["convert", "--model", model, "--source", source, "--output", "new"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line

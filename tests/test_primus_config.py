@@ -6,6 +6,7 @@ import fake_primus
 import pytest
 import yaml
 
+from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.engines.primus.config import derived, effective
 
@@ -93,11 +94,35 @@ def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text, com
 def test_a_missing_file_a_folder_and_a_binary_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         effective(tmp_path / "none.yaml", environment={})
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="a folder, not a file"):
         effective(tmp_path, environment={})
     (tmp_path / "experiment.yaml").write_bytes(b"\xff\xfe\x00binary")
-    with pytest.raises(InputError, match="is not text"):
+    with pytest.raises(InputError, match="not UTF-8 text"):
         effective(tmp_path / "experiment.yaml", environment={})
+
+
+def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert main(["primus", str(tmp_path / "loop.yaml")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {b: *a}",
+        "a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+        "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]",
+        "a: " + "[" * 5000,
+        "a: 2026-13-45",
+        "a: \0",
+    ],
+    ids=["itself", "aliases of aliases", "brackets", "a date that does not exist", "a null byte"],
+)
+def test_yaml_that_no_configuration_holds_is_refused_in_one_line(tmp_path, capsys, text):
+    (tmp_path / "experiment.yaml").write_text(text + "\n")
+    assert main(["primus", str(tmp_path / "experiment.yaml")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_file_that_extends_itself_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tensorprimat.core.regular import resolved
 from tensorprimat.core.safe_text import one_line
 
 ENTRIES = {
@@ -70,7 +71,7 @@ def command(
     print(f"Mean over all submitters, time to the same quality target: {sentence(whole, 0.95)}")
     print(*(f"warning: {one_line(warning)}" for warning in whole.warnings), sep="\n")
     print(f"Both sides are {DERIVED.format(round='v5.1')}.")
-    page = (folder / "comparison_report.html").resolve()
+    page = resolved(folder / "comparison_report.html")
     print(f"Page: {page}")
     if not no_open:
         _open(page)

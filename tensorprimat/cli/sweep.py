@@ -12,6 +12,7 @@ import typer
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.core.quantities import rough_time, significant
+from tensorprimat.core.regular import resolved
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import CellSpec, MicroResult
@@ -91,7 +92,7 @@ def command(
             attention=attention,
             autocast=autocast,
             compile=compile,
-            data=None if data is None else str(data.resolve()),
+            data=None if data is None else str(resolved(data)),
             seed=seed,
             device=chosen,
             warmup_steps=warmup_steps,

@@ -69,6 +69,11 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
+def resolved(path: Path) -> Path:
+    """Return a path as absolute, its links followed as far as they lead: Path.resolve fails on links in a circle."""
+    return Path(os.path.realpath(path))
+
+
 def opened(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises InputError for everything else, without waiting."""
     try:

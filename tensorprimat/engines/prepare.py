@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, megatron_memory, models, training_memory
+from tensorprimat.core import catalogue, megatron_memory, models, regular, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
@@ -244,7 +244,7 @@ def describe_memory(needed: MemoryEstimate) -> str:
 
 def check_folder(folder: Path) -> None:
     """Raise UsageError where results could not be written; the folder itself is made only when there is one."""
-    existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.exists())
+    existing = next(parent for parent in (folder, *regular.resolved(folder).parents) if parent.exists())
     if not existing.is_dir():
         raise UsageError(f"--output {folder}: {existing} is a file, not a folder")
     try:

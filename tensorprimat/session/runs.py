@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.core import store
+from tensorprimat.core import regular, store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
@@ -124,7 +124,7 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
     """Return one run with a profiler around it; its result goes to history alone, marked."""
-    stem = place.kept(planned, profiler).resolve()
+    stem = regular.resolved(place.kept(planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, processes
+from tensorprimat.core import catalogue, processes, regular
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.result import GpuInfo, Record
@@ -142,7 +142,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
     for mount in cluster.container_mounts:
         if not re.fullmatch(r"[^:\s]+:[^:\s]+(?::\w+)?", mount):
             raise UsageError(f"--container-mounts {mount}: must be SRC:DST, without spaces")
-    if re.search(r"\s|/nemo_run", str(folder.resolve())):  # the second is what it puts the job's folder for
+    if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # the second is what it puts the job's folder for
         raise UsageError(
             f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
         )
@@ -224,7 +224,7 @@ def wrapping(cluster: Cluster, folder: Path) -> list[str]:
 def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
     """Return the script to submit, in the executor's own form. Raises RunError if NeMo-Run cannot write it."""
     with processes.scratch_folder() as scratch:
-        stand_in = scratch.resolve()
+        stand_in = regular.resolved(scratch)
         spec_file = stand_in / "spec.json"
         spec_file.write_text(spec.model_dump_json())
         engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
@@ -233,4 +233,4 @@ def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
         raise RunError(f"--executor {cluster.executor}: {last}")
-    return str(answer.stdout).replace(str(stand_in), str(folder.resolve())).rstrip()
+    return str(answer.stdout).replace(str(stand_in), str(regular.resolved(folder))).rstrip()

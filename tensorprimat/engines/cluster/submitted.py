@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorprimat
+from tensorprimat.core import regular
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.spec import RunSpec
@@ -71,7 +72,7 @@ class Submission:
     @property
     def folder(self) -> Path:
         """Return the same wherever one stands."""
-        return self.named.resolve()
+        return regular.resolved(self.named)
 
     @property
     def shipped(self) -> Path:

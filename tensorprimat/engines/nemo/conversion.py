@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorprimat.core import models
+from tensorprimat.core import models, regular
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
@@ -21,6 +21,7 @@ from tensorprimat.engines.nemo import engine as nemo
 
 HUB = "hf://"
 BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
+LARGEST_CONFIG_BYTES = 2**20  # of a checkpoint's config.json, which has some kilobytes
 IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
 OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers beside any model; measured 0.9
 LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers, and know the names of no other
@@ -79,10 +80,10 @@ def needs(model: str, source: str) -> Needs:
 
 
 def _check_model_type(config: Path, model: str) -> None:
+    if not config.exists():
+        raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint")
     try:
-        model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
-    except FileNotFoundError:
-        raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint") from None
+        model_type = json.loads(regular.text(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
     except (ValueError, AttributeError) as error:
         raise InputError("not a Hugging Face configuration", path=config) from error
     if model_type != KINDS[model].model_type:
@@ -97,7 +98,7 @@ def check_room(needed: Needs, output: Path) -> list[str]:
             f"--output {output}: {size(needed.output_bytes)} are needed and {size(free)} are free; choose another disk"
         )
     warnings = []
-    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.path.expanduser(os.environ.get("HF_HOME", "~/.cache/huggingface")))
     if (free := _free_bytes(cache)) < needed.download_bytes:
         warnings.append(
             f"{cache}: {size(needed.download_bytes)} to download, unless they are there already, and "

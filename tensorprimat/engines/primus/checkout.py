@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tensorprimat.core import regular
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.primus.config import PRESETS
@@ -38,15 +39,15 @@ def find(environment: Mapping[str, str] | None = None) -> Path | None:
     environment = os.environ if environment is None else environment
     named = environment.get("PRIMUS_PATH")
     if not named:
-        return DEFAULT_PATH.resolve() if _is_checkout(DEFAULT_PATH) else None
-    root = Path(named).expanduser()
+        return regular.resolved(DEFAULT_PATH) if _is_checkout(DEFAULT_PATH) else None
+    root = Path(os.path.expanduser(named))
     if not root.is_dir():
         raise UsageError(f"PRIMUS_PATH={named}: no such folder; clone https://github.com/AMD-AGI/Primus there")
     if not _is_checkout(root):
         raise UsageError(
             f"PRIMUS_PATH={named}: is no Primus checkout (no {PRESETS}, or neither primus-cli nor {OLD_LAUNCHER})"
         )
-    return root.resolve()
+    return regular.resolved(root)
 
 
 def _is_checkout(root: Path) -> bool:
@@ -122,7 +123,7 @@ def find_config(
         path = next((path for path in (Path(named), root / named) if path.is_file()), None)
         if path is None:
             raise UsageError(f"{variable}={named}: no such file, nor in {root}")
-        return path.resolve()
+        return regular.resolved(path)
     if model not in STEMS:
         raise UsageError(f"{model}: {NO_CONFIG}")
     stem = STEMS[model]

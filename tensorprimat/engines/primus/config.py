@@ -19,6 +19,7 @@ import yaml
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import count
 
 PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,1000}))?\}")
 NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
@@ -26,6 +27,8 @@ PRESETS = Path("primus", "configs")
 PARENTS = ("extends", "bases", "includes")
 """Keys under which a file names its parents, by Primus version."""
 TRAINERS = ("pre_trainer", "post_trainer")
+
+LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # of one file; Megatron's own presets have some hundreds of settings
 
 Settings = Mapping[str, Any]
 
@@ -92,13 +95,13 @@ def derived(path: Path, changes: Settings) -> str:
     trainer["overrides"] = {**(trainer.get("overrides") or {}), **changes}
     for key in PARENTS:
         if key in experiment:  # relative to the file that names them, which is another one now
-            experiment[key] = [str((path.parent / parent).resolve()) for parent in _listed(experiment[key])]
+            experiment[key] = [str(regular.resolved(path.parent / parent)) for parent in _listed(experiment[key])]
     return yaml.safe_dump(experiment, sort_keys=False)
 
 
 def checkout_of(path: Path) -> Path | None:
     """Return the Primus checkout that contains a file."""
-    return next((folder for folder in path.resolve().parents if (folder / PRESETS).is_dir()), None)
+    return next((folder for folder in regular.resolved(path).parents if (folder / PRESETS).is_dir()), None)
 
 
 def _presets(path: Path, root: Path | None, environment: Mapping[str, str]) -> Path | None:
@@ -125,33 +128,36 @@ def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _load(path: Path, environment: Mapping[str, str], below: Sequence[Path] = ()) -> dict[str, Any]:
     """Return one file with its placeholders filled in and everything that it builds on merged under it."""
-    if path.resolve() in below:
+    if regular.resolved(path) in below:
         raise InputError("extends itself", path=path, remedy="correct its extends:")
     document: dict[str, Any] = _filled(_parse(path), path, environment)
     merged: dict[str, Any] = {}
     for key in PARENTS:
         for parent in _listed(document.pop(key, ())):
-            merged = _merged(merged, _load(path.parent / parent, environment, (*below, path.resolve())))
+            merged = _merged(merged, _load(path.parent / parent, environment, (*below, regular.resolved(path))))
     return _merged(merged, document)
 
 
 def _parse(path: Path) -> dict[str, Any]:
+    content = regular.text(path, most_bytes=LARGEST_BYTES)
     try:
-        if path.exists() and not path.is_dir():
-            regular.opened(path).close()  # a pipe would be waited for
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", path=path, remedy="name a Primus experiment file") from None
-    except IsADirectoryError:
-        raise InputError("is a folder", path=path, remedy="name a file in it") from None
-    except UnicodeDecodeError:
-        raise InputError("is not text", path=path, remedy="name a Primus experiment file") from None
+        with regular.usable(path):  # a date that does not exist, brackets without end
+            document = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise InputError(f"is not YAML: {problem}", path=path, line=None if mark is None else mark.line + 1) from None
     if not isinstance(document, dict):
         raise InputError("is no Primus configuration: it holds no settings", path=path)
+    waiting, seen = [document], 0
+    while waiting:  # aliases may repeat a section thousands of times, or without end
+        level = waiting.pop()
+        seen += 1
+        if seen > MOST_SETTINGS:
+            raise InputError(
+                f"is no Primus configuration: it holds more than {count(MOST_SETTINGS)} settings", path=path
+            )
+        waiting += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
     return document
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat import logs
-from tensorprimat.core import models, processes, store
+from tensorprimat.core import models, processes, regular, store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -176,8 +176,8 @@ def _link(log: Path, latest: Path) -> None:
 @contextlib.contextmanager
 def _without_spaces(config: Path) -> Iterator[Path]:
     """Yield the configuration under a path that Primus's older launchers, which do not quote it, can take."""
-    if not re.search(r"\s", str(config.resolve())):
-        yield config.resolve()
+    if not re.search(r"\s", str(regular.resolved(config))):
+        yield regular.resolved(config)
         return
     with processes.scratch_folder() as scratch:
         yield Path(shutil.copy2(config, scratch))

@@ -74,7 +74,11 @@ def _entries(text: str, path: Path) -> dict[str, Any]:
 def _name(entries: dict[str, Any], path: Path) -> str:
     """Return what to call the model: the file's own word for it, else its folder, else its file."""
     title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    name = title or (path.resolve().parent.name if path.name == CONFIG else path.stem) or str(entries["model_type"])
+    name = (
+        title
+        or (regular.resolved(path).parent.name if path.name == CONFIG else path.stem)
+        or str(entries["model_type"])
+    )
     return f"{name}-config" if names.known(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
 
 
