@@ -163,10 +163,36 @@ def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
     assert power.devices_of(result_on()) == []  # an unknown identity must not open every GPU
 
 
-def result_on(*gpu_ids):
+@pytest.mark.parametrize(
+    ("result", "drivers", "reason"),
+    [
+        (lambda: result_on("GPU-other"), {}, "nvidia-ml-py lists other GPUs than those that take part"),
+        (lambda: result_on("GPU-a"), None, "nvidia-ml-py (pip install nvidia-ml-py) is not installed, or finds no GPU"),
+        (lambda: result_on(), {}, "this torch does not tell which GPUs take part; a later torch does"),
+        (lambda: result_on(NVML_ID), {}, "the driver reports none for this GPU"),
+        (
+            lambda: result_on(NVML_ID, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+            {"nvmlDeviceGetPowerUsage": 600_000},
+            "a MIG instance has no power meter of its own",
+        ),
+        (lambda: result_on(NVML_ID), {"nvmlDeviceGetPowerUsage": 600_000}, None),
+    ],
+)
+def test_a_run_without_power_says_why(monkeypatch, result, drivers, reason):
+    monkeypatch.setitem(sys.modules, "pynvml", None if drivers is None else nvml(**drivers))
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    described = result()
+    sampler = Sampler(power.devices_of(described))
+    sampler.start()
+    sampler.stop()
+    expected = [] if reason is None else [f"power_metrics: no power was measured: {reason}"]
+    assert power.unmeasured(described, sampler) == expected
+
+
+def result_on(*gpu_ids, name=None):
     return Result(
         platform="nvd",
-        gpu_info=GpuInfo(),
+        gpu_info=GpuInfo(device_name=name),
         model=Model(name="llama"),
         training_config=TrainingConfig(num_gpus=1),
         performance_metrics=PerformanceMetrics(),
@@ -249,6 +275,9 @@ def test_a_replay_gives_its_readings_in_order_then_the_last():
         Replay([])
 
 
+NVML_ID = "GPU-AA47B36E-4d4b-0a1a-9a42-2f0f5a6c0d11"
+
+
 class NvmlError(Exception):
     pass
 
@@ -259,7 +288,7 @@ def nvml(**answers):
         "nvmlInit": None,
         "nvmlDeviceGetCount": 1,
         "nvmlDeviceGetHandleByIndex": "handle",
-        "nvmlDeviceGetUUID": b"GPU-AA47B36E-4d4b-0a1a-9a42-2f0f5a6c0d11",
+        "nvmlDeviceGetUUID": NVML_ID.encode(),
         "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
         **answers,
     }

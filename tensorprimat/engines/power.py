@@ -30,8 +30,40 @@ def with_own_gpus(result: Result, trainer: Any) -> Result:
 
 
 def devices_of(result: Result) -> list[Device]:
-    """Return the telemetry of the result's GPUs; none where torch does not tell which they are."""
-    return telemetry.open_devices(result.provenance.gpu_ids) if result.provenance.gpu_ids else []
+    """Return the telemetry of the result's GPUs; none where torch does not tell which they are.
+
+    None for a MIG instance either, which some versions of torch give the identity of the whole GPU.
+    """
+    if not result.provenance.gpu_ids or _is_instance(result):
+        return []
+    return telemetry.open_devices(result.provenance.gpu_ids)
+
+
+def _is_instance(result: Result) -> bool:
+    """Return True if the job runs on a part of a GPU (NVIDIA's multi-instance GPU, by the name that torch gives)."""
+    return " MIG " in (result.gpu_info.device_name or "")
+
+
+PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (it comes with ROCm)"}
+"""Platform → the package that reads its power, and where it comes from."""
+
+
+def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
+    """Return the reason why the power of the result's GPUs is unknown; nothing where it was sampled."""
+    if any(reading.power_watts is not None for reading in sampler.first):
+        return []
+    package = PACKAGES.get(result.platform or "", "the driver's package")
+    if sampler.first:
+        why = "the driver reports none for this GPU"
+    elif not result.provenance.gpu_ids:
+        why = "this torch does not tell which GPUs take part; a later torch does"
+    elif _is_instance(result):
+        why = "a MIG instance has no power meter of its own"
+    elif not telemetry.open_devices(()):
+        why = f"{package} is not installed, or finds no GPU"
+    else:
+        why = f"{package.partition(' (')[0]} lists other GPUs than those that take part"
+    return [f"power_metrics: no power was measured: {why}"]
 
 
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
