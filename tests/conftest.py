@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ from tensorprimat.core.result import Result
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import noise
 
+sys.dont_write_bytecode = False  # hundreds of processes import the package: each module is compiled once
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job: children would ignore Ctrl-C too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,6 +33,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no real logs here: {SHARED} is absent")
     return SHARED
+
+
+def pytest_collection_finish() -> None:
+    """Leave what imports and collection made out of every later search for unreachable objects: 0.3 s each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -49,16 +49,16 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     assert b"".join(files.blocks_within(path, 0, 5)) == b"one\n"
 
 
-def log_with_everything(path: Path) -> Path:
+def log_with_everything(path: Path, *, iterations: int = 700) -> Path:
     """Iterations, a restart, checkpoints, validations, a broken line and noise."""
     with path.open("w") as file:
-        for number in [*range(1, 400), *range(300, 700)]:
+        for number in [*range(1, 4 * iterations // 7), *range(3 * iterations // 7, iterations)]:
             file.write("loading something\n" * (number % 4))
-            if number % 90 == 0:
+            if number % (iterations // 8) == 0:
                 file.write(f"  successfully saved checkpoint at iteration {number} to /checkpoints\n")
-            if number % 70 == 0:
+            if number % (iterations // 10) == 0:
                 file.write(f" validation loss at iteration {number} | lm loss value: 2.5\n")
-            broken = "what" if number == 555 else f"{1000 + number % 7}.5"
+            broken = "what" if number == 4 * iterations // 5 else f"{1000 + number % 7}.5"
             file.write(
                 f" [2026-01-16 10:{number // 60 % 60:02d}:{number % 60:02d}] iteration {number:8d}/ 1000 | consumed "
                 f"samples: {number * 128} | elapsed time per iteration (ms): {broken} | learning rate: 1.0E-05 | "
@@ -68,9 +68,9 @@ def log_with_everything(path: Path) -> Path:
 
 
 @linux_only
-@pytest.mark.parametrize("stretch_bytes", [700, 5_000, 40_000])
-def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_bytes):
-    log = Log(log_with_everything(tmp_path / "train.log"))
+@pytest.mark.parametrize(("stretch_bytes", "iterations"), [(700, 140), (5_000, 700), (40_000, 700)])
+def test_several_processes_find_what_one_finds(monkeypatch, tmp_path, stretch_bytes, iterations):
+    log = Log(log_with_everything(tmp_path / "train.log", iterations=iterations))
     alone = megatron.read(log)
     in_stretches(monkeypatch, stretch_bytes)
     assert len(parallel.stretches(log, first_bytes=megatron.FACTS_BYTES)) > 2

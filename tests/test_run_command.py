@@ -78,6 +78,7 @@ def engine(tmp_path, monkeypatch):
         engines.ENGINES, "torch", engines.Engine(name="torch", title=row.title, module="stand_in", packages=())
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # a test changes the file within a second
     monkeypatch.syspath_prepend(tmp_path)
 
     def does(body="write()"):
