@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import scratch
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -141,11 +142,9 @@ def test_noise_and_prefixes_leave_the_planted_rates(tmp_path_factory, rates, noi
 
 @settings(max_examples=100, deadline=None)
 @property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20))
-def test_torn_lines_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut, inserted):
+def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
     text = "\n".join(
         [CONFIGURATION, timer(10, 160.0), timer(20, 128.0), "steps: 2 loss: 1 iter time (s): 1 samples/sec: 1"]
     )
-    path = tmp_path_factory.mktemp("ds") / "run.log"
-    path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
-    with suppress(TensorPrimatError):
+    with scratch.written(text[:cut] + inserted + text[cut:]) as path, suppress(TensorPrimatError):
         logs.read(path)

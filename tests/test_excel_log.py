@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import scratch
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -225,10 +226,9 @@ def content(tmp_path_factory) -> bytes:
 
 @settings(max_examples=100, deadline=None)
 @property_given(position=st.integers(0, 9000), junk=st.binary(max_size=30))
-def test_damaged_workbooks_raise_nothing_but_the_tools_own_errors(tmp_path_factory, content, position, junk):
-    path = tmp_path_factory.mktemp("damaged") / "p.xlsx"
-    path.write_bytes(content[:position] + junk + content[position + len(junk) :])
-    with suppress(TensorPrimatError):
+def test_damaged_workbooks_raise_nothing_but_the_tools_own_errors(content, position, junk):
+    damaged = content[:position] + junk + content[position + len(junk) :]
+    with scratch.written(damaged, ending=".xlsx") as path, suppress(TensorPrimatError):
         excel.read_profile([path])
 
 

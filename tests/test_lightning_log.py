@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scratch
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -155,9 +156,7 @@ def test_a_rich_bar_is_read_by_its_clock_because_its_rate_is_of_the_last_moments
 
 @settings(max_examples=100, deadline=None)
 @property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20), start=st.sampled_from([HEADER, "Epoch 0: "]))
-def test_torn_files_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut, inserted, start):
+def test_torn_files_raise_nothing_but_the_tools_own_errors(cut, inserted, start):
     text = "\n".join([*rows([9.0, 10.0, 11.0]), bar(0, 200, "03:20", "1.00")]).replace(HEADER, start)
-    path = tmp_path_factory.mktemp("lightning") / "metrics.csv"
-    path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
-    with suppress(TensorPrimatError):
+    with scratch.written(text[:cut] + inserted + text[cut:], ending=".csv") as path, suppress(TensorPrimatError):
         logs.read(path)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import scratch
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -184,11 +185,9 @@ def test_noise_and_prefixes_leave_the_planted_times(tmp_path_factory, times, noi
 
 @settings(max_examples=100, deadline=None)
 @property_given(cut=st.integers(0, 900), inserted=st.text(max_size=20))
-def test_torn_lines_raise_nothing_but_the_tools_own_errors(tmp_path_factory, cut, inserted):
+def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
     text = "\n".join([ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS])
-    path = tmp_path_factory.mktemp("litgpt") / "run.log"
-    path.write_text(text[:cut] + inserted + text[cut:], encoding="utf-8", errors="replace")
-    with suppress(TensorPrimatError):
+    with scratch.written(text[:cut] + inserted + text[cut:]) as path, suppress(TensorPrimatError):
         logs.read(path)
 
 

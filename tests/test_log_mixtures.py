@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scratch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,14 +18,6 @@ from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
-
-
-@cache
-def folder() -> Path:
-    """Return a folder that is removed when the tests end."""
-    made = tempfile.TemporaryDirectory()
-    atexit.register(made.cleanup)
-    return Path(made.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +36,7 @@ class Planted:
 
     def read(self, text: bytes, *, format: str | None = None, rows_alone: bool = False) -> Steps:
         """The steps of a text; rows_alone: as the reader hands them over, even where none of them can be measured."""
-        with tempfile.NamedTemporaryFile(dir=folder(), suffix=".log") as file:  # a folder for each takes longer
-            path = Path(file.name)
-            path.write_bytes(text)
+        with scratch.written(text) as path:
             if rows_alone:
                 reading = logs.named(self.format).read(Log(path))
                 assert isinstance(reading, Reading)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
+import scratch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +90,7 @@ def test_restarts_and_repetitions_are_those_of_a_look_at_every_line(lines: list[
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    data: st.DataObject,
 ) -> None:
     lines: list[str] = []
     planted: list[tuple[int, int]] = []
@@ -104,9 +102,8 @@ def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(
             checkpoints.add(number)
         lines.append(f" iteration {number}/99 | elapsed time per iteration (ms): {number}.5 | lm loss: 2.5E+00 |")
         planted.append((number, len(lines)))
-    path = tmp_path_factory.mktemp("log") / "a.log"
-    path.write_text("\n".join(lines) + "\n")
-    reading = megatron.read(Log(Path(path)))
+    with scratch.written("\n".join(lines) + "\n") as path:
+        reading = megatron.read(Log(path))
     assert isinstance(reading, Reading)
     assert [(step.index, step.line) for step in reading.steps] == planted
     assert {step.index for step in reading.steps if step.interrupted_by} == checkpoints

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import scratch
 from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -307,13 +308,12 @@ METADATA = JSON | st.dictionaries(st.sampled_from(["step", "samples_count", "sta
 
 @settings(max_examples=150, deadline=None)
 @property_given(events=st.lists(st.tuples(KEYS, JSON, VALUES, METADATA), max_size=12))
-def test_nothing_but_the_tools_own_errors_escapes(tmp_path_factory, events):
-    path = tmp_path_factory.mktemp("mlperf") / "run.txt"
+def test_nothing_but_the_tools_own_errors_escapes(events):
     documents = [
         {"key": key, "time_ms": time, "value": value, "metadata": metadata} for key, time, value, metadata in events
     ]
-    path.write_text("\n".join(":::MLLOG " + json.dumps(document) for document in documents))
-    with suppress(TensorPrimatError):
+    text = "\n".join(":::MLLOG " + json.dumps(document) for document in documents)
+    with scratch.written(text, ending=".txt") as path, suppress(TensorPrimatError):
         logs.read(path)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scratch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from job_logs import ALL_JOBS, JOBS, Job
@@ -207,9 +207,7 @@ def spliced(draw: st.DrawFn, name: str) -> tuple[list[str], tuple[Job, Job]]:
 
 def assert_nothing_is_mixed_silently(lines: Sequence[str], jobs: Sequence[Job]) -> None:
     """The figures are those of one job, or a warning or a refusal tells that they may not be."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "spliced.log"
-        path.write_text("\n".join(lines) + "\n")
+    with scratch.written("\n".join(lines) + "\n") as path:
         try:
             result = logs.read(path)
         except InputError:
