@@ -114,6 +114,42 @@ def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
     assert b"unexpected" not in done.stderr
 
 
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    ("words", "redirected", "code", "lines"),
+    [
+        ("--help", ">/dev/full", 1, 1),
+        ("metrics FILE", ">/dev/full", 1, 1),
+        ("metrics NONE", "2>/dev/full", 2, 0),
+        ("extract --log-file FILE --output-dir OUT", ">/dev/full 2>&1", 1, 0),
+        ("metrics FILE", ">&PIPE", 1, 0),
+        ("extract --log-file FILE --output-dir OUT", ">&PIPE 2>&1", 1, 0),
+        ("metrics FILE", ">&-", 0, 0),
+        ("extract --log-file FILE --output-dir OUT", ">&- 2>&- <&-", 0, 0),
+        ("processes", ">&- 2>&- <&-", 0, 0),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, redirected, code, lines, buffered, tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    store.write(plausible.result("h100"), tmp_path / "FILE")
+    gone, pipe = os.pipe()
+    os.close(gone)
+    command = f"{sys.executable} -m tensorprimat {words} {redirected.replace('PIPE', str(pipe))}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, pass_fds=(pipe,),
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(pipe)
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) == lines, done.stderr.decode()
+    if "OUT" in words:  # stdout and stderr tell of the work, and do not end it
+        assert [path.suffix for path in (tmp_path / "OUT").iterdir() if path.is_file()] == [".json"]
+
+
 def test_an_unexpected_error_is_one_line_and_debug_shows_where_it_came_from(monkeypatch, capsys):
     def fail(*_):
         raise ZeroDivisionError("of nothing\nat all")

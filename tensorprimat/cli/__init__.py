@@ -24,7 +24,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.version import __version__
-from tensorprimat.reports.harmless import harmless_output
+from tensorprimat.reports import harmless
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
@@ -79,7 +79,7 @@ def main(
 
     Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
     """
-    with harmless_output(), contextlib.ExitStack() as guard:
+    with harmless.harmless_output(), contextlib.ExitStack() as guard:
         arguments = list(sys.argv[1:] if argv is None else argv)
         debug = "--debug" in arguments
         if debug:
@@ -87,8 +87,31 @@ def main(
             guard.enter_context(regular.debugging())
         else:
             guard.push(_unexpected)
-        return _run(arguments, program, defaults or {})
+        guard.callback(_flush_talk)
+        try:
+            code = _run(arguments, program, defaults or {})
+            sys.stdout.flush()  # here an error is a line and an exit code; at the end of Python it would be neither
+            return code
+        except OSError as error:
+            _without_output(program or "tprimat", error)
     return 1  # after an unexpected error or Ctrl-C
+
+
+def _without_output(program: str, error: OSError) -> None:
+    """Say what went wrong with a file or with stdout, and give stdout up if it cannot be written any more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        harmless.abandon(sys.stdout)
+    if not isinstance(error, BrokenPipeError):  # the reader of our output went away (head, less): nothing to say
+        print(f"{program}: {of_file_system(error)}", file=sys.stderr)
+
+
+def _flush_talk() -> None:
+    try:
+        sys.stderr.flush()
+    except OSError:
+        harmless.abandon(sys.stderr)
 
 
 def _unexpected(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -201,10 +224,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     except (KeyboardInterrupt, typer.Abort):
         print(f"{program}: interrupted; finished work is kept", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of our output went away (head, less): nothing to say, nowhere to say it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:
-        print(f"{program}: {of_file_system(error)}", file=sys.stderr)
+        _without_output(program, error)
         return 1
     return int(outcome or 0)

@@ -50,7 +50,7 @@ def command(
     from tensorprimat.cli.compare import write
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core.mlperf_library import DERIVED, bundled
-    from tensorprimat.core.store import Loaded
+    from tensorprimat.core.store import Loaded, write_atomically
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
     from tensorprimat.reports.mlperf_plot import task
@@ -62,12 +62,12 @@ def command(
     folder = writable_folder("--output-dir", output_dir)
     with second_process() as aside:
         write(comparison, folder, aside)
-    print_summary(comparison)
     [whole] = mlperf_compare.compare(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )
     if can_draw():
-        (folder / PICTURE).write_bytes(task(whole, 0.95)["png"])
+        write_atomically(folder / PICTURE, task(whole, 0.95)["png"])
+    print_summary(comparison)
     print(f"Mean over all submitters, time to the same quality target: {sentence(whole, 0.95)}")
     print(*(f"warning: {one_line(warning)}" for warning in whole.warnings), sep="\n")
     print(f"Both sides are {DERIVED.format(round='v5.1')}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat import logs
@@ -124,21 +124,21 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
     file = named_file("--output", output) if results else None
     if file is not None:
         refuse_several(file, len(results))
-    written: set[Path] = set()
-    for extracted in results:
-        if file is None:
-            written.add(_write(extracted.result, output, written, quiet=quiet))
+    written: dict[Path, None] = {}
     if file is not None:
         write_results([extracted.result for extracted in results], file)
-        print(file, file=sys.stderr if quiet else sys.stdout)
+        written[file] = None
+    for extracted in results if file is None else ():
+        written[_write(extracted.result, output, written)] = None
+    for path in written:  # when all are written: whoever reads the list may stop at any line
+        print(path, file=sys.stderr if quiet else sys.stdout)
 
 
-def _write(result: Result, output: Path, taken: set[Path], *, quiet: bool) -> Path:
-    """Write one result and print where it is, which is returned."""
+def _write(result: Result, output: Path, taken: Collection[Path]) -> Path:
+    """Write one result; returns its file."""
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
         _say(f"the run did not finish ({_ending(result)}): kept in history only; compare reads it by its name")
-    print(path, file=sys.stderr if quiet else sys.stdout)
     return path
 
 

@@ -8,6 +8,7 @@ sequences of its own, so `console` makes one that writes past the stream and cle
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,18 +34,30 @@ def clean(text: str) -> str:
 
 
 class HarmlessStream:
-    """A text stream that cleans what is written to it; everything else is the stream below's own."""
+    """A text stream that cleans what is written to it; everything else is the stream below's own.
 
-    def __init__(self, below: TextIO) -> None:
-        self.below = below
+    is_talk: of stderr, which ends no command: where it cannot be written, what is said from then on is lost.
+    """
+
+    def __init__(self, below: TextIO, *, is_talk: bool = False) -> None:
+        self.below, self.is_talk = below, is_talk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
 
     def write(self, text: str) -> int:
         """Write text; returns its length, as streams do."""
-        self.below.write(_encodable(clean(text), self.below))
+        self.write_drawn(clean(text))
         return len(text)
+
+    def write_drawn(self, text: str) -> None:
+        """Write text that is clean already, or of which the control sequences are our own."""
+        try:
+            self.below.write(_encodable(text, self.below))
+        except OSError:
+            if not self.is_talk:
+                raise
+            abandon(self.below)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""
@@ -62,19 +75,43 @@ def _encodable(text: str, stream: TextIO) -> str:
         return text.encode("ascii", "replace").decode()
 
 
+def abandon(stream: Any) -> None:
+    """Send what a stream still holds, and gets, nowhere, because it cannot be written: Python would say so at the end.
+
+    A stream of a test has no descriptor, and stays as it is.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 @contextlib.contextmanager
 def harmless_output() -> Iterator[None]:
-    """Clean everything that is written to stdout and stderr in this context."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_wrapped(stream) for stream in before)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    """Clean everything that is written to stdout and stderr in this context. A closed stream is /dev/null."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    _occupy_closed()
+    with open(os.devnull) as nothing, open(os.devnull, "w") as nowhere:
+        sys.stdin = before[0] or nothing
+        sys.stdout = _wrapped(before[1] or nowhere)
+        sys.stderr = _wrapped(before[2] or nowhere, is_talk=True)
+        try:
+            yield
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before
 
 
-def _wrapped(stream: Any) -> Any:
-    return stream if stream is None or isinstance(stream, HarmlessStream) else HarmlessStream(stream)
+def _occupy_closed() -> None:
+    """Open descriptors 0 to 2 where they are closed (`>&-`): a file with such a number would get what is printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+
+
+def _wrapped(stream: Any, *, is_talk: bool = False) -> Any:
+    return stream if isinstance(stream, HarmlessStream) else HarmlessStream(stream, is_talk=is_talk)
 
 
 class _PastTheStream:
@@ -84,17 +121,21 @@ class _PastTheStream:
         self._name = "stderr" if stderr else "stdout"
 
     @property
-    def _below(self) -> Any:
+    def _stream(self) -> Any:
         stream = getattr(sys, self._name)
-        stream = getattr(stream, "rich_proxied_file", stream)  # while a progress bar is drawn
-        return stream.below if isinstance(stream, HarmlessStream) else stream
+        return getattr(stream, "rich_proxied_file", stream)  # while a progress bar is drawn
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._below, name)
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write what a console has drawn, of which the text is clean already."""
-        return int(self._below.write(_encodable(text, self._below)) or 0)
+        stream = self._stream
+        if isinstance(stream, HarmlessStream):
+            stream.write_drawn(text)
+        else:
+            stream.write(_encodable(text, stream))
+        return len(text)
 
 
 def console(*, stderr: bool = False, **settings: Any) -> Console:
