@@ -368,3 +368,14 @@ def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -
     ]
     steps = read_text("\n".join(rows) + "\n").steps
     assert steps.column("tokens").tolist()[1:-1] == TOKENS[1:-1]
+
+
+def test_automodels_rate_per_data_parallel_rank_tells_the_gpus_with_the_other_sizes(read_text: Any) -> None:
+    sizes = "distributed:\n  tp_size: 2\n  pp_size: 2\n"
+    result = read_text(sizes + log("automodel"))
+    assert result.training_config.num_gpus == 32
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)
+    stated = read_text(f"World size: 32\n{log('automodel')}")
+    assert stated.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)
+    assert not [warning for warning in (*result.warnings, *stated.warnings) if "parallel ranks only" in warning]
+    assert [warning for warning in read_text(log("automodel")).warnings if "parallel ranks only" in warning]

@@ -280,3 +280,74 @@ def test_a_timer_named_like_a_setting_is_none(read_text: Any) -> None:
     assert read_text(rows + timers).training_config.optimizer is None
     settings = "  optimizer: adam\n"
     assert read_text(settings + timers + rows).training_config.optimizer == "adam"
+
+
+NOT_WHOLE = {"1.6000e+01": None, "4,09": None, "16x2": None, "16": 16, "1,024": 1024, "16.0": 16}
+WORLD_SIZES = {
+    "nanogpt": (
+        "Distributed world size: {}",
+        "step {0:05d}/16704 (0.03%) | loss: 3.{0:06d} | lrm: 1.00 | dt: 250.00ms | tok/sec: 524,288 | mfu: 42.5",
+    ),
+    "deepspeed": (
+        "[2026-01-05 08:00:00,100] [INFO] [launch.py:163:main] dist_world_size={}",
+        "[2026-01-05 08:00:00,250] [INFO] [timer.py:199:stop] epoch=0/micro_step={0}/global_step={0}, "
+        "RunningAvgSamplesPerSec=32.0, CurrSamplesPerSec=32.{0}, MemAllocated=3.5GB, MaxMemAllocated=20.25GB",
+    ),
+    "maxtext": ("Num_devices: {}, shape (8,)", MAXTEXT),
+    "torchtitan": (
+        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard={}, cp=1, tp=1, ep=1, etp=1",
+        TORCHTITAN,
+    ),
+}
+
+
+@pytest.mark.parametrize("printed", NOT_WHOLE)
+@pytest.mark.parametrize("name", WORLD_SIZES)
+def test_a_number_that_goes_on_is_not_read_by_its_beginning(read_text: Any, name: str, printed: str) -> None:
+    setting, row = WORLD_SIZES[name]
+    found = read_text(setting.format(printed) + "\n" + log(row, count=30)).training_config.num_gpus
+    assert found in (None, NOT_WHOLE[printed])
+    if printed == "16":
+        assert found == 16
+
+
+def test_a_device_mesh_that_was_cut_off_tells_no_number_of_gpus(read_text: Any) -> None:
+    mesh = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1"
+    assert read_text(mesh + "\n" + log(TORCHTITAN, count=30)).training_config.num_gpus is None
+
+
+@pytest.mark.parametrize("setting", ["global_train_batch_size='64'", "global_train_batch_size=None"])
+def test_an_olmo_batch_that_is_no_number_is_unknown(read_text: Any, setting: str) -> None:
+    config = f"TrainConfig(run_name='small', {setting}, device_train_batch_size=4)\n"
+    rows = "".join(
+        f"[step={n}/1000,epoch=0]\n    train/CrossEntropyLoss=3.{n:03d}\n"
+        f"    throughput/device/tokens_per_second=8,19{n % 10}.0\n"
+        for n in range(1, 31)
+    )
+    assert read_text(config + rows).training_config.num_gpus in (None, 16)
+
+
+MEGATRON_SHAPE = {
+    "bf16": "True",
+    "fp16": "False",
+    "group_query_attention": "True",
+    "num_query_groups": 8,
+    "kv_channels": 128,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 14336,
+    "num_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 128256,
+    "swiglu": "True",
+    "untie_embeddings_and_output_weights": "True",
+}
+
+
+@pytest.mark.parametrize("lost", ["", "swiglu", "untie_embeddings_and_output_weights"])
+def test_a_megatron_shape_of_which_a_line_was_lost_is_unknown(read_text: Any, lost: str) -> None:
+    dump = "".join(
+        f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in MEGATRON_SHAPE.items() if name != lost
+    )
+    dump = f"----------------- arguments -----------------\n{dump}-------------- end of arguments ---------------\n"
+    model = read_text(dump + log(MEGATRON, count=30)).model
+    assert (model.parameters or None) == (None if lost else 8030261248)

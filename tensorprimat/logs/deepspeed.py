@@ -22,7 +22,7 @@ from typing import Any
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.fields import iso, merged, moment, positive, seconds
+from tensorprimat.logs.fields import WHOLE, iso, merged, moment, positive, seconds, whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -54,7 +54,7 @@ FEWEST_MEANS = 3
 LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may stand before them
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
-_WORLD = re.compile(r"\bdist_world_size=(\d{1,7})\b")
+_WORLD = re.compile(rf"\bdist_world_size={WHOLE}")
 _COMMAND = re.compile(r"\bcmd = (.{1,400}?--.*)")
 _LENGTH = re.compile(
     r"(?:^|[\s(,'\"])(?:seq_length|max_seq_len(?:gth)?|sequence_length|model_max_length)['\"]?(?:=| ?\.{2,} ?|: ?)"
@@ -257,7 +257,7 @@ def _configure(content: _Content, text: str) -> None:
         elif match["name"] in SETTINGS:
             _keep(content.settings, SETTINGS[match["name"]], match["value"])
     elif match := _WORLD.search(text):
-        content.settings.setdefault("num_gpus", int(match[1]))
+        _keep(content.settings, ("num_gpus", whole), match[1])
     elif match := _COMMAND.search(text):
         words = match[1].replace("=", " ").split()
         for word, value in pairwise(words):

@@ -71,6 +71,8 @@ class Dialect:
     """Expression with one group → field of TrainingConfig, as a word."""
     factors: tuple[str, ...] = ()
     """Fields of the configuration whose product is the global batch size, where all are known."""
+    rate_of_replicas: bool = False
+    """The rate per GPU is the rate over all GPUs divided by the data- and context-parallel ranks only."""
     gpus_of_rates: bool = False
     """The rate over all GPUs divided by the rate per GPU is their number."""
     varies: bool = False
@@ -122,10 +124,8 @@ NEMO_AUTOMODEL = Dialect(
         Number(spelled="World size: {} ", means="num_gpus"),
     ),
     varies=True,
-    notes=(
-        "tokens_per_second_per_gpu: NeMo Automodel divides by data- and context-parallel ranks only and leaves padding "
-        "out; with tensor or pipeline parallelism give --num-gpus",
-    ),
+    rate_of_replicas=True,
+    notes=("tokens_per_second: NeMo Automodel leaves padding at the end of a sequence out",),
 )
 
 NANOTRON = Dialect(

@@ -21,6 +21,9 @@ NUMBER = (
 """A printed number, thousands separators allowed, nan and inf among them; not the beginning of something longer, as in
 1.2.3, 1234,567 or 2701,3."""
 
+WHOLE = r"((?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.0{1,9})?(?![\w'\"*])(?![.,]\d))"
+"""A printed whole number, as a group; not the beginning of something longer, as in 1.6e+01, 4096x8 or 1,5."""
+
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
 

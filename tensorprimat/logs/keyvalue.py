@@ -101,6 +101,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
+    steps, divided = _per_gpu(steps, config) if dialect.rate_of_replicas else (steps, [])
     elapsed = _elapsed(dialect, found, seen)
     steps, uneven = work.weighed(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
@@ -114,7 +115,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
         begins=sorted([*work.restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
-        warnings=[*dialect.notes, *unseen, *seen.notes, *uneven],
+        warnings=[*dialect.notes, *divided, *unseen, *seen.notes, *uneven],
     )
 
 
@@ -292,6 +293,28 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     if dialect.gpus_of_rates and (gpus := _gpus(steps)):
         config.setdefault("num_gpus", gpus)
     return config
+
+
+def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
+    """Return the rows without a rate per data-parallel rank where the number of GPUs is known, else a warning.
+
+    It is known if the log states it, or the tensor- and pipeline-parallel sizes: the rates give the other factor.
+    """
+    name, replicas = "reported_tokens_per_second_per_gpu", _gpus(steps)
+    sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
+    if replicas and all(sizes):
+        config.setdefault("num_gpus", prod((replicas, *(size for size in sizes if size))))
+    gpus = config.get("num_gpus")
+    if gpus is None or not steps.has("reported_tokens_per_second"):
+        return steps, [
+            "tokens_per_second_per_gpu: the framework divides by data- and context-parallel ranks only; with tensor or "
+            "pipeline parallelism give --num-gpus"
+        ]
+    if replicas in (None, gpus):
+        return steps, []
+    kept = [column for column in steps.seen if column != name]
+    masks = {column: steps.logged_nan(column) for column in kept}
+    return Steps({column: steps.column(column) for column in kept}, logged_nan=masks), []
 
 
 def _gpus(steps: Steps) -> int | None:

@@ -27,7 +27,7 @@ import numpy as np
 from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
-from tensorprimat.logs.fields import NUMBER
+from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -40,7 +40,7 @@ _DRAINED = re.compile(
     r"|(?:Saved a checkpoint at|Started an asynchronous checkpoint save for) step (?P<save_step>\d{1,15})"
 )
 _SETTING = re.compile(r"\bConfig param (?P<name>\w+): (?P<value>.{1,200})")
-_DEVICES = re.compile(r"\bNum_devices: (\d{1,7})\b")
+_DEVICES = re.compile(rf"\bNum_devices: {WHOLE}")
 _SOFTWARE = re.compile(r"System Information: (Jax|Jaxlib) Version: (\S+)")
 _PLATFORM = re.compile(
     r"^(?P<name>cuda|rocm) (?P<version>\d{4,6})$|^(?P<tpu>TFRT (?P<device>TPU .{1,40}))$"
@@ -162,7 +162,7 @@ def _notice(text: str, seen: _Seen) -> None:
         step = match["eval_step"] or match["save_step"]
         seen.drained[int(step)] = "validation" if match["validation"] else "checkpoint"
     elif match := _DEVICES.search(text):
-        seen.devices = int(match[1])
+        seen.devices = fields.whole(match[1])
     elif match := _SOFTWARE.search(text):
         seen.versions[match[1].lower()] = match[2]
     elif match := _PLATFORM.search(text):

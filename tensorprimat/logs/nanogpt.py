@@ -30,7 +30,7 @@ import numpy as np
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.fields import NUMBER
+from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -165,24 +165,24 @@ _INTERRUPTION = re.compile(
 )
 
 CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"^tokens per iteration will be: ([\d,]+)"), "tokens_per_step"),
-    (re.compile(r"^total desired batch size: ([\d,]+)"), "tokens_per_step"),
-    (re.compile(r"^Total batch size ([\d,]+) =>"), "tokens_per_step"),
-    (re.compile(r"^\| total batch size +\| ([\d,]+)"), "tokens_per_step"),
-    (re.compile(r"^Overriding: gradient_accumulation_steps = (\d+)"), "gradient_accumulation_steps"),
-    (re.compile(r"gradient accumulation steps: (\d+)"), "gradient_accumulation_steps"),
-    (re.compile(r"^Overriding: block_size = (\d+)"), "sequence_length"),
-    (re.compile(r"^Tokens / micro-batch / rank: \d+ x (\d+) ="), "sequence_length"),
-    (re.compile(r"^\| sequence length T +\| (\d+)"), "sequence_length"),
-    (re.compile(r"^Overriding: batch_size = (\d+)"), "micro_batch_size"),
-    (re.compile(r"^Tokens / micro-batch / rank: (\d+) x \d+ ="), "micro_batch_size"),
-    (re.compile(r"^\| micro batch size B +\| (\d+)"), "micro_batch_size"),
-    (re.compile(r"Distributed world size: (\d+)"), "num_gpus"),
-    (re.compile(r"^\| num_processes +\| (\d+)"), "num_gpus"),
-    (re.compile(r"^\| num_parameters +\| (\d+)"), "parameters"),
-    (re.compile(r"^Number of parameters: ([\d,]+)"), "parameters"),
-    (re.compile(r"^Tokens / micro-batch / rank: \d+ x \d+ = ([\d,]+)"), "tokens_of_rank"),
-    (re.compile(r"^Tokens / micro-batch: ([\d,]+)"), "tokens_of_ranks"),
+    (re.compile(rf"^tokens per iteration will be: {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^total desired batch size: {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^Total batch size {WHOLE} =>"), "tokens_per_step"),
+    (re.compile(rf"^\| total batch size +\| {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^Overriding: gradient_accumulation_steps = {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"gradient accumulation steps: {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"^Overriding: block_size = {WHOLE}"), "sequence_length"),
+    (re.compile(rf"^Tokens / micro-batch / rank: \d+ x {WHOLE} ="), "sequence_length"),
+    (re.compile(rf"^\| sequence length T +\| {WHOLE}"), "sequence_length"),
+    (re.compile(rf"^Overriding: batch_size = {WHOLE}"), "micro_batch_size"),
+    (re.compile(rf"^Tokens / micro-batch / rank: {WHOLE} x \d+ ="), "micro_batch_size"),
+    (re.compile(rf"^\| micro batch size B +\| {WHOLE}"), "micro_batch_size"),
+    (re.compile(rf"Distributed world size: {WHOLE}"), "num_gpus"),
+    (re.compile(rf"^\| num_processes +\| {WHOLE}"), "num_gpus"),
+    (re.compile(rf"^\| num_parameters +\| {WHOLE}"), "parameters"),
+    (re.compile(rf"^Number of parameters: {WHOLE}"), "parameters"),
+    (re.compile(rf"^Tokens / micro-batch / rank: \d+ x \d+ = {WHOLE}"), "tokens_of_rank"),
+    (re.compile(rf"^Tokens / micro-batch: {WHOLE}"), "tokens_of_ranks"),
 )
 """Lines before the rows that state one whole number."""
 PRECISIONS = (

@@ -35,7 +35,7 @@ _NOTABLE = re.compile(
 )
 _PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)")
 _HOST = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}\s+(?P<host>[\w.-]{1,255}):\d{1,7}\s")
-_ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)")
+_ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)(?![\w.+-]|,\d)")
 
 _CORE_ARGUMENT = re.compile(
     r"\b(?P<name>global_batch_size|rank_microbatch_size|sequence_length|world[ _]size)\"?(?:=|: ?)"
@@ -194,9 +194,9 @@ def _notice_configuration(text: str, reading: Reading) -> None:
     for name, (target, convert) in SETTINGS.items():
         if settings.get(name, "None") != "None" and (value := convert(settings[name])) is not None:
             config[target] = value
-    per_device = fields.whole(settings.get("device_train_batch_size"))
-    if per_device and config.get("global_batch_size", 0) % per_device == 0:
-        config["num_gpus"] = config["global_batch_size"] // per_device or None
+    per_device, batch = fields.whole(settings.get("device_train_batch_size")), config.get("global_batch_size")
+    if per_device and batch and batch % per_device == 0:
+        config["num_gpus"] = batch // per_device
     config["window"] = fields.whole(settings.get("window_size"))
     if "run_name" in settings:
         reading.model["name"] = settings["run_name"]

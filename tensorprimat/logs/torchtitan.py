@@ -26,7 +26,7 @@ from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.fields import NUMBER
+from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.prefixes import Origin
 from tensorprimat.logs.text import Log
@@ -54,11 +54,11 @@ _MODEL = re.compile(r"\bModel (?P<name>\S{1,60}(?: \S{1,60})?) size: (?P<paramet
 _TRAINER = re.compile(r"\bTrainer (?:is )?initialized\b|\bTraining starts at step .{1,80}batch size")
 
 SETTINGS: dict[str, re.Pattern[str]] = {
-    "micro_batch_size": re.compile(r"\blocal batch size ([\d,]+)"),
-    "global_batch_size": re.compile(r"\bglobal batch size ([\d,]+)"),
-    "gradient_accumulation_steps": re.compile(r"\bgradient accumulation steps ([\d,]+)"),
-    "sequence_length": re.compile(r"\b(?:sequence|maximum context) length ([\d,]+)"),
-    "max_steps": re.compile(r"\btotal steps ([\d,]+)"),
+    "micro_batch_size": re.compile(rf"\blocal batch size {WHOLE}(?=,)"),
+    "global_batch_size": re.compile(rf"\bglobal batch size {WHOLE}(?=,)"),
+    "gradient_accumulation_steps": re.compile(rf"\bgradient accumulation steps {WHOLE}"),
+    "sequence_length": re.compile(rf"\b(?:sequence|maximum context) length {WHOLE}"),
+    "max_steps": re.compile(rf"\btotal steps {WHOLE}"),
     "tokens_per_step": re.compile(r"\b([\d,]{1,20}) tokens per train step"),
 }
 """Field of TrainingConfig → expression for the line that the trainer prints at its start (tokens_per_step is no
@@ -259,9 +259,12 @@ def _notice_trainer(text: str, seen: _Seen) -> None:
 
 
 def _notice_mesh(match: re.Match[str], config: dict[str, Any]) -> None:
-    """World size and parallel sizes: the product of the mesh is the number of GPUs."""
+    """World size and parallel sizes: the product of the mesh is the number of GPUs, where every size is there."""
     if match["named"] is not None:
-        sizes = {name: int(size) for name, size in re.findall(r"\b([a-z_]+)=(\d{1,6})\b", match["named"])}
+        stated = dict(re.findall(r"\b([a-z_]+)=((?:,(?=\d)|[^,\s)])*)", match["named"]))
+        if "tp" not in stated or not all(size.isdecimal() for size in stated.values()):
+            return  # cut off
+        sizes = {name: int(size[:6]) for name, size in stated.items()}
     else:
         names = re.findall(r"[a-z_]+", match["names"])
         sizes = dict(zip(names, map(int, re.findall(r"\d{1,6}", match["sizes"])), strict=False))

@@ -239,7 +239,7 @@ class Facts:
         for key in ("fp4", "fp8"):
             if (self._value(key) or "None").lower() not in ("none", "null", "false", ""):
                 return key
-        precisions = [key for key in ("bf16", "fp16") if self._value(key) is not None]
+        precisions = [key for key in ("bf16", "fp16") if (self._value(key) or "").lower() in ("true", "false")]
         return next((key for key in precisions if self._is_set(key)), "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
@@ -250,6 +250,11 @@ class Facts:
         groups = named if (grouped or "").lower() == "true" or (self._omits_defaults and named) else heads
         if not (layers and hidden and heads and width and groups and vocabulary and grouped is not None):
             return None
+        if not self._omits_defaults and None in (
+            self._value("swiglu"),
+            self._value("untie_embeddings_and_output_weights"),
+        ):
+            return None  # every version that prints the arguments above prints these too: lines were lost
         if self._whole("num_experts"):  # a mixture of experts has another cost
             return None
         shape = ModelShape(
