@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to find any, pydantic asks every installed package
+
 from tensorprimat.cli import completion, earlier
 from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, of_file_system
