@@ -75,3 +75,21 @@ def test_lines_that_ranks_print_alike_are_no_replay(read: Reader) -> None:
     result = read(lines)
     assert_figures_of(result, LONG)
     assert not told(result)
+
+
+def test_another_training_with_the_same_losses_is_no_repetition(read: Reader) -> None:
+    """Rows of the Trainer hold no time: a training with the same seed prints them again, at its own speed."""
+    head = ("***** Running training *****", "  Total train batch size = 8", "  Total optimization steps = 200")
+    rows = [
+        f"{{'loss': {3 - step / 200:.4f}, 'learning_rate': 1e-05, 'epoch': {step / 100:.2f}}}"
+        for step in range(10, 210, 10)
+    ]
+    ends = [
+        f"{{'train_runtime': {seconds}, 'train_samples_per_second': {1600 / seconds}, "
+        f"'train_steps_per_second': {200 / seconds}, 'train_loss': 2.5, 'epoch': 2.0}}"
+        for seconds in (100.0, 200.0)
+    ]
+    result = read([*head, *rows, ends[0]], [*head, *rows, ends[1]])
+    assert not told(result)
+    assert result.performance_metrics.samples_per_second == pytest.approx(8.0)
+    assert len(result.provenance.segments) == 2

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.steps import Steps
+from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log, Part
 
@@ -30,12 +32,18 @@ class RepeatedText(NamedTuple):
     """The first of the lines that are repeated."""
 
 
-def of(log: Log, rows: np.ndarray) -> list[RepeatedText]:
+def of(log: Log, steps: Steps) -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
-    rows: lines of the rows that a reader found.
+    steps: the rows that a reader found. Only rows that state a time or a rate count: another training with the same
+    seed prints the same losses, but never the same times.
     """
-    rows = np.unique(rows[rows > 0])
+    lines_of_rows = steps.column("line")
+    stated = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
+    timed = np.logical_or.reduce(stated) if stated else np.zeros(len(steps), np.bool_)
+    rows = np.unique(lines_of_rows[timed & (lines_of_rows > 0)])
+    if len(rows) < LEAST_ROWS:
+        return []
     lines = array("q")
     for _, block in log.numbered_blocks():
         lines.extend(hash(line.rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
