@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tensorprimat.core.steady import median
-from tensorprimat.logs import changes, files
+from tensorprimat.logs import changes, files, prefixes
 from tensorprimat.logs.dialects import DIALECTS
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.formats import FORMATS
@@ -131,6 +131,8 @@ class StartMark(NamedTuple):
     kind: str
     rest: bytes = b""
     """Rest of the line after the text."""
+    rank: int | None = None
+    """Rank that wrote the line, where its prefix says so."""
 
 
 class Cut(NamedTuple):
@@ -156,7 +158,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
         for place in [place for place in certain if place < len(rows)]:
             begin = opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
             certain[place] = certain[place]._replace(line=begin)
-    marks = list(_marks(log, format, rows, whole))
+    marks = list(_without_late_ranks(_marks(log, format, rows, whole)))
     by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
@@ -340,6 +342,21 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
 
 
+def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
+    """Leave out what a rank says of a start that another rank has told in the same words, as often: its output comes
+    later, also behind the first rows.
+    """
+    told: dict[tuple[bytes, bytes], Counter[int]] = {}
+    for mark in marks:
+        if mark.rank is not None and mark.kind in ("start", "prelude", "foreign"):
+            times = told.setdefault((mark.text, mark.rest), Counter())
+            most = max(times.values(), default=0)
+            times[mark.rank] += 1
+            if times[mark.rank] <= most:
+                continue
+        yield mark
+
+
 class _OtherRows:
     """Finds rows of other formats."""
 
@@ -384,12 +401,15 @@ def _marks_in(
     for at, text in sorted(found):
         number += block.count(b"\n", counted, at)
         counted = at
+        start = block.rfind(b"\n", max(0, at - MARK_BYTES), at) + 1
+        prefix = block[start:at].decode("utf-8", "replace")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may hold a hundred thousand marks
         yield StartMark(
             number,
             text,
             kinds.get(text, "own" if text in own else "row"),
             block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip(),
+            prefixes.split(prefix)[0].rank if prefix else None,
         )
 
 
