@@ -5,6 +5,7 @@
 import json
 import pickle
 import re
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -338,10 +339,13 @@ def test_wrong_arguments_are_refused():
         BenchmarkCallback(print_every=-1)
 
 
-def test_what_was_measured_is_said_even_where_it_cannot_be_kept(tmp_path, capsys):
-    (tmp_path / "history").write_text("a file where the folder should be, as good as a full disk")
-    with pytest.raises(OSError, match="history"):
-        fit(BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", print_every=100), max_steps=3)
+def test_what_was_measured_is_told_and_kept_elsewhere_if_its_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "history").write_text("a file where the folder should be, as good as a full disk")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RunError, match=r"history: File exists; the result is in .*benchmark_\w+\.json"):
+        fit(BenchmarkCallback(output_dir=str(tmp_path / "out"), model_name="llama", print_every=100), max_steps=3)
+    assert [len(store.load(path).steps) for path in tmp_path.glob("benchmark_*.json")] == [3]
     assert "3 steps in" in capsys.readouterr().out
 
 

@@ -3,14 +3,17 @@
 import errno
 import json
 import os
+import tempfile
 
 import pytest
 
 from tensorprimat.core import regular, store
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.engines import live_result
+from tensorprimat.session.runs import Place
 
 
 def result(*, seconds=0.5, rows=4, platform="cpu", preset="tiny", complete=True, engine="torch"):
@@ -186,3 +189,26 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeyp
     assert regular.content(path, most_bytes=100) == b"0123456789"
     with pytest.raises(InputError, match="MiB"):
         regular.content(path, most_bytes=8)
+
+
+def test_a_measurement_whose_folder_is_full_is_kept_elsewhere_and_the_error_says_where(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "output/history/x.json")
+
+    monkeypatch.setattr(store, "save", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = Place(folder=tmp_path / "output", stamp="20260105", default_engine=None)
+    with pytest.raises(RunError, match=r"output/history/x\.json: No space left on device.*; the result is in ") as told:
+        place.save(result())
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in str(told.value)
+    assert store.load(kept) == result()
+    with pytest.raises(RunError, match="the result is in "):
+        live_result.save(result(), output_dir=str(tmp_path / "output"), result_file=None, stamp="20260105")
+
+
+def test_a_measurement_that_can_be_kept_nowhere_raises_the_first_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a-file" / "x"))
+    (tmp_path / "a-file").touch()
+    with pytest.raises(OSError, match="No space left"), store.rescuing(result(), "20260105"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -14,7 +14,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import legacy, processes, regular, series
 from tensorprimat.core.devices import short_device
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing, short_hash
 from tensorprimat.core.result import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
 from tensorprimat.core.steps import FLOAT_COLUMNS
@@ -108,6 +109,23 @@ def save(
     _keep_foreign(latest, kept.parent, stamp)
     _write(content, kept)
     return _write(content, latest)
+
+
+@contextlib.contextmanager
+def rescuing(result: Result, stamp: str) -> Iterator[None]:
+    """Save a new measurement in the system's temporary folder where its own folder cannot be written any more.
+
+    Raises RunError that names both, or the OSError if the temporary folder cannot be written either.
+    """
+    try:
+        yield
+    except OSError as error:
+        kept = Path(tempfile.gettempdir()) / f"{file_stem(result)}_{stamp}.json"
+        try:
+            write(result, kept)
+        except OSError:
+            raise error from None
+        raise RunError(f"{of_file_system(error)}; the result is in {kept}") from error
 
 
 def latest_of(planned: Result, folder: Path, *, default_engine: str | None = None) -> Path:

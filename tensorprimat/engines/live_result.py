@@ -197,7 +197,7 @@ def check_writable(output_dir: str, result_file: str | None) -> None:
 
 def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
     """Write result_file if it is set, else the latest file and its history in output_dir. Returns the file. Raises
-    OSError.
+    OSError, and RunError where a full output_dir made it write the result elsewhere.
 
     A complete result of a model without a name gets a time stamp for one.
     """
@@ -206,8 +206,9 @@ def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str
         store.write_atomically(path, store.to_json(result))
         return path
     folder = Path(output_dir)
-    if result.model.name is None:
-        path = folder / f"benchmark_{STACK_OF_PLATFORM[result.platform]}_{stamp}.json"
-        store.write_atomically(path, store.to_json(result))
-        return path
-    return store.save(result, folder, stamp=stamp)
+    with store.rescuing(result, stamp):
+        if result.model.name is None:
+            path = folder / f"benchmark_{STACK_OF_PLATFORM[result.platform]}_{stamp}.json"
+            store.write_atomically(path, store.to_json(result))
+            return path
+        return store.save(result, folder, stamp=stamp)

@@ -120,6 +120,8 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
         return f"is in {place.save(ending.result, run=run)}"
     except OSError as error:
         return f"could not be kept in {error.filename}: {error.strerror}"
+    except RunError as error:
+        return f"could not be kept in its folder: {error}"
 
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
@@ -155,12 +157,13 @@ class Place:
     default_engine: str | None
 
     def save(self, result: Result, *, run: int | None = None) -> Path:
-        """Write a result and return its path.
+        """Write a result and return its path. Raises RunError where it had to be written elsewhere.
 
         run: number of an incomplete result's run, which makes the names of history files distinct.
         """
         stamp = self.stamp if run is None else f"{self.stamp}_run{run}"
-        return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
+        with store.rescuing(result, stamp):
+            return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
 
     def kept(self, result: Result, ending: str) -> Path:
         """Return a file of this invocation in history."""
