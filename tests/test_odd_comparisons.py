@@ -10,7 +10,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import Model
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import console, formatting, html, money
+from tensorprimat.reports import console, formatting, html, money, notices
 
 
 def comparison_of(*results, **options):
@@ -101,3 +101,13 @@ def test_the_remedy_names_every_flag_that_is_missing():
 
     (pair,) = comparison_of(silent(plausible.result("h100")), silent(plausible.result("mi300x"))).pairs
     assert pair.fairness.remedy == "Comparable with --shape and --sequence-length."
+
+
+def test_warnings_that_differ_in_numbers_alone_are_said_once():
+    loads = [f"noise: {when} run {run} load {run}.5; wait" for run in (1, 2, 3) for when in ("before", "after")]
+    busy = plausible.result("h100", runs=2).model_copy(
+        update={"warnings": (*loads, "noise: before run 1 the CPU's cap changed")}
+    )
+    comparison = comparison_of(busy)
+    (line,) = [line for line in notices.grouped_warnings(comparison) if ": noise: " in line]
+    assert line.endswith(": noise: before run 1 load 1.5; wait (5 more alike); before run 1 the CPU's cap changed")

@@ -31,7 +31,8 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
-    Errors of the audit come first. Sentences of one subject follow each other on its line.
+    Errors of the audit come first. Sentences of one subject follow each other on its line; of those that differ in
+    numbers alone the first stands for all.
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in warnings(comparison, comparison.sides):
@@ -42,9 +43,22 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
         else:
             subjects.setdefault((warning, ""), [])
     return tuple(
-        f"{whose}: {subject}: {'; '.join(dict.fromkeys(message))}" if subject else whose
-        for (whose, subject), message in subjects.items()
+        f"{whose}: {subject}: {'; '.join(_without_likes(sentences))}" if subject else whose
+        for (whose, subject), sentences in subjects.items()
     )
+
+
+def _without_likes(sentences: Sequence[str]) -> list[str]:
+    """Return the first sentence of each kind, with the number of others that differ from it in numbers alone.
+
+    >>> _without_likes(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
+    ['before run 1 load 5.4 (1 more alike)', 'run 2 drifts']
+    """
+    kinds: dict[str, list[str]] = {}
+    for sentence in dict.fromkeys(sentences):
+        kind = re.sub(r"\d[\d.,]*", "#", sentence)
+        kinds.setdefault(re.sub(r"^after run", "before run", kind), []).append(sentence)
+    return [first + (f" ({len(others)} more alike)" if others else "") for first, *others in kinds.values()]
 
 
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
