@@ -293,3 +293,32 @@ def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text
 def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_no_clock(read_text: Any) -> None:
     with pytest.raises(NotALogError, match=r"does not say how many steps a row covers \(logging_steps\)"):
         read_text(collected("docker", *losses(80)))
+
+
+def test_a_row_that_a_callback_of_llama_factory_prints_too_is_one_row(read_text: Any) -> None:
+    text, tokens = "", 0
+    for n in range(1, 31):
+        tokens += 131072
+        text += f"{{'loss': {2 - n / 100}, 'grad_norm': 0.5, 'learning_rate': 5e-05, 'epoch': {n / 10}, "
+        text += f"'num_input_tokens_seen': {tokens}}}\n"
+        text += f"[INFO|2026-01-05 08:00:00] llamafactory.train.callbacks:143 >> {{'loss': {2 - n / 100:.4f}, "
+        text += f"'learning_rate': 5.0000e-05, 'epoch': {n / 10:.2f}, 'throughput': {1000 + n:.2f}}}\n"
+        text += bar(n, f"{10 * n}:00", total=30) + "\n"
+    result = read_text(text, num_gpus=8)
+    assert len(result.steps) == 30
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(600)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(131072 / 600)
+
+
+UNSLOTH = r"""
+   \\   /|    NVIDIA H100 80GB HBM3. Num GPUs = 1. Max memory: 79.097 GB. Platform: Linux.
+   \\   /|    Num examples = 51,760 | Num Epochs = 1 | Total steps = 40
+O^O/ \_/ \    Batch size per device = 2 | Gradient accumulation steps = 4
+\        /    Data Parallel GPUs = 1 | Total batch size (2 x 4 x 1) = 8
+"""
+
+
+def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
+    config = read_text(UNSLOTH + row() + "\n" + row(1.5) + "\n" + SUMMARY).training_config
+    assert (config.micro_batch_size, config.gradient_accumulation_steps) == (2, 4)
+    assert (config.global_batch_size, config.num_gpus) == (8, 1)

@@ -6,7 +6,7 @@ import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorprimat.core.units import GIB
@@ -23,6 +23,7 @@ from tensorprimat.logs.huggingface.rows import (
     Row,
     clock_of,
     first_of,
+    is_restated,
     is_row,
     position_of,
 )
@@ -34,6 +35,7 @@ LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
+RESTATED_DIGITS = (1e-3, 0.006)  # of a loss and an epoch
 DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds tell of more
 _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
@@ -50,6 +52,11 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?{fields.WHOLE}"), "micro_batch_size"),
     (re.compile(rf"print\]\s+gradient_accumulation_steps \.+ {fields.WHOLE}"), "gradient_accumulation_steps"),
     (re.compile(rf"print\]\s+world_size \.+ {fields.WHOLE}"), "num_gpus"),
+    (re.compile(rf"\bBatch size per device = {fields.WHOLE}"), "micro_batch_size"),  # Unsloth's banner
+    (re.compile(rf"\bGradient accumulation steps = {fields.WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"\bTotal batch size (?:\([\d x]{{1,40}}\) )?= {fields.WHOLE}"), "global_batch_size"),
+    (re.compile(rf"\bData Parallel GPUs = {fields.WHOLE}"), "num_gpus"),
+    (re.compile(r"\bmicro_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),  # axolotl's
     (re.compile(r"\bper_device_train_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),
     (re.compile(r"\bgradient_accumulation_steps['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "gradient_accumulation_steps"),
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
@@ -57,7 +64,8 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
 """Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
 _LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
 _NOTABLE = re.compile(
-    r"batch size|logging_steps|_train_batch_size|accumulation_steps|world_size|Accumulation steps|optimization steps"
+    r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
+    r"|Accumulation steps|optimization steps"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}"
 )
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
@@ -94,6 +102,17 @@ def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
 
 def is_summary(row: Mapping[str, Any]) -> bool:
     return RUNTIME in row and any(name in row for name in SUMMARY_KEYS)
+
+
+def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> bool:
+    """Return True for two rows of which one restates the other."""
+    if is_restated(row) == is_restated(last):
+        return False
+    pairs = [(fields.number(row.get(name)), fields.number(last.get(name))) for name in (LOSS, "epoch")]
+    return all(
+        one is not None and other is not None and abs(one - other) <= tolerance * max(1.0, abs(other))
+        for (one, other), tolerance in zip(pairs, RESTATED_DIGITS, strict=True)
+    )
 
 
 def _is_evaluation(row: Mapping[str, str]) -> bool:
@@ -197,7 +216,12 @@ def of_text(log: Log) -> Content:
 
 def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
     if is_row(row):
-        if not _is_repeated(row, content):
+        if content.rows and _is_of_the_same_step(row, content.last):
+            if not is_restated(row):  # what the callback said of it is known to fewer digits
+                kept = content.rows[-1]
+                content.rows[-1] = replace(_row(row, line, content), interrupted_by=kept.interrupted_by, step=kept.step)
+                content.last = row
+        elif not _is_repeated(row, content):
             content.rows.append(_row(row, line, content))
             content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, row
             content.counts_trained_tokens |= AXOLOTL_RATE in row
@@ -244,7 +268,8 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
     for part in bar["elapsed"].split(":"):
         elapsed = elapsed * 60 + int(part or 0)
     before, content.bar = content.bar, (step, elapsed)
-    if before and before[0] + 1 == step and elapsed - before[1] >= DRAWN_SECONDS:
+    taken = content.rows[-2].step if content.rows[1:] else None
+    if before and before[0] + 1 == step and before[0] != taken and elapsed - before[1] >= DRAWN_SECONDS:
         step, elapsed = before
     last = content.rows[-1] if content.rows else None
     if last is not None and last.step is None:

@@ -57,6 +57,13 @@ def is_row(row: Mapping[str, Any]) -> bool:
     return LOSS in row and any(name in row for name in COMPANIONS) and not any(name in row for name in FOREIGN)
 
 
+def is_restated(row: Mapping[str, Any]) -> bool:
+    """Return True for what LLaMA-Factory's callback prints of a row that the Trainer prints too; its throughput is a
+    mean since the start.
+    """
+    return "throughput" in row and not any(name in row for name in ("grad_norm", "total_tokens", *POSITIONS))
+
+
 def position_of(row: Mapping[str, str]) -> int | None:
     """Return the optimizer step that a row states."""
     for name in POSITIONS:
