@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tensorprimat.logs import deepspeed, formats, lightning, nanogpt
+from tensorprimat.logs import deepspeed, formats, lightning
 from tensorprimat.logs.huggingface import rows as huggingface
 from tensorprimat.logs.megatron import bridge, rows
 from tensorprimat.logs.mlperf import reader as mlperf
+from tensorprimat.logs.nanogpt import clocks as nanogpt_clocks
+from tensorprimat.logs.nanogpt import rows as nanogpt_rows
 from tensorprimat.logs.text import Log
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +28,7 @@ def needles(name):
 
 def test_the_table_states_the_texts_that_the_readers_look_for():
     assert needles("deepspeed") == {mark for _, mark, _ in deepspeed._ROWS}
-    assert needles("nanogpt") == {*(one.mark for one in nanogpt.SPELLINGS), nanogpt._CLOCK_MARK}
+    assert needles("nanogpt") == {*(one.mark for one in nanogpt_rows.SPELLINGS), nanogpt_clocks.MARK}
     assert needles("megatron") == {rows.NEEDLE.decode(), bridge.NEEDLE.decode()}
     assert needles("mlperf") == {mlperf.MARK}
     assert needles("huggingface") == {f"'{huggingface.LOSS}'", f'"{huggingface.LOSS}"', huggingface.RUNTIME}

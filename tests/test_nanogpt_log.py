@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tensorprimat.core.errors import NotALogError
-from tensorprimat.logs.nanogpt import SPELLINGS, Spelling
+from tensorprimat.logs.nanogpt.rows import SPELLINGS, Spelling
 
 SOURCE = """import torch
 def main():

@@ -77,6 +77,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     _format(
         "nanogpt",
+        module="nanogpt.reader",
         reads="nanoGPT, build-nanogpt, nanochat, modded-nanogpt, llm.c",
         looks_for="'iter N: loss …, time …ms', 'step N | loss: … | dt: …ms', 'step:N/M train_time:…', "
         "'step N/M | … tok/s'",

@@ -1,0 +1,1 @@
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt and llm.c."""

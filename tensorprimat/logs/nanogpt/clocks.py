@@ -1,0 +1,130 @@
+"""Clocks of the nanoGPT family: nanochat's total time, and modded-nanogpt's train_time, which becomes step times."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.clocks import LogClock
+from tensorprimat.core.steps import Step
+from tensorprimat.logs import fields
+from tensorprimat.logs.fields import NUMBER
+from tensorprimat.logs.nanogpt.rows import MILLISECOND
+
+UNTIMED = 10  # nanochat's total time begins behind this step
+_CLOCK = re.compile(
+    rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) (?:train_loss:(?P<loss>{NUMBER}) )?"
+    rf"(?P<validation>(?:val_\w+:{NUMBER} )+)?train_time:(?P<time>{NUMBER})(?P<unit>m?s)\b"
+)
+MARK = "train_time:"
+_HAS_LOSS, _IS_VALIDATION = 1, 2
+
+
+@dataclass(kw_only=True)
+class TotalTime:
+    """Clock of nanochat: the times of all steps behind UNTIMED added up, in minutes with two decimals."""
+
+    first: tuple[int, float] | None = None
+    """(step, seconds)"""
+    last: tuple[int, float] | None = None
+    is_one_run: bool = True
+    """The clock and the steps only grew."""
+
+    def note(self, step: int, minutes: float | None) -> None:
+        """Take in the clock of one row."""
+        if minutes is None or step < UNTIMED:
+            return
+        reading = (step, 60 * minutes)
+        if self.last is not None and (step <= self.last[0] or reading[1] < self.last[1]):
+            self.is_one_run = reading == self.last and self.is_one_run  # a row may be printed twice
+        self.first, self.last = self.first or reading, reading
+
+    @property
+    def clock(self) -> LogClock | None:
+        """Return the time between the first and the last row that state it."""
+        if self.first is None or self.last is None or not self.is_one_run or self.last[0] == self.first[0]:
+            return None
+        return LogClock(
+            name="total time",
+            seconds=self.last[1] - self.first[1],
+            steps=float(self.last[0] - self.first[0]),
+            after_step=self.first[0],
+            tells_all=True,
+            resolution=0.6,
+        )
+
+
+def found(text: str) -> re.Match[str] | None:
+    """Return the parts of a line with train_time, or None for another line."""
+    return _CLOCK.search(text) if MARK in text else None
+
+
+class _Reading(NamedTuple):
+    """One line of modded-nanogpt with a reading of the run's clock."""
+
+    line: int
+    step: int
+    clock: float
+    loss: float | None
+    validation: bool
+
+
+class TrainTime:
+    """The running clock of modded-nanogpt, converted to step times. Lines are kept as numbers: they may be millions."""
+
+    def __init__(self) -> None:
+        self._lines, self._steps, self._clocks = array("q"), array("q"), array("d")
+        self._losses, self._flags = array("d"), array("b")
+
+    def note(self, line: int, match: re.Match[str]) -> None:
+        """Take in one line with train_time."""
+        clock = fields.number(match["time"])
+        if clock is not None:
+            loss = fields.number(match["loss"])
+            self._lines.append(line)
+            self._steps.append(int(match["step"]))
+            self._clocks.append(clock * (MILLISECOND if match["unit"] == "ms" else 1.0))
+            self._losses.append(math.nan if loss is None else loss)
+            self._flags.append(_HAS_LOSS * (loss is not None) + _IS_VALIDATION * (match["validation"] is not None))
+
+    def _readings(self) -> Iterator[_Reading]:
+        for line, step, clock, loss, flags in zip(
+            self._lines, self._steps, self._clocks, self._losses, self._flags, strict=True
+        ):
+            yield _Reading(line, step, clock, loss if flags & _HAS_LOSS else None, bool(flags & _IS_VALIDATION))
+
+    @property
+    def total(self) -> LogClock | None:
+        """Return the clock of the whole run, if it was never set back."""
+        if not self._lines or (np.diff(self._clocks) < 0).any() or (np.diff(self._steps) < 0).any():
+            return None
+        return LogClock(name="train_time", seconds=self._clocks[-1], steps=float(self._steps[-1]), resolution=1.0)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield a row for every line of training; for every validation where only those were printed.
+
+        The host runs ahead of the device until a validation waits for it: the wait is in the row after the validation.
+
+        The clock may be set back (early versions leave out the first ten steps): such a row has no time.
+        """
+        trains = any(not flags & _IS_VALIDATION for flags in self._flags)
+        before: _Reading | None = None
+        for mark in self._readings():
+            if before is not None and mark.step < before.step:
+                before = None  # a restart
+            if mark.validation and trains:
+                before = before or mark  # the clock's start, printed at step 0
+                continue
+            distance = mark.step - before.step if before else 1
+            if distance > 0 and (before or not mark.validation):
+                grown = (mark.clock - before.clock) / distance if before else mark.clock
+                usable = 0 < grown < fields.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
+                seconds = grown if usable else None
+                yield Step(index=mark.step, seconds=seconds, covers=distance, loss=mark.loss, line=mark.line)
+            before = mark

@@ -1,0 +1,131 @@
+"""Lines of the nanoGPT family between the rows, which state settings, devices, memory and dates."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorprimat.core.clocks import LogClock
+from tensorprimat.logs import fields
+from tensorprimat.logs.fields import WHOLE
+from tensorprimat.logs.nanogpt.clocks import TotalTime
+
+MIB = 2**20
+CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(rf"^tokens per iteration will be: {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^total desired batch size: {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^Total batch size {WHOLE} =>"), "tokens_per_step"),
+    (re.compile(rf"^\| total batch size +\| {WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"^Overriding: gradient_accumulation_steps = {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"gradient accumulation steps: {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"^Overriding: block_size = {WHOLE}"), "sequence_length"),
+    (re.compile(rf"^Tokens / micro-batch / rank: \d+ x {WHOLE} ="), "sequence_length"),
+    (re.compile(rf"^\| sequence length T +\| {WHOLE}"), "sequence_length"),
+    (re.compile(rf"^Overriding: batch_size = {WHOLE}"), "micro_batch_size"),
+    (re.compile(rf"^Tokens / micro-batch / rank: {WHOLE} x \d+ ="), "micro_batch_size"),
+    (re.compile(rf"^\| micro batch size B +\| {WHOLE}"), "micro_batch_size"),
+    (re.compile(rf"Distributed world size: {WHOLE}"), "num_gpus"),
+    (re.compile(rf"^\| num_processes +\| {WHOLE}"), "num_gpus"),
+    (re.compile(rf"^\| num_parameters +\| {WHOLE}"), "parameters"),
+    (re.compile(rf"^Number of parameters: {WHOLE}"), "parameters"),
+    (re.compile(rf"^Tokens / micro-batch / rank: \d+ x \d+ = {WHOLE}"), "tokens_of_rank"),
+    (re.compile(rf"^Tokens / micro-batch: {WHOLE}"), "tokens_of_ranks"),
+)
+"""Lines before the rows that state one whole number."""
+PRECISIONS = (
+    (re.compile(r"^COMPUTE_DTYPE: torch\.(\w+)"), {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}),
+    (re.compile(r"^\| precision +\| (\w+)"), {"BF16": "bf16", "TF32": "tf32", "FP32": "fp32", "FP16": "fp16"}),
+)
+_BATCH_OF_SOURCE = re.compile(r"^\s{1,8}train_batch_size\s?: int = (\d{1,9}(?: ?\* ?\d{1,9}){0,4})\s*(?:#.*)?$")
+"""modded-nanogpt's records hold the program that wrote them; its hyperparameter counts tokens over all devices."""
+_BATCH_SCHEDULE = re.compile(r"^\s{1,8}train_bs_schedule\b")
+_SMI_PROCESS = re.compile(r"^\|\s+(\d{1,2})\s+N/A\s+N/A\s+\d{1,9}\s+C\s")
+_FP8 = re.compile(r"FP8 training enabled")
+_DEVICE = re.compile(
+    r"^GPU: (.{1,80}?) \| Peak FLOPS|^\| device +\| (.{1,80}?) +\|$"
+    r"|^\|\s+(\d{1,2})  (NVIDIA \S.{0,60}?)  +(?:On|Off)  \|"
+)
+_TORCH = re.compile(r"^Running PyTorch (\S+)", re.IGNORECASE)
+_PEAK = re.compile(r"^[Pp]eak memory (?:usage|allocated|consumption): ([\d.,]+) ?MiB(?: reserved: ([\d.,]+) MiB)?")
+_DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_SMI_DATE = re.compile(
+    r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\s*$"
+)  # nvidia-smi's first line
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+NOTABLE = re.compile(
+    r"FP8 training enabled|world size"
+    r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
+    r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
+)
+"""Beginnings of lines that state something; most lines need no other check."""
+
+
+@dataclass(kw_only=True)
+class LineFacts:
+    """Facts that the lines between the rows state."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    gpu_info: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    gpus: set[str] = field(default_factory=set)
+    """Numbers of the devices that nvidia-smi listed."""
+    gpus_in_use: set[str] = field(default_factory=set)
+    """Numbers of the devices on which nvidia-smi listed a process."""
+    tokens_per_step: int | None = None
+    batch_grows: bool = False
+    """True if the batch follows a schedule, so that no step's tokens are known."""
+    peaks: dict[str, float] = field(default_factory=dict)
+    timestamp: float | None = None
+    warmed_up: bool = False
+    """The log declares a warm-up before the clock starts."""
+    clock: LogClock | None = None
+    totals: TotalTime = field(default_factory=lambda: TotalTime())
+
+
+def plan(row: re.Match[str], seen: LineFacts) -> None:
+    """Note the planned number of steps if a row states it: `step 12/6200`."""
+    if planned := fields.whole(row.groupdict().get("last")):
+        seen.config["max_steps"] = planned
+
+
+def notice(text: str, seen: LineFacts) -> None:
+    """Keep what a line between the rows states about the run."""
+    for pattern, name in CONFIGURATION:
+        if (match := pattern.search(text)) and (value := fields.whole(match[1])):
+            _set(name, value, seen)
+    if match := _BATCH_OF_SOURCE.match(text):
+        seen.tokens_per_step = math.prod(int(factor) for factor in match[1].split("*"))
+        return
+    seen.batch_grows = seen.batch_grows or _BATCH_SCHEDULE.match(text) is not None
+    if match := _SMI_PROCESS.match(text):
+        seen.gpus_in_use.add(match[1])
+        return
+    for pattern, names in PRECISIONS:
+        if (match := pattern.search(text)) and match[1] in names:
+            seen.config["precision"] = names[match[1]]
+    if _FP8.search(text):
+        seen.config["precision"] = "fp8"
+    if match := _DEVICE.search(text):
+        seen.gpu_info["device_name"] = match[1] or match[2] or match[4]
+        seen.gpus |= {match[3]} - {None}
+    elif match := _TORCH.search(text):
+        seen.gpu_info["pytorch_version"] = match[1]
+    elif match := _PEAK.search(text):
+        for name, size in (("memory_allocated_peak_bytes", match[1]), ("memory_reserved_peak_bytes", match[2])):
+            if peak := fields.positive(size, MIB):
+                seen.peaks[name] = peak
+    elif seen.timestamp is None and _DATE.match(text):
+        seen.timestamp = fields.moment(text)
+    elif (match := _SMI_DATE.match(text)) and match[1] in _MONTHS:
+        seen.timestamp = fields.moment(f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+
+
+def _set(name: str, value: int, seen: LineFacts) -> None:
+    if name == "tokens_per_step":
+        seen.tokens_per_step = value
+    elif name == "parameters":
+        seen.model["parameters"] = value
+    else:
+        seen.config[name] = value

@@ -1,0 +1,142 @@
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt and llm.c (C and Python).
+
+What the numbers mean, from the training scripts themselves:
+- nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. An
+  iteration that evaluated or saved first has that inside. `mfu` is a running mean against an A100 and is not read.
+- build-nanogpt, `step 5 | loss: … | dt: 338.52ms | tok/sec: …`: the time of that step with a preceding validation,
+  HellaSwag or sampling inside.
+- nanochat, `step 00005/16704 (0.03%) | loss: … | dt: 648.81ms | tok/sec: 808,077 | mfu: …`: synchronised time of the
+  step alone. Its loss is a smoothed one. tok/sec is over ALL GPUs in both. mfu is 0 where the GPU is unknown.
+- modded-nanogpt, `step:6/1670 train_time:849ms step_avg:141.57ms`: train_time is the clock of the whole run, stopped in
+  validation; a step's time is its growth since the row before. step_avg is a running mean and is not read. Where only
+  validations are printed, the time between them is a mean over the steps between.
+- llm.c, `step 5/18865 | loss … | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s`: time of the step; tok/s is a running
+  mean and is not read.
+The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but hold no
+number where a row has one.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.steps import Step
+from tensorprimat.logs import devices, fields
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.nanogpt import clocks, content, rows
+from tensorprimat.logs.nanogpt.content import LineFacts
+from tensorprimat.logs.text import Log
+
+_WARMED_UP = ("Compiling model and warming up kernels", "Resetting Model", "# Warmup the training kernels")
+"""Beginnings of lines of modded-nanogpt versions that warm up on other data and reset the model before the clock
+starts."""
+_INTERRUPTION = re.compile(
+    r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
+    r"|^saving checkpoint to "
+)
+
+
+def detect(log: Log) -> int:
+    return sum(1 for _, text in log.head() if rows.found(text) or clocks.found(text))
+
+
+def read(log: Log) -> Reading:
+    seen = LineFacts()
+    projects = _Projects()
+    steps = fields.merged((None, step) for step in projects.noted(_rows(log, seen)))
+    for name, peak in seen.peaks.items() if len(steps) else ():  # said once, at the end, about the whole run
+        column = np.full(len(steps), np.nan)
+        column[-1] = peak
+        steps = steps.replace(**{name: column})
+    if seen.batch_grows:
+        seen.tokens_per_step = None
+    if seen.tokens_per_step:
+        steps = steps.replace(tokens=float(seen.tokens_per_step))
+    config, length = seen.config, seen.config.get("sequence_length")
+    if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
+        config["global_batch_size"] = seen.tokens_per_step // length
+    if seen.gpus:
+        seen.gpu_info["device_count"] = len(seen.gpus)
+        if seen.gpus_in_use == seen.gpus:
+            config.setdefault("num_gpus", len(seen.gpus))
+    of_rank, of_ranks = config.pop("tokens_of_rank", None), config.pop("tokens_of_ranks", None)
+    if of_rank and of_ranks and of_ranks % of_rank == 0:
+        config.setdefault("num_gpus", of_ranks // of_rank)
+    project = projects.most
+    return Reading(
+        steps=steps,
+        training_config={**config, "framework": project} if project else config,
+        gpu_info=seen.gpu_info,
+        model=seen.model,
+        platform=devices.platform_of(seen.gpu_info.get("device_name")),
+        source=project,
+        timestamp=fields.iso(seen.timestamp),
+        evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
+        begins=projects.begins(),
+    )
+
+
+def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
+    """(project, row), in the order of the log."""
+    interrupted_by = ""
+    clock = clocks.TrainTime()
+    for line, text in log.lines_of_one_rank(lambda text: rows.found(text) or clocks.found(text)):
+        if found := rows.found(text):
+            spelling, match = found
+            content.plan(match, seen)
+            if "total" in spelling.pattern.groupindex:
+                seen.totals.note(int(match["step"]), fields.number(match["total"]))
+            yield spelling.project, rows.step(line, spelling, match, interrupted_by)
+            interrupted_by = ""
+            continue
+        if mark := clocks.found(text):
+            content.plan(mark, seen)
+            clock.note(line, mark)
+            continue
+        if announced := _INTERRUPTION.search(text):
+            interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
+        elif content.NOTABLE.search(text):
+            content.notice(text, seen)
+        elif text.startswith(_WARMED_UP):
+            seen.warmed_up = True
+    seen.clock = seen.totals.clock
+    if clock.total is not None:
+        seen.clock = clock.total
+        if seen.warmed_up:
+            seen.config["warmup_steps"] = 0
+    yield from (("modded-nanogpt", step) for step in clock.steps())
+
+
+class _Projects:
+    """The project of every row, by its line."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._lines, self._projects = array("q"), array("b")
+
+    def noted(self, rows: Iterable[tuple[str, Step]]) -> Iterator[Step]:
+        """Yield the rows, each noted."""
+        for project, step in rows:
+            if project not in self._names:
+                self._names.append(project)
+            self._lines.append(step.line or 0)
+            self._projects.append(self._names.index(project))
+            yield step
+
+    @property
+    def most(self) -> str | None:
+        """Return the project with most rows, or None without a row."""
+        return self._names[int(np.bincount(self._projects).argmax())] if self._names else None
+
+    def begins(self) -> list[tuple[int, str]]:
+        """Return (line, reason) of each row of another project than the row before it."""
+        order = np.argsort(self._lines, kind="stable")
+        lines, projects = np.array(self._lines)[order], np.array(self._projects)[order]
+        return [
+            (int(lines[row]), f"rows of {self._names[projects[row]]}") for row in np.flatnonzero(np.diff(projects)) + 1
+        ]

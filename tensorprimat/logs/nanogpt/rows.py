@@ -1,0 +1,96 @@
+"""Rows of the nanoGPT family that state the time of a step: one spelling for each project."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tensorprimat.core.steps import Step
+from tensorprimat.logs import fields
+from tensorprimat.logs.fields import NUMBER
+
+MILLISECOND = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """The form in which one project writes a row."""
+
+    project: str
+    mark: str
+    """Text in every row: a line without it is skipped in a twentieth of the time."""
+    pattern: re.Pattern[str]
+    unit: float = MILLISECOND
+    """Of the time on the row, in seconds."""
+    holds_evaluation: bool = False
+    """True if the time of the row contains an evaluation or checkpoint announced since the previous row."""
+
+
+SPELLINGS = (
+    Spelling(
+        project="nanoGPT",
+        mark=", time ",
+        pattern=re.compile(rf"\biter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<time>{NUMBER})ms"),
+        holds_evaluation=True,
+    ),
+    Spelling(
+        project="build-nanogpt",
+        mark=" | dt: ",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}}) \| loss: (?P<loss>{NUMBER}) \| lr:? (?P<lr>{NUMBER})"
+            rf" \| norm: ?(?P<norm>{NUMBER}) \| dt: (?P<time>{NUMBER})ms \| tok/sec: (?P<tokens>{NUMBER})"
+        ),
+        holds_evaluation=True,
+    ),
+    Spelling(
+        project="nanochat",
+        mark=" dt: ",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))? \([\d.]+%\) \| loss: (?P<loss>{NUMBER}) \|"
+            rf"(?: grad norm: (?P<norm>{NUMBER}) \|)?.{{0,60}}? dt: (?P<time>{NUMBER})ms"
+            rf" \| tok/sec: (?P<tokens>{NUMBER})"
+            rf"(?: \| (?:bf16_)?mfu: (?P<mfu>{NUMBER}))?"
+            rf"(?:.{{0,200}}? \| total time: (?P<total>{NUMBER})m)?"
+        ),
+    ),
+    Spelling(
+        project="llm.c",
+        mark=" tok/s",
+        pattern=re.compile(
+            rf"\bstep +(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) ?[|:] (?:train )?loss (?P<loss>{NUMBER})"
+            rf"(?: \([-+\w.]+z\))?(?: ?\| norm (?P<norm>{NUMBER})(?: \([-+\w.]+z\))?)?(?: ?\| lr (?P<lr>{NUMBER}))?"
+            rf"(?: ?\| \(?| \()(?P<time>{NUMBER}) ms(?: \| (?P<mfu>{NUMBER})% \w+ MFU)?(?:,| \|) {NUMBER} tok/s"
+        ),
+    ),
+    Spelling(
+        project="llm.c",
+        mark=" (took ",
+        pattern=re.compile(
+            rf"\bstep (?P<step>\d{{1,15}}): train loss (?P<loss>{NUMBER}) \(took (?P<time>{NUMBER}) ms\)"
+        ),
+    ),
+)
+
+
+def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
+    """Return the spelling and the parts of a row, or None for a line that is no row."""
+    for spelling in SPELLINGS:
+        if spelling.mark in text and (match := spelling.pattern.search(text)):
+            return spelling, match
+    return None
+
+
+def step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
+    """Return the step that a row states. interrupted_by: work announced since the previous row."""
+    groups = match.groupdict()
+    return Step(
+        index=int(groups["step"]),
+        seconds=fields.seconds(groups["time"], spelling.unit),
+        loss=fields.number(groups["loss"]),
+        learning_rate=fields.positive(groups.get("lr")),
+        gradient_norm=fields.number(groups.get("norm")),
+        reported_tokens_per_second=fields.positive(groups.get("tokens")),
+        reported_mfu=fields.positive(groups.get("mfu"), 0.01),
+        interrupted_by=interrupted_by if spelling.holds_evaluation else "",
+        line=line,
+    )
