@@ -47,7 +47,7 @@ def create_comparison_plot(
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import comparison as comparison_plot
 
     path = Path(output_file)
@@ -63,7 +63,7 @@ def generate_comparison_report(
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import markdown
 
     path = Path(output_file)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tensorprimat.core import catalogue, flops, models, names, shapes
+from tensorprimat.core import catalogue, configurations, flops, mlperf_rules, models, names, shapes
 from tensorprimat.core.catalogue import find_gpu
 
 DRIVER_NAMES = {
@@ -208,7 +208,7 @@ def test_prices_are_for_gpus_of_the_catalogue():
 
 
 def test_configurations_set_every_value_and_divide():
-    for row in catalogue.methodologies():
+    for row in configurations.methodologies():
         parallel = row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
         assert 8 % parallel == 0, row
         assert row.global_batch_size % (row.micro_batch_size * 8 // parallel) == 0, row
@@ -237,7 +237,7 @@ def test_configurations_set_every_value_and_divide():
     ],
 )
 def test_a_methodology_sets_what_its_source_says(methodology, model, platform, gpu, precision, values):
-    row = catalogue.find_configuration(methodology, model=model, platform=platform, gpu=gpu, precision=precision)
+    row = configurations.find_configuration(methodology, model=model, platform=platform, gpu=gpu, precision=precision)
     assert (
         row.tensor_model_parallel_size,
         row.context_parallel_size,
@@ -250,14 +250,14 @@ def test_a_methodology_sets_what_its_source_says(methodology, model, platform, g
 
 def test_an_engine_has_its_own_row_where_its_vendor_tunes_it_otherwise():
     def context_parallel(engine):
-        row = catalogue.find_configuration("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
+        row = configurations.find_configuration("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
         return row.context_parallel_size
 
     assert (context_parallel("nemo"), context_parallel("bridge")) == (2, 1)
 
 
 def test_a_methodology_says_nothing_about_what_it_does_not_hold():
-    find = catalogue.find_configuration
+    find = configurations.find_configuration
     assert find("max", model="mistral", platform="amd", gpu="MI300X") is None
     assert find("max", model="llama", platform="nvd", gpu="L40S") is None
     assert find("classic", model="mistral", platform="nvd", gpu="H100 SXM") is None
@@ -287,7 +287,7 @@ def test_published_models_have_the_name_that_logs_get():
 
 
 def test_the_flops_of_llama_405b_are_those_of_megatron_bridges_published_tables():
-    counted = flops.per_token(shapes.parse(catalogue.mlperf_benchmark("llama31_405b").shape).shape, 8192)
+    counted = flops.per_token(shapes.parse(mlperf_rules.benchmark("llama31_405b").shape).shape, 8192)
     rows = [row for row in catalogue.published_tables() if row.model == "llama3.1-405b" and "26.06" in row.source]
     assert len(rows) == 7
     for row in rows:

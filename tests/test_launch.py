@@ -35,7 +35,7 @@ spec = json.load(open(paths.spec))
 
 def write(steps, complete=True):
     from pathlib import Path
-    from tensorprimat.core import store
+    from tensorprimat.core import atomic, store
     from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
     from tensorprimat.core.steps import Step, Steps
     from tensorprimat.core.summary import summarise
@@ -43,7 +43,7 @@ def write(steps, complete=True):
     result = Result(platform="cpu", gpu_info=GpuInfo(), model=Model(name=spec["model"], preset=spec["preset"]),
                     training_config=TrainingConfig(warmup_steps=1), performance_metrics=PerformanceMetrics(),
                     complete=complete, steps=Steps.of(rows))
-    store.write_atomically(Path(paths.result), store.to_json(summarise(result)))
+    atomic.write_atomically(Path(paths.result), store.to_json(summarise(result)))
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from tensorprimat.analysis import mlperf_result, published
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, store
+from tensorprimat.core import catalogue, mlperf_rules, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.summary import summarise
@@ -151,7 +151,7 @@ def test_mfu_needs_shape_precision_and_peak_and_says_what_lacks():
 
 def test_every_stated_precision_is_of_an_entry_of_the_library():
     entries = {entry.name for entry in bundled().entries}
-    for (round, submitter, system, benchmark), row in catalogue._mlperf_precisions().items():
+    for (round, submitter, system, benchmark), row in mlperf_rules._precisions().items():
         assert f"{round}/{submitter}/{system}/{benchmark}" in entries
         assert row.source.startswith(f"mlcommons/training_results_{round}, {submitter}/benchmarks/{benchmark}/")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tensorprimat
-from tensorprimat.core.catalogue import tomllib
+from tensorprimat.core.data_files import tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprimat.core import processes, store
+from tensorprimat.core import atomic, processes, store
 from tensorprimat.engines import launcher_output
 
 ROOT = Path(__file__).parents[1]
@@ -177,13 +177,13 @@ def test_folders_of_ended_programs_are_swept_and_those_of_others_kept(tmp_path, 
 WRITING = """
 import sys
 from pathlib import Path
-from tensorprimat.core import store
+from tensorprimat.core import atomic
 def content(file):
     file.write(b"half")
     file.flush()
     print("writing", flush=True)
     sys.stdin.read()
-store.write_atomically(Path(sys.argv[1]), content)
+atomic.write_atomically(Path(sys.argv[1]), content)
 """
 
 
@@ -196,13 +196,13 @@ def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tm
     program.stdout.readline()
     program.kill()
     program.communicate()
-    store.write_atomically(tmp_path / "other.json", "new")
+    atomic.write_atomically(tmp_path / "other.json", "new")
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"result.json": "old", "other.json": "new"}
 
 
 def test_a_file_system_without_nameless_files_is_written_through_a_name_that_is_swept(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_nameless", lambda _: None)
-    store.write_atomically(tmp_path / "a.json", "whole")
+    monkeypatch.setattr(atomic, "_nameless", lambda _: None)
+    atomic.write_atomically(tmp_path / "a.json", "whole")
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -214,11 +214,11 @@ def test_a_file_system_without_nameless_files_is_written_through_a_name_that_is_
 
 
 def test_a_file_without_a_name_gets_one_without_being_copied(tmp_path, monkeypatch):
-    if (handle := store._nameless(tmp_path)) is None:
+    if (handle := atomic._nameless(tmp_path)) is None:
         pytest.skip("no files without a name here")
     handle.close()
     monkeypatch.setattr(store.shutil, "copyfile", lambda *_: pytest.fail("copied after it was written to disk"))
-    store.write_atomically(tmp_path / "a.json", "whole")
+    atomic.write_atomically(tmp_path / "a.json", "whole")
     assert (tmp_path / "a.json").read_text() == "whole"
 
 
@@ -229,7 +229,7 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, monkeypatch
     monkeypatch.setattr(os, "link", full)
     monkeypatch.setattr(store.shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        store.write_atomically(tmp_path / "result.json", "whole")
+        atomic.write_atomically(tmp_path / "result.json", "whole")
     assert caught.value.filename == str(tmp_path / "result.json")
     assert list(tmp_path.iterdir()) == []
 

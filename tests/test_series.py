@@ -8,7 +8,7 @@ import pytest
 from test_store import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import series, store
+from tensorprimat.core import atomic, series, store
 from tensorprimat.core.errors import InputError
 
 
@@ -52,14 +52,14 @@ def test_an_extract_of_another_log_never_changes_what_an_older_file_loads(tmp_pa
 
 def test_a_kill_between_the_two_writes_leaves_the_old_result_whole(tmp_path, monkeypatch):
     path = store.write(result(rows=5, seconds=1.0), tmp_path / "a.json")
-    write = store.write_atomically
+    write = atomic.write_atomically
 
     def killed(target, content):
         if target.suffix == ".json":
             raise KeyboardInterrupt
         write(target, content)
 
-    monkeypatch.setattr(store, "write_atomically", killed)
+    monkeypatch.setattr(atomic, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         store.write(result(rows=5, seconds=3.0), path)
     assert store.load(path).performance_metrics.avg_step_time_seconds == 1.0

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, settings
+from tensorprimat.core import configurations, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
@@ -29,7 +29,7 @@ def test_every_setting_with_an_option_is_a_field_of_what_the_user_chose_and_of_t
 
 
 def test_the_choices_of_methodology_are_those_of_the_catalogue():
-    known = {row.methodology for row in catalogue.methodologies()}
+    known = {row.methodology for row in configurations.methodologies()}
     assert set(settings.option("methodology").choices) == known
 
 

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from tensorprimat.core import regular, store
+from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -71,11 +71,11 @@ def test_an_incomplete_result_never_replaces_the_latest(tmp_path):
 
 
 def test_another_engine_and_another_preset_than_the_default_are_in_the_name():
-    assert store.file_stem(result(platform="nvd", preset="full")) == "benchmark_cuda_llama"
-    assert store.file_stem(result(platform="nvd", preset="tiny")) == "benchmark_cuda_llama_tiny"
-    name = store.file_stem(result(platform="amd", preset="full"), default_engine="primus")
+    assert result_names.file_stem(result(platform="nvd", preset="full")) == "benchmark_cuda_llama"
+    assert result_names.file_stem(result(platform="nvd", preset="tiny")) == "benchmark_cuda_llama_tiny"
+    name = result_names.file_stem(result(platform="amd", preset="full"), default_engine="primus")
     assert name == "benchmark_rocm_llama_torch"
-    assert store.file_stem(result(platform=None, preset=None)) == "benchmark_unknown_llama"
+    assert result_names.file_stem(result(platform=None, preset=None)) == "benchmark_unknown_llama"
 
 
 def test_a_very_long_series_moves_to_a_sidecar_and_comes_back(tmp_path, monkeypatch):
@@ -90,9 +90,9 @@ def test_a_very_long_series_moves_to_a_sidecar_and_comes_back(tmp_path, monkeypa
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
     path = tmp_path / "kept.json"
-    store.write_atomically(path, "old")
+    atomic.write_atomically(path, "old")
     with pytest.raises(TypeError):
-        store.write_atomically(path, None)
+        atomic.write_atomically(path, None)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -161,7 +161,7 @@ def test_a_device_is_written_to_and_never_replaced_by_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    store.write_atomically(pipe, "hello")
+    atomic.write_atomically(pipe, "hello")
     assert (os.read(reader, 10), pipe.is_fifo()) == (b"hello", True)
     os.close(reader)
 
@@ -171,7 +171,7 @@ def test_a_full_disk_is_named_by_the_file_that_found_no_room(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match="No space left on device") as stopped:
-        store.write_atomically(tmp_path / "result.json", full)
+        atomic.write_atomically(tmp_path / "result.json", full)
     assert stopped.value.filename == str(tmp_path / "result.json")
     assert not list(tmp_path.iterdir())
 

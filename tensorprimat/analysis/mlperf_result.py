@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.core import catalogue, models, names, settings
+from tensorprimat.core import mlperf_rules, models, names, settings
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
@@ -29,7 +29,7 @@ def published_row(entry: Entry) -> Published | None:
     rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
     if rate is None or minutes is None or entry.num_gpus is None or (entry.division or CLOSED).casefold() != CLOSED:
         return None
-    round = catalogue.mlperf_round(entry.round)
+    round = mlperf_rules.round_of(entry.round)
     return Published(
         model=names.key(entry.benchmark),
         gpu=entry.gpu,
@@ -38,7 +38,7 @@ def published_row(entry: Entry) -> Published | None:
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
         **_parallel_sizes(entry),
-        peft=rules.peft if (rules := catalogue.mlperf_benchmark(entry.benchmark)) else None,
+        peft=rules.peft if (rules := mlperf_rules.benchmark(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,
         samples_per_second=scored.samples_per_second,
@@ -72,7 +72,7 @@ def result_of(entry: Entry) -> Result:
         seconds = (run.training_seconds or 0.0) / covers
         steps.append(Step(index=covers, seconds=seconds, covers=covers, samples=batch, run=number))
         facts.append(RunRecord(index=number, time_to_train_seconds=run.seconds, samples_to_train=run.samples))
-    rules = catalogue.mlperf_benchmark(entry.benchmark)
+    rules = mlperf_rules.benchmark(entry.benchmark)
     device = entry.device_name or entry.gpu
     preset = models.find(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
     found = summarise(

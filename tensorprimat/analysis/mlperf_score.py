@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core import catalogue, flops, shapes
+from tensorprimat.core import catalogue, flops, mlperf_rules, shapes
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 
 DROPPED = 1  # from each end
@@ -39,13 +39,13 @@ class Scored:
     @property
     def expected(self) -> int:
         """Return the number of runs that the benchmark wants."""
-        rules = catalogue.mlperf_benchmark(self.entry.benchmark)
+        rules = mlperf_rules.benchmark(self.entry.benchmark)
         return rules.runs if rules else len(self.entry.runs)
 
     @property
     def sequence_length(self) -> int | None:
         """Return the tokens of a sequence, as logged, or as the task fixes them."""
-        rules = catalogue.mlperf_benchmark(self.entry.benchmark)
+        rules = mlperf_rules.benchmark(self.entry.benchmark)
         return self.entry.sequence_length or (rules.sequence_length if rules else None)
 
     @property
@@ -135,9 +135,9 @@ class Scored:
         return not self.entry.precision and self._configured is not None
 
     @property
-    def _configured(self) -> catalogue.MlperfPrecision | None:
+    def _configured(self) -> mlperf_rules.MlperfPrecision | None:
         entry = self.entry
-        return catalogue.mlperf_precision(entry.round, entry.submitter, entry.system, entry.benchmark)
+        return mlperf_rules.precision_of(entry.round, entry.submitter, entry.system, entry.benchmark)
 
     @cached_property
     def mfu(self) -> Mfu:
@@ -145,7 +145,7 @@ class Scored:
         states.
         """
         rules, rate, precision = (
-            catalogue.mlperf_benchmark(self.entry.benchmark),
+            mlperf_rules.benchmark(self.entry.benchmark),
             self.tokens_per_second_per_gpu,
             self.precision,
         )

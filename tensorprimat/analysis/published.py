@@ -17,7 +17,7 @@ from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
-from tensorprimat.core import catalogue, flops, models, names, shapes
+from tensorprimat.core import catalogue, flops, mlperf_rules, models, names, shapes
 from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
@@ -209,7 +209,7 @@ def _shape(model: str) -> ModelShape | None:
     try:
         return models.find(model).shape
     except UsageError:  # a model that this project does not train
-        rules = (one for one in catalogue.mlperf_benchmarks() if names.key(one.name) == model and one.shape)
+        rules = (one for one in mlperf_rules.benchmarks() if names.key(one.name) == model and one.shape)
         return next((shapes.parse(one.shape).shape for one in rules if one.shape), None)
 
 

@@ -61,8 +61,8 @@ def command(
     """
     from tensorprimat.analysis import aggregate
     from tensorprimat.cli import options
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.micro_result import load_rows
-    from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import aggregate as reports
     from tensorprimat.reports.micro_tables import rows_csv, rows_json
 
@@ -122,7 +122,7 @@ def command(
 
 def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
     """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots
     from tensorprimat.session.roofline import roofline_of

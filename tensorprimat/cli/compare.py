@@ -129,7 +129,7 @@ FILE_ENDINGS = (".json", ".csv", ".md", ".html", ".png")
 
 def _write_one(comparison: Comparison, file: Path) -> list[str]:
     """Write the one report that the file's ending names."""
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import csv, html, json, markdown
     from tensorprimat.reports.plots import comparison as comparison_plot
 
@@ -195,7 +195,7 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
 
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import csv, html, json, markdown
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import comparison as comparison_plot

@@ -49,8 +49,9 @@ def command(
     from tensorprimat.analysis.published import find, result_of
     from tensorprimat.cli.compare import write
     from tensorprimat.cli.options import writable_folder
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.mlperf_library import DERIVED, bundled
-    from tensorprimat.core.store import Loaded, write_atomically
+    from tensorprimat.core.store import Loaded
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
     from tensorprimat.reports.mlperf_plot import task

@@ -64,8 +64,9 @@ def command(
       2  a flag is wrong, or there is no result
     """
     from tensorprimat.analysis.economics import economics
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import load_all, write_atomically
+    from tensorprimat.core.store import load_all
     from tensorprimat.reports import enhanced, enhanced_json
 
     results = results or folders_here()

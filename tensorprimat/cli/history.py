@@ -52,8 +52,8 @@ def command(
 
     from tensorprimat.analysis.history import METRICS, history
     from tensorprimat.analysis.sides import model_of
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.names import key
-    from tensorprimat.core.store import write_atomically
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv

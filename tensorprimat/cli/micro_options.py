@@ -164,7 +164,7 @@ def keep_earlier(file: Path) -> None:
 def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
     """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
     from tensorprimat.core import micro_result as cell_files
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.micro_tables import render_csv
 
     ending = file.suffix.lower()

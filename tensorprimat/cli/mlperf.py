@@ -181,7 +181,7 @@ def _form(plot: Path) -> str:
 
 
 def _write(plot: Path, picture: bytes) -> None:
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
 
     write_atomically(plot, picture)
     print(f"Plot: {plot}", file=sys.stderr)
@@ -189,7 +189,7 @@ def _write(plot: Path, picture: bytes) -> None:
 
 def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.core import mlperf_library
-    from tensorprimat.core.store import write_atomically
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.logs.mlperf.round import round_name
     from tensorprimat.session import mlperf_import
 

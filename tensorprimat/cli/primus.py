@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tensorprimat.core.catalogue import Configuration
+    from tensorprimat.core.configurations import Configuration
     from tensorprimat.engines.primus.config import Effective
 
 UNSET = "not set"
@@ -77,16 +77,16 @@ def _model_of(config: Path) -> str | None:
 
 
 def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration | None:
-    from tensorprimat.core import catalogue
+    from tensorprimat.core import catalogue, configurations
     from tensorprimat.core.errors import UsageError
 
-    names = dict.fromkeys(row.methodology for row in catalogue.methodologies())
+    names = dict.fromkeys(row.methodology for row in configurations.methodologies())
     if methodology not in names:
         raise UsageError(f"--methodology {methodology}: no such methodology; choose {', '.join(names)}")
     known = catalogue.find_gpu(gpu)
     if known is None:
         raise UsageError(f"--gpu {gpu}: no such GPU in the catalogue; H100 SXM, H200 SXM, B200 …")
-    return catalogue.find_configuration(methodology, model=model or "", platform="nvd", gpu=known.name)
+    return configurations.find_configuration(methodology, model=model or "", platform="nvd", gpu=known.name)
 
 
 def _show(sets: Effective, nvidia: Configuration | None, model: str | None, console: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import store
+from tensorprimat.core import atomic, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
@@ -26,7 +26,7 @@ def write_results(results: Sequence[Result], path: Path) -> Path:
     from tensorprimat.reports import csv, markdown
 
     comparison = compare([Loaded(path=path, result=result) for result in results])
-    store.write_atomically(
+    atomic.write_atomically(
         path, csv.render(comparison) if path.suffix.lower() == ".csv" else markdown.render(comparison)
     )
     return path

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tensorprimat.cli import options
-from tensorprimat.core import quantities, store
+from tensorprimat.core import atomic, quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import csv_cell, one_line
@@ -81,7 +81,7 @@ def show_survey(
     for note in survey.notes:
         print(one_line(note), file=sys.stderr)
     if file is not None:
-        store.write_atomically(file, _file_of(survey, file.suffix.lower()))
+        atomic.write_atomically(file, _file_of(survey, file.suffix.lower()))
         print(f"wrote {file}", file=sys.stderr)
     if as_json:
         print(_json(survey))

@@ -135,8 +135,8 @@ def _figure_of(cell: MicroResult) -> str:
 
 def _plot(cells: list[MicroResult], path: Path) -> list[Path]:
     """Return the picture, where matplotlib is there and anything was measured."""
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.errors import MissingPackageError
-    from tensorprimat.core.store import write_atomically
     from tensorprimat.micro import warmup
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots

@@ -1,4 +1,4 @@
-"""Facts about the world, read from tensorprimat/data: GPUs, prices, configurations to compare with, published results.
+"""Facts about the world, read from tensorprimat/data: GPUs, prices, published models and published results.
 
 Every cell of the GPU table is a `SourcedValue` with source and date. A device is found by its whole name as the driver
 prints it; an unknown one is None, never a default. Peaks are dense and count 10**12 FLOP per second.
@@ -7,26 +7,18 @@ prints it; an unknown one is None, never a default. Peaks are dense and count 10
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
-
-from tensorprimat.core import settings
+from tensorprimat.core import data_files
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
-METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
 PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 """Peaks that apply to a precision, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
@@ -102,27 +94,6 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Configuration:
-    """One row of a methodology: every value explicit."""
-
-    methodology: str
-    model: str
-    platform: str
-    gpus: tuple[str, ...]
-    """Catalogue names that the row is for; empty for every GPU of the platform."""
-    precision: str
-    tensor_model_parallel_size: int
-    pipeline_model_parallel_size: int
-    context_parallel_size: int
-    micro_batch_size: int
-    global_batch_size: int
-    sequence_length: int
-    source: str
-    engine: str | None = None
-    """The only engine that the row is for; None for every engine."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Published:
     """A published result; None where the source does not say."""
 
@@ -156,12 +127,6 @@ class Published:
     note: str | None = None
 
 
-def _read(name: str) -> dict[str, Any]:
-    text = (files("tensorprimat") / "data" / f"{name}.toml").read_text("utf-8")
-    document: dict[str, Any] = tomllib.loads(text)
-    return document
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedModel:
     """The shape of a published model that this tool does not train."""
@@ -186,14 +151,14 @@ def published_models() -> tuple[PublishedModel, ...]:
             parameters=row["parameters"],
             source=row["source"],
         )
-        for row in _read("models")["model"]
+        for row in data_files.read("models")["model"]
     )
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue."""
-    document = _read("gpus")
+    document = data_files.read("gpus")
     sources = document["sources"]
 
     def fact(cell: dict[str, Any] | None) -> SourcedValue | None:
@@ -309,164 +274,13 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return tuple(Price(**row) for row in _read("prices")["price"])
-
-
-@cache
-def methodologies() -> tuple[Configuration, ...]:
-    """Return every configuration of every methodology, the default first: the first that fits is the headline."""
-    document = _read("methodologies")
-    rows = tuple(Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in document["configuration"])
-    return (*_agreed(rows, document["agreed"]), *rows)
-
-
-def _agreed(rows: tuple[Configuration, ...], rule: Mapping[str, Any]) -> Iterator[Configuration]:
-    """Yield the rows of a methodology with one batch and one sequence length on every platform.
-
-    FP8 is the headline where every platform has a source for it, else BF16, so that the precisions agree too.
-    """
-    tuned = [row for row in rows if row.methodology == rule["tuning_of"]]
-    for model in dict.fromkeys(row.model for row in tuned):
-        of_model = [row for row in tuned if row.model == model]
-        with_fp8 = {row.platform for row in of_model if row.precision == "fp8"}
-        headline = "fp8" if with_fp8 == {row.platform for row in of_model} else "bf16"
-        for row in sorted(of_model, key=lambda row: row.precision != headline):
-            yield _with_work(row, rule["global_batch_size"], rule["sequence_length"])
-
-
-def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
-    """Return a row with another batch and sequence length.
-
-    The micro batch becomes the largest that divides the batch of a replica and holds no more tokens than the vendor's.
-    """
-    replicas = METHODOLOGY_GPUS // settings.replica_devices(row)
-    most = max(1, row.micro_batch_size * row.sequence_length // length)
-    micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
-    source = f"{row.source}; batch {batch} x {length} on both platforms"
-    if micro != row.micro_batch_size:
-        source += f", micro batch {row.micro_batch_size} x {row.sequence_length} made {micro} x {length} to divide it"
-    return replace(
-        row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
-        source=source,
-    )  # fmt: skip
-
-
-def find_configurations(
-    methodology: str,
-    *,
-    model: str,
-    platform: str,
-    gpu: str | None,
-    precision: str | None = None,
-    engine: str | None = None,
-) -> list[Configuration]:
-    """Return the rows of a methodology for a model on a GPU (a catalogue name), the headline first.
-
-    precision: the one that the user chose; None leaves it to the headline. engine: leaves out rows of other engines;
-    None keeps those of every engine.
-    """
-    return [
-        row
-        for row in methodologies()
-        if (row.methodology, row.model, row.platform) == (methodology, model, platform)
-        and (not row.gpus or gpu in row.gpus)
-        and precision in (None, row.precision)
-        and (engine is None or row.engine in (None, engine))
-    ]
-
-
-def find_configuration(
-    methodology: str,
-    *,
-    model: str,
-    platform: str,
-    gpu: str | None,
-    precision: str | None = None,
-    engine: str | None = None,
-) -> Configuration | None:
-    """Return the first of `find_configurations`; None where the methodology says nothing about the model on the GPU."""
-    rows = find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision, engine=engine)
-    return rows[0] if rows else None
+    return tuple(Price(**row) for row in data_files.read("prices")["price"])
 
 
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
     known = {column.name for column in fields(Published)}
-    return tuple(Published(**{key: row[key] for key in known & row.keys()}) for row in _read("published")["result"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class MlperfBenchmark:
-    """One task of MLPerf Training: what its evaluation has to reach, and which parameters train."""
-
-    name: str
-    runs: int
-    """Number of runs that a submission needs."""
-    target: float
-    of: str
-    """Quantity of the target: log perplexity, evaluation loss."""
-    peft: str
-    source: str
-    date: date
-    sequence_length: int | None = None
-    """Sequence length, if the task fixes it and logs do not state it."""
-    shape: str | None = None
-    """Of the model, as --shape takes it, where all of it trains on sequences that are not packed."""
-    shape_source: str | None = None
-
-
-@cache
-def mlperf_benchmarks() -> tuple[MlperfBenchmark, ...]:
-    """Return the rules of every language-model benchmark of MLPerf Training."""
-    return tuple(MlperfBenchmark(**row) for row in _mlperf()["benchmark"])
-
-
-def mlperf_benchmark(name: str) -> MlperfBenchmark | None:
-    """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
-    return next((row for row in mlperf_benchmarks() if row.name == name), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MlperfRound:
-    """One round of MLPerf Training and the day on which its results were published."""
-
-    name: str
-    published: date
-    source: str
-
-
-def mlperf_round(name: str) -> MlperfRound | None:
-    """Return a round by its name, such as v5.1, or None for one that is not in the table."""
-    rows = (MlperfRound(**row) for row in _mlperf()["round"])
-    return next((row for row in rows if row.name == name), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MlperfPrecision:
-    """Precision of the matrix products of some submissions, as the configuration that their README names sets it."""
-
-    round: str
-    submitter: str
-    benchmark: str
-    systems: tuple[str, ...]
-    precision: str
-    recipe: str | None = None
-    source: str
-    date: date
-
-
-def mlperf_precision(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
-    """Return the precision of a submission by its own configuration, or None if it has not been looked up."""
-    return _mlperf_precisions().get((round, submitter, system, benchmark))
-
-
-@cache
-def _mlperf_precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
-    rows = [MlperfPrecision(**{**row, "systems": tuple(row["systems"])}) for row in _mlperf()["precision"]]
-    return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
-
-
-@cache
-def _mlperf() -> dict[str, Any]:
-    return _read("mlperf")
+    return tuple(
+        Published(**{key: row[key] for key in known & row.keys()}) for row in data_files.read("published")["result"]
+    )

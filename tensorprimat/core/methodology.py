@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.catalogue import Configuration
+from tensorprimat.core.configurations import Configuration, methodologies
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 
@@ -25,7 +25,7 @@ def held(result: Result) -> frozenset[str]:
     gpu = catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
     return frozenset(
         row.methodology
-        for row in catalogue.methodologies()
+        for row in methodologies()
         if (row.model, row.platform) == (result.model.name, result.platform)
         and (not row.gpus or (gpu is not None and gpu.name in row.gpus))
         and all(getattr(config, key) == getattr(row, key) for key in OF_A_METHODOLOGY)

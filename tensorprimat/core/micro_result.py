@@ -17,11 +17,11 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, ValidationError, computed_field
 
 from tensorprimat.core import catalogue, flops, models, regular
+from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Count, Figure, ModelShape, Record, RoundedRecord
-from tensorprimat.core.store import write_atomically
 from tensorprimat.core.units import TERA, significant
 
 Pass = Literal["forward", "forward-backward", "train"]

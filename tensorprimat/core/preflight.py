@@ -16,10 +16,10 @@ from typing import Literal
 from pydantic import ValidationError
 
 from tensorprimat.core import regular
+from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import Count, Figure, Record
-from tensorprimat.core.store import write_atomically
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes
 FOLDER = "preflight"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -24,15 +23,19 @@ from pydantic import (
     model_validator,
 )
 
+from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
+from tensorprimat.core.steps import Steps
 from tensorprimat.core.units import rounded, significant
 
 SCHEMA_VERSION = 3
-SERIES_DIGITS = 6  # significant digits of a raw series: a microsecond in a second
 
 Platform = Literal["nvd", "amd", "cpu"]
 STACK_OF_PLATFORM = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu", None: "unknown"}
+
+
+def _shortened(value: Any) -> Any:
+    return significant(value, step_columns.SERIES_DIGITS) if isinstance(value, float) else value
 
 
 def _finite_or_none(value: Any) -> Any:
@@ -64,7 +67,10 @@ class ConfigurationRecord(Record):
 
     @model_serializer(mode="wrap")
     def _cut(self, serialise: Any) -> dict[str, Any]:
-        return {key: significant(v, SERIES_DIGITS) if isinstance(v, float) else v for key, v in serialise(self).items()}
+        return {
+            key: significant(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
+            for key, v in serialise(self).items()
+        }
 
 
 class GpuInfo(RoundedRecord):
@@ -360,57 +366,6 @@ class Provenance(Record):
     """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
 
 
-def _read_steps(document: Any) -> Any:
-    """Build `steps` from raw_step_times and step_metrics when a document comes from JSON."""
-    if not isinstance(document, dict) or "steps" in document:
-        return document
-    times = document.get("raw_step_times") or []
-    metrics = document.get("step_metrics") or {}
-    columns: dict[str, np.ndarray] = {}
-    logged_nan: dict[str, np.ndarray] = {}
-    for name, values in {**metrics, **({"seconds": times} if times else {})}.items():
-        if name == "interrupted_by":
-            columns[name] = np.array([INTERRUPTIONS.index(value or "") for value in values], np.int8)
-        elif name in INTEGER_COLUMNS:
-            unseen = INTEGER_COLUMNS[name]
-            columns[name] = np.array([unseen if value is None else value for value in values], np.int64)
-        elif name in FLAG_COLUMNS:
-            columns[name] = np.array([bool(value) for value in values], np.int8)
-        else:
-            mask = np.array([value == "nan" for value in values], np.bool_)
-            columns[name] = np.array(
-                [math.nan if value is None or value == "nan" else value for value in values], np.float64
-            )
-            if mask.any():
-                logged_nan[name] = mask
-    return {**document, "steps": Steps(columns, logged_nan=logged_nan)}
-
-
-def _milliseconds(moment: float) -> float:
-    return round(moment, 3)
-
-
-def _significant(value: float) -> float:
-    return significant(value, SERIES_DIGITS)
-
-
-def _series(steps: Steps, name: str) -> list[Any]:
-    """Return one column as JSON: null where unseen, "nan" where nan was logged."""
-    column = steps.column(name)
-    if name == "interrupted_by":
-        return [INTERRUPTIONS[int(value)] or None for value in column]
-    if name in FLAG_COLUMNS:
-        return [bool(value) for value in column]
-    if name in INTEGER_COLUMNS:
-        return [None if name == "line" and value < 0 else int(value) for value in column]
-    printed_nan = steps.logged_nan(name)
-    shorten = _milliseconds if name == "ended_at" else _significant
-    return [
-        shorten(value) if math.isfinite(value) else "nan" if is_nan else None
-        for value, is_nan in zip(column.tolist(), printed_nan.tolist(), strict=True)
-    ]
-
-
 class Result(Record):
     """One benchmark: what ran, on what, with which configuration, its runs, its steps."""
 
@@ -447,7 +402,7 @@ class Result(Record):
     evidence: Evidence = Field(exclude=True, default_factory=Evidence)
     """Readings of the log's own clock, kept from reading the log until its audit."""
 
-    _from_json = model_validator(mode="before")(_read_steps)
+    _from_json = model_validator(mode="before")(step_columns.with_steps)
 
     @field_serializer("host_memory_peak_gb")
     def _round_peak(self, value: float | None) -> float | None:
@@ -458,7 +413,7 @@ class Result(Record):
     def raw_step_times(self) -> list[float | None]:
         """Return the seconds of one optimizer step for every logged row, warm-up included, runs one after the other."""
         inline = self.series_file is None and "seconds" in self.steps.seen
-        return _series(self.steps, "seconds") if inline else []
+        return step_columns.column(self.steps, "seconds") if inline else []
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -466,4 +421,4 @@ class Result(Record):
         """Return the other values of each logged row as columns: None where absent, "nan" for a nan loss."""
         if self.series_file is not None:
             return {}
-        return {name: _series(self.steps, name) for name in self.steps.seen if name != "seconds"}
+        return {name: step_columns.column(self.steps, name) for name in self.steps.seen if name != "seconds"}

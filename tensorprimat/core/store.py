@@ -11,7 +11,6 @@ import contextlib
 import glob
 import json
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -19,16 +18,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import legacy, processes, regular, series
-from tensorprimat.core.devices import short_device
+from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing, short_hash
-from tensorprimat.core.result import SCHEMA_VERSION, STACK_OF_PLATFORM, Result
+from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.steps import FLOAT_COLUMNS
 from tensorprimat.core.summary import summarise
 
@@ -42,8 +40,6 @@ ROUNDING = 5e-4  # of figures in a file: 3 decimals, or 4 significant digits
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 _SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
-DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
-DEFAULT_METHODOLOGY = "agreed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,31 +55,6 @@ class Loaded:
 def new_stamp() -> str:
     """Name of one invocation in history: local time to the microsecond."""
     return datetime.now().strftime("%Y%m%d_%H%M%S_%f")
-
-
-def file_stem(result: Result, *, default_engine: str | None = None) -> str:
-    """Name of a result's file without ending.
-
-    default_engine: what this machine would have chosen; another engine, a preset that is not the platform's default,
-    a methodology that is not the default and a training picked from a log become suffixes. None leaves the engine out
-    of the name.
-    """
-    stack = STACK_OF_PLATFORM[result.platform]
-    parts = [f"benchmark_{stack}_{_file_safe(result.model.name or 'model')}"]
-    engine = result.provenance.engine
-    if default_engine is not None and engine is not None and engine != default_engine:
-        parts.append(engine)
-    if result.model.preset not in (None, DEFAULT_PRESET.get(result.platform or "", "full")):
-        parts.append(str(result.model.preset))
-    if result.methodology not in (None, DEFAULT_METHODOLOGY):
-        parts.append(str(result.methodology))
-    if result.provenance.segment is not None:
-        parts.append(f"segment{result.provenance.segment}")
-    return "_".join([parts[0], *map(_file_safe, parts[1:])])
-
-
-def _file_safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "model"
 
 
 def save(
@@ -120,7 +91,7 @@ def rescuing(result: Result, stamp: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kept = Path(tempfile.gettempdir()) / f"{file_stem(result)}_{stamp}.json"
+        kept = Path(tempfile.gettempdir()) / f"{result_names.file_stem(result)}_{stamp}.json"
         try:
             write(result, kept)
         except OSError:
@@ -134,7 +105,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
         held = _held(path)
         if held is not None and not differing(held, planned, unknown_equal=True, context=False):
             return path
-    return folder / f"{file_stem(planned, default_engine=default_engine)}.json"
+    return folder / f"{result_names.file_stem(planned, default_engine=default_engine)}.json"
 
 
 def _place(
@@ -145,7 +116,7 @@ def _place(
     The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
     hash of its identity where that name is taken too.
     """
-    stem = file_stem(result, default_engine=default_engine)
+    stem = result_names.file_stem(result, default_engine=default_engine)
     if written is not None:
         known = _candidates(result, folder, default_engine=default_engine)
         for path in known[:MOST_LOOKED_AT]:  # the same log again, perhaps under other flags
@@ -154,7 +125,7 @@ def _place(
     path = folder / f"{stem}.json"
     if (held := _held(path)) is None or _supersedes(result, held, path, written):
         return path
-    if distinct := _name_apart(result, held, stem):
+    if distinct := result_names.difference(result, held, stem):
         path = folder / f"{stem}_{distinct}.json"
         if (held := _held(path)) is None or _supersedes(result, held, path, written):
             return path
@@ -168,7 +139,7 @@ def _place(
 
 
 def _candidates(planned: Result, folder: Path, *, default_engine: str | None) -> list[Path]:
-    stem = file_stem(planned, default_engine=default_engine)
+    stem = result_names.file_stem(planned, default_engine=default_engine)
     return [folder / f"{stem}.json", *sorted(folder.glob(f"{glob.escape(stem)}_*.json"))]
 
 
@@ -189,19 +160,6 @@ def _supersedes(result: Result, held: Result, path: Path, written: Collection[Pa
     return path not in written and continues(result, held)
 
 
-def _name_apart(result: Result, held: Result, stem: str) -> str:
-    """Return the first facts that tell a result from the one that has its name, as part of a file name; "" for none."""
-    facts = (
-        (result.gpu_info.device_name, held.gpu_info.device_name),
-        (result.provenance.engine, held.provenance.engine),
-        (result.model.preset, held.model.preset),
-        (result.training_config.precision, held.training_config.precision),
-        (result.methodology, held.methodology),
-    )
-    names = [_file_safe(short_device(mine)) for mine, theirs in facts if mine and mine != theirs]
-    return "_".join(name for name in names if name not in stem.split("_"))
-
-
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     """Copy a latest file that history does not hold (put there by hand, or by an older version) into history."""
     if not latest.is_file():
@@ -218,12 +176,12 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
         else:  # of an older version: its name may be another result's in history
             shutil.copy2(latest.parent / name, kept.with_suffix(".npz"))
             content = content.replace(json.dumps(name).encode(), json.dumps(kept.with_suffix(".npz").name).encode())
-    write_atomically(kept, content)
+    atomic.write_atomically(kept, content)
 
 
 def _copy_once(source: Path, target: Path) -> None:
     if not target.exists():
-        write_atomically(target, lambda file: shutil.copyfileobj(regular.opened(source), file))
+        atomic.write_atomically(target, lambda file: shutil.copyfileobj(regular.opened(source), file))
 
 
 def _series_named(path: Path) -> str | None:
@@ -262,8 +220,8 @@ def _write(content: _Content, path: Path) -> Path:
     if content.series is not None:
         name = series.file_name(content.series_sha256)
         if not series.is_whole(path.parent / name, content.series_sha256):
-            write_atomically(path.parent / name, content.series)
-    write_atomically(path, content.document)
+            atomic.write_atomically(path.parent / name, content.series)
+    atomic.write_atomically(path, content.document)
     if before not in (None, name):
         series.remove_unnamed(path.parent, before)
     return path
@@ -280,60 +238,6 @@ def to_json(result: Result) -> str:
         + (f"\n{columns}\n  " if columns else "")
         + "}\n}\n"
     )
-
-
-def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
-    """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
-
-    content: what the file holds, or a function that writes it where it is too large to be held. A device or a pipe
-    (/dev/null) is written to as it is: renaming would put a file in its place.
-    """
-    if path.exists() and not path.is_file():
-        with path.open("wb") as device:
-            _fill(device, content)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    processes.sweep_once(path.parent)
-    temporary = path.parent / f".{path.name[:100]}.{processes.PREFIX}{processes.owner()}-{os.urandom(4).hex()}.tmp"
-    try:
-        with _nameless(path.parent) or temporary.open("xb") as file:
-            _fill(file, content)
-            file.flush()
-            os.fsync(file.fileno())
-            if not temporary.exists():
-                _give_name(file, temporary)
-        os.replace(temporary, path)
-    except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and (error.filename is None or str(error.filename).startswith("/proc/")):
-            error.filename = str(path)  # a full disk does not say which file
-        raise
-
-
-def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
-    if callable(content):
-        content(file)
-    else:
-        # names of files need not be UTF-8
-        file.write(content.encode(errors="replace") if isinstance(content, str) else content)
-
-
-def _give_name(file: IO[bytes], path: Path) -> None:
-    here = f"/proc/self/fd/{file.fileno()}"
-    try:  # the path is absolute; any src_dir_fd makes CPython call linkat, which follows this symbolic link
-        os.link(here, path, src_dir_fd=file.fileno(), follow_symlinks=True)
-    except OSError:  # a file system that makes nameless files, but links none
-        shutil.copyfile(here, path)
-
-
-def _nameless(folder: Path) -> IO[bytes] | None:
-    """Return a file without a name, which vanishes if this process is killed; None where the system has none."""
-    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux, or a file system that cannot
-        handle = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        if os.path.exists(f"/proc/self/fd/{handle}"):
-            return os.fdopen(handle, "wb")
-        os.close(handle)
-    return None
 
 
 def load(path: Path, *, model_name: str | None = None) -> Result:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 import tensorprimat
-from tensorprimat.core import processes, store
+from tensorprimat.core import atomic, processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
 from tensorprimat.core.result import Result
@@ -186,7 +186,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     kept = ""
     if tail:
         try:
-            store.write_atomically(log, text)
+            atomic.write_atomically(log, text)
             kept = f"; its output is in {log}"
         except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
             kept = f"; its output could not be stored in {log}: {error.strerror}"

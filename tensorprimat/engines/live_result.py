@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import models, names, store
+from tensorprimat.core import atomic, models, names, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
@@ -203,12 +203,12 @@ def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str
     """
     if result_file is not None:
         path = Path(result_file)
-        store.write_atomically(path, store.to_json(result))
+        atomic.write_atomically(path, store.to_json(result))
         return path
     folder = Path(output_dir)
     with store.rescuing(result, stamp):
         if result.model.name is None:
             path = folder / f"benchmark_{STACK_OF_PLATFORM[result.platform]}_{stamp}.json"
-            store.write_atomically(path, store.to_json(result))
+            atomic.write_atomically(path, store.to_json(result))
             return path
         return store.save(result, folder, stamp=stamp)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core import catalogue, settings
+from tensorprimat.core import catalogue, configurations, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.methodology import differing as _differing
 from tensorprimat.core.result import GpuInfo, Result
+from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
-from tensorprimat.core.store import DEFAULT_METHODOLOGY
 
 if TYPE_CHECKING:
-    from tensorprimat.core.catalogue import Configuration
+    from tensorprimat.core.configurations import Configuration
 
 APPLIED_UNASKED = ("nemo", "bridge")
 """Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
@@ -91,11 +91,11 @@ def _rows(
     precision: str | None,
     engine: str | None = None,
 ) -> list[Configuration]:
-    names = dict.fromkeys(row.methodology for row in catalogue.methodologies())
+    names = dict.fromkeys(row.methodology for row in configurations.methodologies())
     if name not in names:
         raise UsageError(f"--methodology {name}: no such methodology; choose {', '.join(names)}")
     known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
-    return catalogue.find_configurations(
+    return configurations.find_configurations(
         name,
         model=model or "",
         platform=platform or "",
@@ -106,7 +106,7 @@ def _rows(
 
 
 def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
-    rows = [row for row in catalogue.methodologies() if (row.methodology, row.model) == (name, model)]
+    rows = [row for row in configurations.methodologies() if (row.methodology, row.model) == (name, model)]
     known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {row.platform} GPU",))
     of_precision = f" in {precision}" if precision else ""
     return (

@@ -15,8 +15,8 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import size
+from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
-from tensorprimat.core.store import DEFAULT_PRESET
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, Engine, methodology
 from tensorprimat.engines.primus import spec as primus_spec

@@ -13,9 +13,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
-from tensorprimat.core.store import write_atomically
 from tensorprimat.engines import failures
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.machine.platform import LABELS, detect

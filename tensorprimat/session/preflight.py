@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tensorprimat.core import preflight as records
 from tensorprimat.core import processes, store
+from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.store import write_atomically
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise, platform

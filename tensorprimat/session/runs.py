@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.core import regular, store
+from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
@@ -167,7 +167,7 @@ class Place:
 
     def kept(self, result: Result, ending: str) -> Path:
         """Return a file of this invocation in history."""
-        stem = store.file_stem(result, default_engine=self.default_engine)
+        stem = result_names.file_stem(result, default_engine=self.default_engine)
         return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
 
     def elsewhere(self, result: Result, run: int) -> Path:
@@ -180,7 +180,7 @@ class Place:
             append.refuse_unlike(earlier, later)
         except UsageError as error:
             kept = self.kept(later, "not_appended.json")
-            store.write_atomically(kept, store.to_json(later))
+            atomic.write_atomically(kept, store.to_json(later))
             raise UsageError(f"{error} (this run is in {kept})") from error
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat import logs
-from tensorprimat.core import models, processes, regular, store
+from tensorprimat.core import atomic, models, processes, regular, result_names, store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -68,7 +68,7 @@ class Files:
 def files_of(spec: RunSpec) -> Files:
     """New file names in the results folder, for one training."""
     folder, stamp = Path(spec.output_dir), store.new_stamp()
-    if spec.methodology in (None, store.DEFAULT_METHODOLOGY):
+    if spec.methodology in (None, result_names.DEFAULT_METHODOLOGY):
         stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
     else:
         stem, latest = f"primus_{spec.methodology}_{spec.model}_{stamp}", None
@@ -134,7 +134,7 @@ def _described(changed: dict[str, Any]) -> str:
 
 def _write_config(spec: RunSpec, path: Path) -> None:
     text = primus_config.derived(Path(spec.options[CONFIG]), changes(spec))
-    store.write_atomically(path, f"# {spec.options[CONFIG]}, with: {_described(changes(spec))}\n{text}")
+    atomic.write_atomically(path, f"# {spec.options[CONFIG]}, with: {_described(changes(spec))}\n{text}")
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:

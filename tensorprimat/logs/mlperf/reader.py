@@ -28,7 +28,7 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import Any
 
-from tensorprimat.core import catalogue
+from tensorprimat.core import mlperf_rules
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import combined_rate
@@ -307,7 +307,7 @@ def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
     name = settings.get("submission_benchmark")
     if not isinstance(name, str):
         return
-    rules = catalogue.mlperf_benchmark(name)
+    rules = mlperf_rules.benchmark(name)
     stated = number_in(settings.get("target_accuracy"))
     target = stated if stated is not None else rules.target if rules else None
     reading.reported |= {"benchmark": name, "quality_target": target}

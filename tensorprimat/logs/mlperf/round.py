@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, regular, settings
+from tensorprimat.core import catalogue, mlperf_rules, regular, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.logs import fields
@@ -64,7 +64,7 @@ def find(root: Path, round: str) -> Found:
     """Return what a round's folder holds. Raises InputError for a folder that is no round."""
     if not root.is_dir():
         raise InputError("no such folder" if not root.exists() else "a file, not the folder of a round", path=root)
-    known = {row.name for row in catalogue.mlperf_benchmarks()}
+    known = {row.name for row in mlperf_rules.benchmarks()}
     pairs, not_read, empty, results = [], Counter[str](), [], 0
     for folder in sorted(root.glob("*/results/*/*")):
         if not folder.is_dir():

@@ -1,0 +1,110 @@
+"""Configurations of the methodologies: which settings train a model on a GPU, from data/methodologies.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tensorprimat.core import data_files, settings
+
+METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """One row of a methodology: every value explicit."""
+
+    methodology: str
+    model: str
+    platform: str
+    gpus: tuple[str, ...]
+    """Catalogue names that the row is for; empty for every GPU of the platform."""
+    precision: str
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    context_parallel_size: int
+    micro_batch_size: int
+    global_batch_size: int
+    sequence_length: int
+    source: str
+    engine: str | None = None
+    """The only engine that the row is for; None for every engine."""
+
+
+@cache
+def methodologies() -> tuple[Configuration, ...]:
+    """Return every configuration of every methodology, the default first: the first that fits is the headline."""
+    document = data_files.read("methodologies")
+    rows = tuple(Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in document["configuration"])
+    return (*_agreed(rows, document["agreed"]), *rows)
+
+
+def _agreed(rows: tuple[Configuration, ...], rule: Mapping[str, Any]) -> Iterator[Configuration]:
+    """Yield the rows of a methodology with one batch and one sequence length on every platform.
+
+    FP8 is the headline where every platform has a source for it, else BF16, so that the precisions agree too.
+    """
+    tuned = [row for row in rows if row.methodology == rule["tuning_of"]]
+    for model in dict.fromkeys(row.model for row in tuned):
+        of_model = [row for row in tuned if row.model == model]
+        with_fp8 = {row.platform for row in of_model if row.precision == "fp8"}
+        headline = "fp8" if with_fp8 == {row.platform for row in of_model} else "bf16"
+        for row in sorted(of_model, key=lambda row: row.precision != headline):
+            yield _with_work(row, rule["global_batch_size"], rule["sequence_length"])
+
+
+def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
+    """Return a row with another batch and sequence length.
+
+    The micro batch becomes the largest that divides the batch of a replica and holds no more tokens than the vendor's.
+    """
+    replicas = METHODOLOGY_GPUS // settings.replica_devices(row)
+    most = max(1, row.micro_batch_size * row.sequence_length // length)
+    micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
+    source = f"{row.source}; batch {batch} x {length} on both platforms"
+    if micro != row.micro_batch_size:
+        source += f", micro batch {row.micro_batch_size} x {row.sequence_length} made {micro} x {length} to divide it"
+    return replace(
+        row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
+        source=source,
+    )  # fmt: skip
+
+
+def find_configurations(
+    methodology: str,
+    *,
+    model: str,
+    platform: str,
+    gpu: str | None,
+    precision: str | None = None,
+    engine: str | None = None,
+) -> list[Configuration]:
+    """Return the rows of a methodology for a model on a GPU (a catalogue name), the headline first.
+
+    precision: the one that the user chose; None leaves it to the headline. engine: leaves out rows of other engines;
+    None keeps those of every engine.
+    """
+    return [
+        row
+        for row in methodologies()
+        if (row.methodology, row.model, row.platform) == (methodology, model, platform)
+        and (not row.gpus or gpu in row.gpus)
+        and precision in (None, row.precision)
+        and (engine is None or row.engine in (None, engine))
+    ]
+
+
+def find_configuration(
+    methodology: str,
+    *,
+    model: str,
+    platform: str,
+    gpu: str | None,
+    precision: str | None = None,
+    engine: str | None = None,
+) -> Configuration | None:
+    """Return the first of `find_configurations`; None where the methodology says nothing about the model on the GPU."""
+    rows = find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision, engine=engine)
+    return rows[0] if rows else None

@@ -1,0 +1,86 @@
+"""Rules of MLPerf Training from data/mlperf.toml: benchmarks with their quality targets, rounds, and precisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from typing import Any
+
+from tensorprimat.core import data_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfBenchmark:
+    """One task of MLPerf Training: what its evaluation has to reach, and which parameters train."""
+
+    name: str
+    runs: int
+    """Number of runs that a submission needs."""
+    target: float
+    of: str
+    """Quantity of the target: log perplexity, evaluation loss."""
+    peft: str
+    source: str
+    date: date
+    sequence_length: int | None = None
+    """Sequence length, if the task fixes it and logs do not state it."""
+    shape: str | None = None
+    """Of the model, as --shape takes it, where all of it trains on sequences that are not packed."""
+    shape_source: str | None = None
+
+
+@cache
+def benchmarks() -> tuple[MlperfBenchmark, ...]:
+    """Return the rules of every language-model benchmark of MLPerf Training."""
+    return tuple(MlperfBenchmark(**row) for row in _document()["benchmark"])
+
+
+def benchmark(name: str) -> MlperfBenchmark | None:
+    """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
+    return next((row for row in benchmarks() if row.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfRound:
+    """One round of MLPerf Training and the day on which its results were published."""
+
+    name: str
+    published: date
+    source: str
+
+
+def round_of(name: str) -> MlperfRound | None:
+    """Return a round by its name, such as v5.1, or None for one that is not in the table."""
+    rows = (MlperfRound(**row) for row in _document()["round"])
+    return next((row for row in rows if row.name == name), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfPrecision:
+    """Precision of the matrix products of some submissions, as the configuration that their README names sets it."""
+
+    round: str
+    submitter: str
+    benchmark: str
+    systems: tuple[str, ...]
+    precision: str
+    recipe: str | None = None
+    source: str
+    date: date
+
+
+def precision_of(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
+    """Return the precision of a submission by its own configuration, or None if it has not been looked up."""
+    return _precisions().get((round, submitter, system, benchmark))
+
+
+@cache
+def _precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
+    rows = [MlperfPrecision(**{**row, "systems": tuple(row["systems"])}) for row in _document()["precision"]]
+    return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return data_files.read("mlperf")
