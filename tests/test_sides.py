@@ -1,6 +1,7 @@
 """Sides of a comparison as people name them: folders, files, logs, with and without names."""
 
 import gzip
+import io
 import json
 from pathlib import Path
 
@@ -229,3 +230,51 @@ def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_said_not_to_app
     assert code == 0
     assert "scaling.json: MLPerf's factor is not applied here; tprimat mlperf import scores with it" in said
     assert "left out" not in said
+
+
+def test_runs_in_subfolders_are_runs_of_the_side(tmp_path, compare):
+    for side, pace in (("old", 10000.0), ("new", 9000.0)):
+        for number in (1, 2):
+            folder = tmp_path / side / f"run{number}"
+            folder.mkdir(parents=True)
+            text = log(milliseconds=pace + 7 * number).replace(" 07:", f" 1{number}:")
+            (folder / "train.log").write_text("  seq_length ............... 8192\n" + text)
+    _, document, said = compare(tmp_path / "old", tmp_path / "new", "--model-name", "llama")
+    assert [(side["label"], side["runs"]) for side in document["sides"]] == [("old", 2), ("new", 2)]
+    assert f"{tmp_path / 'old'}: read from its subfolders run1, run2" in said
+
+
+def test_results_in_subfolders_are_found_but_not_what_was_measured_before(tmp_path, compare):
+    runs_in(tmp_path / "old" / "monday")
+    runs_in(tmp_path / "old" / "history", seconds=99.0)
+    _, document, _ = compare(f"old={tmp_path / 'old'}", f"new={runs_in(tmp_path / 'new', seconds=11.0)}")
+    assert [(side["label"], side["runs"]) for side in document["sides"]] == [("old", 5), ("new", 5)]
+
+
+def test_ranks_in_subfolders_are_one_run(tmp_path, compare):
+    for rank in (0, 1):
+        folder = tmp_path / "job" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("  seq_length ............... 8192\n" + log())
+    _, document, _ = compare(f"job={tmp_path / 'job'}")
+    assert [side["runs"] for side in document["sides"]] == [1]
+
+
+def test_standard_input_is_a_side(tmp_path, compare, monkeypatch):
+    text = "  seq_length ............... 8192\n" + log()
+    (tmp_path / "one.log").write_text(text)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.replace("10", "11").encode())))
+    code, document, _ = compare("piped=-", f"file={tmp_path / 'one.log'}", "--model-name", "llama")
+    assert code == 0
+    assert labels(document) == ["piped", "file"]
+
+
+def test_a_run_that_is_compared_with_itself_is_said_so(tmp_path, compare):
+    text = "  seq_length ............... 8192\n" + log()
+    for name in ("one.log", "copy.log"):
+        (tmp_path / name).write_text(text)
+    _, _, said = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
+    assert "the same run is on both sides" in said
+    (tmp_path / "copy.log").write_text(log(milliseconds=9991.0).replace(" 07:", " 09:"))
+    _, _, said = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
+    assert "the same run" not in said

@@ -24,6 +24,7 @@ from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Meeting, StatedScatter, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
+from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import Loaded
 
@@ -85,7 +86,11 @@ def compare(
         sides=tuple(sides.values()),
         pairs=pairs,
         mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
-        warnings=(*warnings, *unused_prices([side.metrics for side in sides.values()], prices or {})),
+        warnings=(
+            *warnings,
+            *_of_itself(in_order),
+            *unused_prices([side.metrics for side in sides.values()], prices or {}),
+        ),
         errors=_errors(list(sides.values())),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
@@ -138,6 +143,16 @@ def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
 def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
     weights = [difference.weight for difference in meeting.fairness.differences]
     return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
+
+
+def _of_itself(meetings: Sequence[Meeting]) -> list[str]:
+    """Return a warning for every pair of sides that hold the same run."""
+    return [
+        f"{meeting.candidate.label} and {meeting.baseline.label}: the same run is on both sides, so the ratio shows no "
+        "difference of machines or settings; name different runs"
+        for meeting in meetings
+        if identity.share_a_run(meeting.baseline.result, meeting.candidate.result)
+    ]
 
 
 def _errors(sides: Sequence[Side]) -> tuple[str, ...]:

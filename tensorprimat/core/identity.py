@@ -342,6 +342,12 @@ PACE_COLUMNS = (
 )  # fmt: skip
 
 
+def share_a_run(one: Result, other: Result) -> bool:
+    """Return True if two results were read from the same log, or hold the same steps."""
+    hashes = [{source.sha256 for source in result.provenance.sources} - {None} for result in (one, other)]
+    return bool(hashes[0] & hashes[1]) or same_run(one, other)
+
+
 def _tells(steps: Steps) -> bool:
     """Return True if some pace has enough different values that two runs would not repeat them by chance."""
     return any(

@@ -16,6 +16,7 @@ from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
 
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission
+HISTORY = "history"  # of a folder of results: what was measured before
 LEAST_SIDES = 2  # with fewer sides that can be read there is nothing to compare
 
 
@@ -62,7 +63,10 @@ def load(
             found, odd = _read(argument.path, one_side=argument.name is not None, read=read)
         except InputError as error:
             refused.append(error)
-            if not argument.path.exists() or len(arguments) - len(refused) < LEAST_SIDES:
+            if (
+                not (argument.path.exists() or str(argument.path) == logs.STDIN)
+                or len(arguments) - len(refused) < LEAST_SIDES
+            ):
                 raise refused[0] from None
             notes.append(f"left out: {error}")
             continue
@@ -110,6 +114,8 @@ def _named(loaded: Sequence[Loaded], unnamed: set[str | None]) -> list[Loaded]:
 
 
 def _read(path: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+    if str(path) == logs.STDIN:
+        return _of_logs([logs.STDIN], one_side=one_side)
     if path.is_dir():
         return _of_folder(path, one_side=one_side, read=read)
     if not path.exists() or _holds_result(path):
@@ -138,14 +144,44 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
         try:
             found, notes = _of_logs(logs_of_folder, one_side=one_side)
         except InputError:
-            raise refusal from None
+            found = []
         if not found:
-            raise
+            found, notes = _of_subfolders(folder, one_side=one_side, read=read)
+            if not found:
+                raise refusal from None
+            return found, notes
         if len(logs_of_folder) < len(files):
             notes.append(
                 f"{folder / SCALING}: MLPerf's factor is not applied here; tprimat mlperf import scores with it"
             )
         return found, notes
+
+
+def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+    """Return what the folders in a folder hold, one level down: results, else logs as one set, so that ranks are seen.
+
+    Both lists are empty where they hold neither.
+    """
+    inside = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith(".") and path.name != HISTORY
+    ]
+    if not inside:
+        return [], []
+    note = f"{folder}: read from its subfolders {', '.join(path.name for path in inside)}"
+    holding = [path for path in inside if any(path.glob("*.json"))]
+    try:
+        found, notes = store.load_all(holding, read=read)
+        if found:
+            return found, [note, *notes]
+    except InputError:  # no results: their files may be logs
+        pass
+    try:
+        found, notes = _of_logs([file for path in inside for file in files_of(path)], one_side=one_side)
+    except InputError:
+        return [], []
+    return found, [note, *notes]
 
 
 def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], list[str]]:
