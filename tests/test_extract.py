@@ -167,6 +167,9 @@ def test_logs_of_equal_settings_and_clearly_different_speed_stay_two_results(
     said = capsys.readouterr()
     assert len(set(said.out.split())) == 2
     assert "equal settings, but 9.701 s a step against 7.691 s; kept as two results" in said.err
+    assert "name each with --gpu" not in said.err, "the device is stated already"
+    assert extract(tmp_path / "one.log", tmp_path / "two.log", "--output", tmp_path / "unnamed") == 0
+    assert "name each with --gpu" in capsys.readouterr().err
 
 
 def test_logs_that_name_different_devices_stay_two_results_at_equal_speed(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
                 break
             notes.append(
                 f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {_spell(*difference)}; kept as two "
-                "results. If the devices differ, name each with --gpu"
+                f"results. {_to_separate(first, extracted)}"
             )
         if home is None:
             home = []
@@ -126,6 +126,15 @@ def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Ex
 
 def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[identity.Pace, identity.Pace] | None:
     return next((pace for one in benchmark if (pace := identity.other_speed(one.paces, extracted.paces))), None)
+
+
+def _to_separate(*two: Extracted) -> str:
+    """Return what the user can do about two logs of equal settings and other speed."""
+    if any(one.result.gpu_info.device_name is None for one in two):
+        return "If the devices differ, name each with --gpu"
+    return "Neither log states the reason; to compare them: tprimat compare " + " ".join(
+        shlex.quote(one.logs[0]) for one in two
+    )
 
 
 def _spell(one: identity.Pace, other: identity.Pace) -> str:
