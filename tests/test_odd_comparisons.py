@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core.result import Model
+from tensorprimat.core.result import Audit, Model, Reported
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, formatting, html, money, notices
 
@@ -69,6 +69,38 @@ def test_a_figure_and_its_percent_stand_on_one_line(width):
     ]
     for line in shown(comparison_of(*sides, by="gpu"), width).splitlines():
         assert not line.strip().startswith("±")
+
+
+@pytest.mark.parametrize("width", range(60, 121, 3))
+def test_a_number_and_its_percent_sign_stand_on_one_line(width):
+    sides = [plausible.result(machine, runs=runs) for machine, runs in (("h100", 1), ("mi300x", 1))]
+    assumed = shown(comparison_of(*sides, assume_run_cv=0.02, assume_host_cv=0.01), width)
+    for line in (assumed + shown(comparison_of(*sides), width)).splitlines():
+        assert not line.strip().startswith(("%", "±"))
+
+
+def test_a_time_to_train_is_not_doubted_by_the_clock_that_it_is_read_from():
+    audit = Audit(clock="run_start to run_stop", ratio=1.07, explained_by=("evaluation 39 s",))
+    task = Reported(benchmark="llama31_8b", quality_target=3.3)
+    sides = []
+    for machine, seconds in (("h100", 5000.0), ("mi300x", 4000.0)):
+        one = plausible.result(machine, global_batch_size=16 if machine == "h100" else 32)
+        metrics = one.performance_metrics.model_copy(update={"reported": task})
+        runs = tuple(run.model_copy(update={"time_to_train_seconds": seconds}) for run in one.runs)
+        sides.append(one.model_copy(update={"performance_metrics": metrics, "runs": runs, "audit": audit}))
+    (pair,) = comparison_of(*sides).pairs
+    assert pair.ratio.metric == "time_to_train"
+    assert "clock" not in formatting.headline(pair)
+    rates = comparison_of(*(plausible.result(m).model_copy(update={"audit": audit}) for m in ("h100", "mi300x")))
+    assert "the rate of MI300X is 7.0 % above the log's own clock" in formatting.headline(rates.pairs[0])
+
+
+def test_the_subject_of_a_warning_is_in_words():
+    warned = [
+        plausible.result(machine).model_copy(update={"warnings": ("memory_metrics: no device memory was logged",)})
+        for machine in ("h100", "mi300x")
+    ]
+    assert "both sides: memory: no device memory was logged" in shown(comparison_of(*warned))
 
 
 def test_the_page_of_many_sides_folds_the_pairs_away():

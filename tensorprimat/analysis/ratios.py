@@ -21,7 +21,7 @@ from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import significant, times
+from tensorprimat.core.quantities import decimals_of_ratio, significant, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -258,7 +258,8 @@ def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str 
         return None
     changed = _verdict(replace(meeting, log=log), level)
     low, high = log.interval(level)
-    ends = f"{times(low, 3)} to {times(high, 3)}"
+    decimals = decimals_of_ratio(low, high)
+    ends = f"{times(low, decimals)} to {times(high, decimals)}"
     same = "the same follows" if changed == verdict else VERDICTS_IF[changed]
     return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
 

@@ -191,6 +191,16 @@ def times(value: float | None, digits: int | None = None) -> str:
     return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
 
 
+def decimals_of_ratio(low: float, high: float) -> int:
+    """Return the decimals that distinguish the ends of a ratio's interval.
+
+    >>> decimals_of_ratio(1.22, 1.29), decimals_of_ratio(0.998, 1.004)
+    (2, 3)
+    """
+    half = (high - low) / 2
+    return min(3, max(2, math.ceil(-math.log10(half)))) if 0 < half < math.inf else 3
+
+
 def fixed(value: float | None, decimals: int) -> str:
     """Return a number without a unit, with the decimals of its column.
 

@@ -32,6 +32,7 @@ NARROW = 100  # columns of a terminal below which figures take two lines
 NARROW_HEADING = 8  # characters of a line of a heading there
 TOO_NARROW = 76  # and below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
+NO_BREAK = "\N{NO-BREAK SPACE}"
 GAP = 2  # columns between two columns of a table
 MOST_WARNINGS = 5  # of a screen; the report has them all
 MOST_PUBLISHED = 6  # rows of a screen, likewise
@@ -46,13 +47,14 @@ def safe(content: str, style: str = "") -> Text:
 def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bullet: str = "") -> Text:
     """Return untrusted words in lines of so many columns; a path that is longer stays whole, to be copied."""
     lines = textwrap.wrap(
-        bullet + one_line(content),
+        bullet + one_line(content).replace(" %", f"{NO_BREAK}%"),
         max(20, width - indent),
         subsequent_indent=" " * len(bullet),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return Text("\n".join(" " * indent + line for line in lines), style=style, no_wrap=True, overflow="ignore")
+    text = "\n".join(" " * indent + line for line in lines).replace(NO_BREAK, " ")
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
 def table(content: Table, *, narrow: bool = False) -> RichTable:
@@ -204,14 +206,14 @@ def _of_model(comparison: Comparison, model: str, width: int) -> list[Renderable
     pairs = [pair for pair in comparison.pairs if pair.model == model]
     parts: list[RenderableType] = []
     if len(pairs) == 1 and len(comparison.pairs) == 1:
-        parts += [*_pair(pairs[0], alone=True), Text()]
+        parts += [*_pair(pairs[0], width, alone=True), Text()]
     parts += [safe(sections.model_heading(sides), "bold"), Text()]
     results = _slim(sections.results(sides))
     parts.append(Padding(fitting(results, width=width - INDENT), (0, 0, 0, INDENT)))
     if results.note:
         parts.append(Padding(safe(results.note, "dim"), (0, 0, 0, INDENT)))
     if len(pairs) == 1 and len(comparison.pairs) > 1:
-        parts += [Text(), *_pair(pairs[0], alone=False)]
+        parts += [Text(), *_pair(pairs[0], width, alone=False)]
     elif len(pairs) > 1:
         parts += [Text(), *_several(pairs, width, drawn=len(comparison.models) == 1)]
     elif not pairs:
@@ -261,22 +263,22 @@ def _slim(results: Table) -> Table:
     )
 
 
-def _pair(pair: Pair, *, alone: bool) -> list[RenderableType]:
+def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
     """Return the level with the differences, then the headline, unless the pair is the only one and the headline is at
     the top.
     """
     comparable = pair.fairness.level.comparable
-    parts = [safe(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
+    said = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:
-        parts.append(safe(f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
+        said.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
     if not comparable and not pair.fairness.errors and (each := sections.alone(pair)):
-        parts.append(safe(f"{each}."))
+        said.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
-        parts.append(safe(pair.losses.sentence, "bold yellow"))
-    parts += [safe(sentence) for sentence in money.sentences(pair)]
+        said.append((pair.losses.sentence, "bold yellow"))
+    said += [(sentence, "") for sentence in money.sentences(pair)]
     if advice := formatting.advice(pair):
-        parts.append(safe(f"{advice}."))
-    return [Padding(part, (0, 0, 0, 2)) for part in parts]
+        said.append((f"{advice}.", ""))
+    return [paragraph(sentence, style, width=width, indent=INDENT) for sentence, style in said]
 
 
 def _style(pair: Pair) -> str:
@@ -291,16 +293,17 @@ def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[Renderab
     parts: list[RenderableType] = []
     for baseline in dict.fromkeys(pair.baseline.label for pair in pairs):
         of_baseline = [pair for pair in pairs if pair.baseline.label == baseline]
-        parts.append(safe(f"Against {baseline}", "bold"))
+        parts.append(paragraph(f"Against {baseline}", "bold", width=width, indent=INDENT))
         for sentence in dict.fromkeys(pair.fairness.sentence for pair in of_baseline):
             whose = ", ".join(pair.candidate.label for pair in of_baseline if pair.fairness.sentence == sentence)
-            parts.append(safe(f"{whose}: {sentence}"))
+            parts.append(paragraph(f"{whose}: {sentence}", width=width, indent=INDENT))
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
             content = sections.verdicts(of_baseline)
             shown = fitting(without(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
-            parts += [*([] if drawn else [Text(), shown]), safe(content.note or "", "dim")]
+            parts += [] if drawn else [Text(), Padding(shown, (0, 0, 0, INDENT))]
+            parts.append(paragraph(content.note or "", "dim", width=width, indent=INDENT))
         parts.append(Text())
-    return [Padding(part, (0, 0, 0, 2)) for part in parts[:-1]]
+    return parts[:-1]
 
 
 def print_summary(comparison: Comparison, console: Console | None = None) -> None:

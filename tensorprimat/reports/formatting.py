@@ -12,7 +12,16 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Sid
 from tensorprimat.core import models
 from tensorprimat.core.audit_verdict import reason
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import Form, change, confidence_level, fixed, percent, significant, times
+from tensorprimat.core.quantities import (
+    Form,
+    change,
+    confidence_level,
+    decimals_of_ratio,
+    fixed,
+    percent,
+    significant,
+    times,
+)
 from tensorprimat.core.result import Model
 
 METRIC_TITLES = {
@@ -125,7 +134,13 @@ def verdict_of(pair: Pair) -> str:
 
 def headline(pair: Pair) -> str:
     """Return in one sentence what a pair shows, with the reason why a side's figures are off its log's own clock."""
-    off = [f"{side.label} {why}" for side in (pair.candidate, pair.baseline) if (why := reason(side.result.audit))]
+    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # which is read from that clock
+        return _headline(pair)
+    off = [
+        f"the rate of {side.label} is {why}"
+        for side in (pair.candidate, pair.baseline)
+        if (why := reason(side.result.audit))
+    ]
     return "; ".join([_headline(pair), *off])
 
 
@@ -242,10 +257,9 @@ def ratio_form(ratio: Ratio) -> Form:
     distinguish them.
     """
     value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
-    half = (high - low) / 2 if low is not None and high is not None else 0.0
-    if value is None or not 0 < half < math.inf or value >= 10:
+    if value is None or value >= 10 or low is None or high is None or not 0 < high - low < math.inf:
         return times
-    decimals = min(3, max(2, math.ceil(-math.log10(half))))
+    decimals = decimals_of_ratio(low, high)
     return lambda number: times(number, decimals)
 
 

@@ -43,7 +43,7 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
         else:
             subjects.setdefault((warning, ""), [])
     return tuple(
-        f"{whose}: {subject}: {'; '.join(_without_likes(sentences))}" if subject else whose
+        f"{whose}: {_titled(subject)}: {'; '.join(_without_likes(sentences))}" if subject else whose
         for (whose, subject), sentences in subjects.items()
     )
 
@@ -59,6 +59,14 @@ def _without_likes(sentences: Sequence[str]) -> list[str]:
         kind = re.sub(r"\d[\d.,]*", "#", sentence)
         kinds.setdefault(re.sub(r"^after run", "before run", kind), []).append(sentence)
     return [first + (f" ({len(others)} more alike)" if others else "") for first, *others in kinds.values()]
+
+
+_SUBJECTS = {"memory_metrics": "memory", "gpu_info": "GPU", "training_config": "settings"}
+
+
+def _titled(subject: str) -> str:
+    """Return the subject of a warning in words: the key of a figure by its title."""
+    return _SUBJECTS.get(subject) or formatting.METRIC_TITLES.get(subject) or subject.replace("_", " ")
 
 
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
