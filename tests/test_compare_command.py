@@ -138,6 +138,32 @@ def test_a_file_of_the_first_version_is_compared(tmp_path, capsys):
     assert files_of(tmp_path / "out") == {name for name in WRITTEN if "loss" not in name}
 
 
+@pytest.mark.parametrize(
+    "rate",
+    [
+        {"samples_per_second": 10.0},
+        {"samples_per_second_per_gpu": 1.25},
+        {"steps_per_second": 10.0 / 128},
+        {"avg_step_time_seconds": 12.8},
+        {"tokens_per_second": 81920.0},
+    ],
+)
+def test_a_mean_of_another_unit_is_brought_to_tokens_where_the_file_states_the_settings(rate, tmp_path):
+    settings = {"sequence_length": 8192, "global_batch_size": 128, "num_gpus": 8}
+    sides = (("h100", "NVIDIA H100", settings, {"tokens_per_second_per_gpu": 10240.0}),
+             ("mi300x", "AMD Instinct MI300X", {**settings, "num_gpus": 8}, rate))  # fmt: skip
+    for name, device, config, figures in sides:
+        document = {
+            "platform": "cuda" if name == "h100" else "rocm", "gpu_info": {"device_name": device},
+            "model": {"name": "llama"}, "training_config": config, "performance_metrics": figures,
+        }  # fmt: skip
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert compare(tmp_path / "h100.json", tmp_path / "mi300x.json", "--no-plot", "--output-dir", tmp_path / "out") == 0
+    ratio = json.loads((tmp_path / "out" / "comparison.json").read_text())["ratio"]
+    assert ratio["metric"] == "tokens_per_second_per_gpu"
+    assert ratio["value"] == pytest.approx(1.0)
+
+
 # Wrong input: one line, exit code 2
 
 

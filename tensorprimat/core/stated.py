@@ -369,6 +369,10 @@ def with_rates(
     }
     gpus, length, batch = config.num_gpus, config.sequence_length, config.global_batch_size
     mean, samples = means.avg_step_time_seconds, means.samples_per_second
+    if mean is None and means.steps_per_second:
+        mean = 1 / means.steps_per_second
+    if samples is None and means.samples_per_second_per_gpu and gpus:
+        samples = means.samples_per_second_per_gpu * gpus
     if (samples is None or "global_batch_size" in changed) and mean and batch:
         samples = batch / mean
     tokens, per_gpu = means.tokens_per_second, means.tokens_per_second_per_gpu
@@ -386,6 +390,7 @@ def with_rates(
     known = any(value is not None for value in (samples, tokens, per_gpu, mean))
     return means.model_copy(
         update={
+            "avg_step_time_seconds": mean,
             "steps_per_second": steps_per_second,
             "tokens_per_second": tokens,
             "tokens_per_second_per_gpu": per_gpu,

@@ -27,6 +27,7 @@ from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing, short_hash
 from tensorprimat.core.result import SCHEMA_VERSION, Result
+from tensorprimat.core.stated import with_rates
 from tensorprimat.core.steps import FLOAT_COLUMNS
 from tensorprimat.core.summary import summarise
 
@@ -278,11 +279,13 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
     figures = result.performance_metrics
     if all(
         value is None
-        for value in (figures.avg_step_time_seconds, figures.tokens_per_second, figures.tokens_per_second_per_gpu,
-                      figures.samples_per_second)
+        for value in (figures.avg_step_time_seconds, figures.steps_per_second, figures.tokens_per_second,
+                      figures.tokens_per_second_per_gpu, figures.samples_per_second, figures.samples_per_second_per_gpu)
     ):  # fmt: skip
         raise InputError("neither steps nor reported means: nothing was measured", path=path)
-    return result
+    if figures.basis != "reported_means":
+        return result
+    return result.model_copy(update={"performance_metrics": with_rates(figures, result.training_config)})
 
 
 def read_json(path: Path) -> Any:
