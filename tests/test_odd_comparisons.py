@@ -1,6 +1,7 @@
 """Sentences about odd results: absurd ratios, one device on both sides, many sides."""
 
 import io
+import re
 from pathlib import Path
 
 import plausible
@@ -143,3 +144,11 @@ def test_warnings_that_differ_in_numbers_alone_are_said_once():
     comparison = comparison_of(busy)
     (line,) = [line for line in notices.grouped_warnings(comparison) if ": noise: " in line]
     assert line.endswith(": noise: before run 1 load 1.5; wait (5 more alike); before run 1 the CPU's cap changed")
+
+
+def test_a_tiny_ratio_and_its_interval_have_the_same_decimals():
+    sides = [plausible.result(machine, runs=3, seconds=s) for machine, s in (("h100", 12.8), ("mi300x", 640.0))]
+    (pair,) = comparison_of(*sides).pairs
+    decimals = {len(figure.split(".")[1]) for figure in re.findall(r"(0\.\d+)x", formatting.headline(pair))}
+    assert len(decimals) == 1
+    assert decimals.pop() >= 3

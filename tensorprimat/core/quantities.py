@@ -186,19 +186,20 @@ def times(value: float | None, digits: int | None = None) -> str:
         return UNMEASURED
     if abs(value) >= 1e6:
         return f"{value:.3g}x"
-    if digits is None:
-        digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
+    if digits is not None and round(value, digits) > 0:
+        return f"{value:.{digits}f}x"
+    digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2
     return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
 
 
 def decimals_of_ratio(low: float, high: float) -> int:
     """Return the decimals that distinguish the ends of a ratio's interval.
 
-    >>> decimals_of_ratio(1.22, 1.29), decimals_of_ratio(0.998, 1.004)
-    (2, 3)
+    >>> decimals_of_ratio(1.22, 1.29), decimals_of_ratio(0.998, 1.004), decimals_of_ratio(0.0201, 0.0205)
+    (2, 3, 4)
     """
-    half = (high - low) / 2
-    return min(3, max(2, math.ceil(-math.log10(half)))) if 0 < half < math.inf else 3
+    half, most = (high - low) / 2, 3 if high >= 0.1 else 6
+    return min(most, max(2, math.ceil(-math.log10(half)))) if 0 < half < math.inf else 3
 
 
 def fixed(value: float | None, decimals: int) -> str:
