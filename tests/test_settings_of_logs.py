@@ -351,3 +351,26 @@ def test_a_megatron_shape_of_which_a_line_was_lost_is_unknown(read_text: Any, lo
     dump = f"----------------- arguments -----------------\n{dump}-------------- end of arguments ---------------\n"
     model = read_text(dump + log(MEGATRON, count=30)).model
     assert (model.parameters or None) == (None if lost else 8030261248)
+
+
+BEHIND_ROWS = {
+    "torchtitan": (
+        "Trainer is initialized with local batch size {0}, global batch size {1}, gradient accumulation steps 1, "
+        "sequence length {2}, total steps 100 (warmup 2)",
+        TORCHTITAN,
+    ),
+    "huggingface": (
+        "  Instantaneous batch size per device = {0}\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = {1}",
+        "{{'loss': 2.{0:04d}, 'grad_norm': 0.5, 'epoch': 0.{0}, 'train_runtime': {0}0.5, 'step': {0}}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_ROWS)
+def test_settings_of_a_job_that_died_behind_the_last_row_are_not_those_of_the_rows(read_text: Any, name: str) -> None:
+    banner, row = BEHIND_ROWS[name]
+    text = banner.format(2, 64, 4096) + "\n" + log(row, count=30) + banner.format(4, 256, 8192) + "\n"
+    config = read_text(text).training_config
+    assert (config.micro_batch_size, config.global_batch_size) == (2, 64)
+    assert config.sequence_length in (None, 4096)

@@ -122,6 +122,8 @@ class _Seen:
     tokens_per_step: int | None = None
     validations: set[int] = field(default_factory=set)
     starts: list[int] = field(default_factory=list)
+    has_rows: bool = False
+    """Rows were read: what is stated behind them is of another training, which may fail before its first row."""
     timestamp: float | None = None
     platform: Platform | None = None
     source: str = "torchtitan"
@@ -165,6 +167,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
         if "step:" in text:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
+                seen.has_rows = True
                 if origin.primus:
                     step = step.changed(ended_at=step.ended_at or fields.moment(origin.time or ""))
                     _notice_primus(origin, step, seen)
@@ -223,12 +226,13 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
     if _TRAINER.search(text):
         _notice_trainer(text, seen)
     elif match := _MESH.search(text):
-        _notice_mesh(match, seen.config)
+        if not (seen.has_rows and "num_gpus" in seen.config):
+            _notice_mesh(match, seen.config)
     elif match := _CAPACITY.search(text):
         seen.gpu_info["device_name"] = match["device"]
         if memory := fields.positive(match["gib"], GIB / GB):
             seen.gpu_info["total_memory_gb"] = memory
-    elif match := _MODEL.search(text):
+    elif (match := _MODEL.search(text)) and not (seen.has_rows and seen.model):
         seen.model = {"name": match["name"], "parameters": fields.whole(match["parameters"])}
     for pattern, name, value in MARKS:
         if match := pattern.search(text):
@@ -253,8 +257,8 @@ def _notice_trainer(text: str, seen: _Seen) -> None:
     for name, pattern in SETTINGS.items():
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             if name == "tokens_per_step":
-                seen.tokens_per_step = value
-            else:
+                seen.tokens_per_step = seen.tokens_per_step if seen.has_rows and seen.tokens_per_step else value
+            elif name not in seen.config or not seen.has_rows:
                 seen.config[name] = value
 
 

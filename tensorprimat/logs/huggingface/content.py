@@ -283,6 +283,8 @@ def _notice(text: str, content: Content) -> None:
     if (match := _LOGGING_STEPS.search(text)) and (steps := fields.whole(match[1])):
         content.logging_steps = steps
     for pattern, name in _SETTINGS:
+        if name in content.config and content.rows:
+            continue  # behind rows another training may start, and fail
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value
     if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
