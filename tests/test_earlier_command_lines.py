@@ -320,6 +320,7 @@ def prepared(folder):
     assert run("passes", *sizes, *QUICK, "--pass", "forward", "--output", folder / "output" / "sweep") == 0
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_line_of_the_page_runs(folder, line):
     words = shlex.split(line)[1:]

@@ -81,6 +81,7 @@ def test_lightning_is_told_per_node_what_srun_says_in_all(monkeypatch):
     assert "SLURM_NTASKS_PER_NODE" not in os.environ
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_host_of_rank_0_without_an_address_is_one_line_at_once(tmp_path):
     step = {**SRUN, "SLURM_JOB_ID": "70", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
     flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32"]

@@ -1,6 +1,7 @@
 """Memory of Megatron Core by arithmetic, against NVIDIA's own choices, a paper, and Megatron's own formula."""
 
 import dataclasses
+import importlib
 import types
 
 import pytest
@@ -143,7 +144,10 @@ def test_a_model_with_a_window_is_not_sent_to_context_parallel():
 
 @pytest.mark.parametrize("engine", ["nemo", "bridge"])
 def test_context_parallel_is_refused_for_sequences_longer_than_the_window(monkeypatch, engine):
-    monkeypatch.setattr("importlib.import_module", lambda _: types.SimpleNamespace(check=lambda *_: None))
+    real, stand_in = importlib.import_module, types.SimpleNamespace(check=lambda *_: None)
+    monkeypatch.setattr(
+        importlib, "import_module", lambda name, *more: stand_in if ".engines." in name else real(name, *more)
+    )
     windowed = spec(model="mistral", engine=engine, precision="bf16", context_parallel_size=2)
     with pytest.raises(UsageError) as refused:
         prepare.check_spec(ENGINES[engine], windowed, H100)

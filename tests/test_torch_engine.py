@@ -413,11 +413,13 @@ def test_a_signal_leaves_what_was_measured_and_no_traceback(tmp_path, number, pr
     assert result.runs[0].ended_by in ("interrupted", "terminated")
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_that_dies_ends_the_other(tmp_path):
     run = Run(tmp_path, spec_of(steps=100_000, num_gpus=2))
     run.wait_for_step()
-    children = subprocess.run(["pgrep", "-P", str(run.process.pid)], capture_output=True, text=True, check=True)
-    os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+    ranks = subprocess.run(["pgrep", "-f", run.spec_file], capture_output=True, text=True, check=True)
+    (other,) = {int(number) for number in ranks.stdout.split()} - {run.process.pid}
+    os.kill(other, signal.SIGKILL)
     began = time.monotonic()
     code, _, _ = run.end(timeout=60)
     assert code != 0
