@@ -379,3 +379,17 @@ def test_automodels_rate_per_data_parallel_rank_tells_the_gpus_with_the_other_si
     assert stated.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)
     assert not [warning for warning in (*result.warnings, *stated.warnings) if "parallel ranks only" in warning]
     assert [warning for warning in read_text(log("automodel")).warnings if "parallel ranks only" in warning]
+
+
+def test_a_progress_bar_that_begins_in_the_middle_of_an_epoch_is_a_resume(read_text: Any) -> None:
+    def process(first: int, last: int) -> str:
+        text = f"0|{first - 1}: {first - 1}%|# | {first - 1}/100 [00:00<?, ?it/s]"
+        for n in range(first, last + 1):
+            text += torchtune(n, 800.0 if n == first else 16384.0 + n % 5) + "\n"
+            text += f"\r1|{n}|Loss: 1.9: {n}%|# | {n}/100 [00:{n % 60:02}<05:00, 3.00s/it]"
+        return text
+
+    result = read_text(process(1, 40) + "\n" + process(41, 80))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16386, rel=1e-3)
+    assert result.performance_metrics.measured_steps == 78
+    assert len(result.provenance.segments) == 2

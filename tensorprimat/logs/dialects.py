@@ -62,6 +62,8 @@ class Dialect:
     """Of that clock, in seconds."""
     bar: str = ""
     """Expression of a progress bar over all steps; it names `step`, steps done, and `elapsed`, as 1:02:03 or 02:03."""
+    resumed_bar: str = ""
+    """Expression of the first drawing of that bar in a process that does not begin at step 0."""
     total: str = ""
     """Expression of the line, with one group, that states the sum of all step times, as `clock` names it."""
     epochs: str = ""
@@ -242,6 +244,7 @@ TORCHTUNE = Dialect(
     epochs="epochs",
     bar=r"\b\d{1,9}\|(?P<step>\d{1,9})(?:\|Loss: [^|\n]{0,40})?: {1,8}\d{1,3}%\|[^|\n]{0,400}\| {0,8}\d{1,9}/\d{1,9} "
     r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<",
+    resumed_bar=r"%\|[^|\n]{0,400}\| {0,8}[1-9]\d{0,8}/\d{1,9} \[00:00<\?,",
     words=((r"^dtype: (bf16|fp16|fp32)\b", "precision"), (r"^compile: (true|false)\b", "compile")),
     varies=True,
     notes=(

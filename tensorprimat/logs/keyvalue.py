@@ -77,6 +77,10 @@ class _Seen:
     drawn: dict[int, float] = field(default_factory=dict)
     """Number of the step → seconds, by a progress bar."""
     total: float | None = None
+    resumed: bool = False
+    """A bar that begins above step 0 was drawn since the last row."""
+    begins: list[tuple[int, str]] = field(default_factory=list)
+    """(line, reason) of rows that follow such a bar."""
 
 
 def detect(log: Log, dialect: Dialect) -> int:
@@ -112,7 +116,13 @@ def read(log: Log, dialect: Dialect) -> Reading:
         platform=devices.platform_of(seen.device),
         source=dialect.source,
         evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed),
-        begins=sorted([*work.restarts(steps, totals), *changes.of_level(labels, steps, "the label tokens of a step")]),
+        begins=sorted(
+            [
+                *seen.begins,
+                *work.restarts(steps, totals),
+                *changes.of_level(labels, steps, "the label tokens of a step"),
+            ]
+        ),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
         warnings=[*dialect.notes, *divided, *unseen, *seen.notes, *uneven],
@@ -135,6 +145,9 @@ def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _See
             row = _opened(line, match, 0, seen)
             _take(text[match.start() :], dialect, row, seen)
             if row.is_measured():
+                if seen.resumed:
+                    seen.begins.append((line, "a progress bar begins in the middle of an epoch"))
+                    seen.resumed = False
                 row.interrupted_by = row.interrupted_by or interrupted_by
                 interrupted_by = ""
                 yield row
@@ -255,6 +268,8 @@ def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
     """Note a progress bar; what is printed while it stands follows it on its line."""
     if dialect.bar and (match := re.search(dialect.bar, text[:LONGEST_SETTING])):
         seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
+    if dialect.resumed_bar and re.search(dialect.resumed_bar, text[:LONGEST_SETTING]):
+        seen.resumed = True
 
 
 def _step(row: _Row) -> Step:
