@@ -7,6 +7,8 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import break_even
+from tensorprimat.cli import price_options
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, html, markdown, money
 
@@ -60,3 +62,25 @@ def test_no_break_even_where_nothing_may_be_compared():
 
 def test_a_price_that_no_side_has_is_a_warning_of_compare():
     assert "--price L40S=1: no result is from this device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
+
+
+def test_costs_hold_under_the_condition_of_the_rate():
+    loaded = []
+    for machine, seconds in (("h100", 12.8), ("mi300x", 11.0)):
+        one = plausible.result(machine, runs=3, seconds=seconds)
+        nameless = one.model.model_copy(update={"shape": None, "parameters": None})
+        loaded.append(Loaded(path=Path(f"{machine}.json"), result=one.model_copy(update={"model": nameless})))
+    for prices in ({"H100": 2.0, "MI300X": 1.8}, {"H100": 2.0, "MI300X": 2.0 * 12.8 / 11.0}):
+        (pair,) = compare(loaded, prices=prices).pairs
+        assert pair.fairness.conditions
+        assert all("if the model shape matches" in sentence for sentence in money.sentences(pair))
+
+
+@pytest.mark.parametrize("typed", ["H100=2,H100=3", "H100=2;MI300X=3"])
+def test_a_price_that_can_be_read_in_two_ways_is_refused(typed):
+    with pytest.raises(UsageError, match="--price"):
+        price_options.of([typed])
+
+
+def test_a_price_may_be_repeated():
+    assert price_options.of(["H100=2,MI300X=3", "H100=2"]) == {"H100": 2.0, "MI300X": 3.0}

@@ -16,7 +16,11 @@ Prices = Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRIC
 
 def of(typed: Sequence[str] | None) -> dict[str, float]:
     """Return USD per GPU-hour by the name of a device. Raises UsageError that names the flag."""
-    return dict(_price(part) for text in typed or () for part in _parts(text))
+    prices: dict[str, float] = {}
+    for name, usd in (_price(part) for text in typed or () for part in _parts(text)):
+        if prices.setdefault(name, usd) != usd:
+            raise UsageError(f"--price {name or 'for every device'}: stated twice, {prices[name]:g} and {usd:g}")
+    return prices
 
 
 def _parts(text: str) -> list[str]:
@@ -39,7 +43,7 @@ def _price(text: str) -> tuple[str, float]:
     """
     name, equals, amount = text.rpartition("=")
     usd = number(amount)
-    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()):
+    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()) or "=" in name:
         raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
     return name.strip(), usd
 

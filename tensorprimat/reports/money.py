@@ -45,11 +45,15 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
+    condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     if undecided or not settled or abs(cost - 1) < CLOSE:
-        return [f"At {stated} the work costs {quantities.times(cost)} as much on {candidate.label}, not confirmed."]
-    cheaper, share = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
+        share = quantities.times(cost)
+        return [f"At {stated} the work costs {share} as much on {candidate.label}{condition}, not confirmed."]
+    cheaper, part = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
     scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
-    return [f"At {stated} the same work is {quantities.percent(share)} {cheaper} on {candidate.label}{scope}."]
+    return [
+        f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{condition}{scope}."
+    ]
 
 
 def _price(side: Side) -> str:
