@@ -12,6 +12,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import Audit, Model, Reported
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, formatting, html, money, notices
+from tensorprimat.reports.plots import canvas
 
 
 def comparison_of(*results, **options):
@@ -152,3 +153,21 @@ def test_a_tiny_ratio_and_its_interval_have_the_same_decimals():
     decimals = {len(figure.split(".")[1]) for figure in re.findall(r"(0\.\d+)x", formatting.headline(pair))}
     assert len(decimals) == 1
     assert decimals.pop() >= 3
+
+
+def test_long_names_that_differ_at_their_ends_differ_in_every_picture():
+    start = "experiment-2026-11-22-llama3.1-8b-bf16-tp1-pp1-cp1-mbs1-gbs128-flash-attention-run-"
+    sides = [
+        Loaded(path=Path(name), result=plausible.result(machine, runs=3), side=start + name)
+        for machine, name in (("h100", "one"), ("mi300x", "two"))
+    ]
+    text = shown(compare(sides))
+    scale = text[text.index("Multiple of") : text.index("Same work")]
+    assert "run-one (higher is better)" in " ".join(scale.split())
+    marks = [line.split()[0] for line in scale.splitlines() if "1x" in line or "x to" in line]
+    assert len(set(marks)) == 2
+    for width, lines in ((26, 2), (22, 3), (48, 1)):
+        labels = [canvas.folded(item.side, width, lines) for item in sides]
+        assert len(set(labels)) == 2
+        assert all(len(label.splitlines()) <= lines for label in labels)
+        assert all(len(line) <= width for label in labels for line in label.splitlines())

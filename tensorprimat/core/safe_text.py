@@ -37,6 +37,18 @@ def one_line(text: object, *, longest: int = LONGEST) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def middle_cut(text: str, longest: int) -> str:
+    """Return a text of at most so many characters: names that differ at one end still differ.
+
+    >>> middle_cut("experiment-2026-11-22-llama-run-one", 21), middle_cut("short", 21)
+    ('experiment…ma-run-one', 'short')
+    """
+    if len(text) <= longest:
+        return text
+    tail = longest // 2
+    return f"{text[: longest - 1 - tail]}…{text[len(text) - tail :]}"
+
+
 def _visible(character: str) -> str:
     if character.isspace():
         return " "

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.core.safe_text import middle_cut, one_line
 from tensorprimat.reports import forest, formatting, harmless, money, notices, published, sections
 from tensorprimat.reports.tables import Cell, Column, Table
 
@@ -169,7 +169,9 @@ def drawn(scale: forest.Forest, width: int) -> RenderableType:
     strip = min(WIDEST_STRIP, width - labels - figures - ends - 3 * GAP)
     lines: list[RenderableType] = [safe(scale.title, "dim")]
     for mark in scale.marks:
-        line = Text(set_cell_size(one_line(mark.label), labels), style="bold" if mark.is_mean else "")
+        line = Text(
+            set_cell_size(middle_cut(one_line(mark.label), labels), labels), style="bold" if mark.is_mean else ""
+        )
         line.append(f"{'':{GAP}}{mark.text:>{figures}}{'':{GAP}}", style="bold")
         style = mark.level.style if mark.level is not None else ""
         if strip >= NARROWEST_STRIP:

@@ -14,10 +14,12 @@ from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
+from tensorprimat.core.safe_text import middle_cut
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Cell, Column, Table, text
 
 LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
+LONGEST_BASE = 40  # characters of the baseline in a title
 ROOM = 0.12  # of the span, left free at both ends of a scale
 
 
@@ -96,7 +98,7 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
         marks.append(_mark(f"mean of {len(pairs)} models", mean, None))
     of = "time to the quality target" if less else formatting.METRIC_TITLES.get(metric, metric)
     base = bases[0] if len(bases) == 1 else "the baseline"
-    title = f"Multiple of the {of} of {base} ({'lower' if less else 'higher'} is better)"
+    title = f"Multiple of the {of} of {middle_cut(base, LONGEST_BASE)} ({'lower' if less else 'higher'} is better)"
     start, end = _range(marks)
     return Forest(title=title, marks=tuple(marks), start=start, end=end)
 

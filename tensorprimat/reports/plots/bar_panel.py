@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.reports.bars import Bar, Panel
-from tensorprimat.reports.plots.canvas import GRID, INK, LEAST_PANEL_INCHES, drawable, few_ticks, say
+from tensorprimat.reports.plots.canvas import GRID, INK, LEAST_PANEL_INCHES, few_ticks, folded, say
 
 BAR_INCHES = 0.30  # height of one bar with its share of the gap: room for a value in 8-point type
 GROUP_GAP = 0.7  # between groups of bars, in bars
 LEAST_BARS = 4.5  # a panel of fewer bars keeps room around them
 TEXT_SHARE = 0.018  # of a panel's width, which one character of a value takes
 LABEL_WIDTH = 22  # characters of a label on one line
+LABEL_LINES = 3
 FURTHEST = 1.8  # times the longest bar: an interval that reaches beyond ends in an arrow, or bars would be lines
 DRAWABLE = 1e15  # longer bars than this are nonsense, and break the axes
 
@@ -73,20 +73,14 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # two bars do not fill a panel like walls
     axes.set_ylim(places[-1] + 0.6 + slack, places[0] - 0.6 - slack)
     if len(groups) == 1:
-        axes.set_yticks(places, [_folded(bar.look.label) for bar in ordered])
+        axes.set_yticks(places, [folded(bar.look.label, LABEL_WIDTH, LABEL_LINES) for bar in ordered])
     else:
         middles = [
             sum(members := [p for p, bar in zip(places, ordered, strict=True) if bar.group == group]) / len(members)
             for group in groups
         ]
-        axes.set_yticks(middles, [_folded(group) for group in groups])
+        axes.set_yticks(middles, [folded(group, LABEL_WIDTH, LABEL_LINES) for group in groups])
     axes.tick_params(axis="y", length=0)
     few_ticks(axes.xaxis)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-
-
-def _folded(text: str) -> str:
-    """Return a label in at most three short lines."""
-    lines = textwrap.wrap(drawable(text), LABEL_WIDTH, break_long_words=True)
-    return "\n".join(lines if len(lines) <= 3 else [*lines[:2], lines[2][: LABEL_WIDTH - 1] + "…"])

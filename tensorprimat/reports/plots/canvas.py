@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tensorprimat.core.errors import MissingPackageError
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.core.safe_text import middle_cut, one_line
 from tensorprimat.reports.bars import BarStyle
 
 LINE_STYLES = ("-", "--", ":", "-.")
@@ -181,9 +181,18 @@ def drawable(text: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return the text, drawable, cut to so many characters."""
+    """Return the text, drawable, cut in its middle to so many characters."""
+    return middle_cut(drawable(text), longest)
+
+
+def folded(text: str, width: int, lines: int) -> str:
+    """Return a label in at most so many lines of a width, cut in its middle where it is longer."""
     line = drawable(text)
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    for longest in range(max(len(line), width), width - 1, -1):
+        wrapped = textwrap.wrap(middle_cut(line, longest), width, break_long_words=True)
+        if len(wrapped) <= lines:
+            return "\n".join(wrapped)
+    return middle_cut(line, width)
 
 
 def say(axes: Any, sentence: str) -> None:

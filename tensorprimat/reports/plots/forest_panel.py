@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from tensorprimat.reports.forest import Forest, ForestMark
-from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, drawable
+from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, drawable, folded
 
 ROW_INCHES = 0.3
 LABEL_WIDTH = 26  # characters of a label on one line
+LABEL_LINES = 2
 
 
 def height_of(scale: Forest) -> float:
@@ -35,7 +35,7 @@ def forest_panel(axes: Any, scale: Forest) -> None:
             1.01, row, drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),
             va="center", fontsize=9, fontweight="bold" if mark.is_mean else "normal",
         )  # fmt: skip
-    axes.set_yticks(range(len(scale.marks)), [_folded(mark.label) for mark in scale.marks])
+    axes.set_yticks(range(len(scale.marks)), [folded(mark.label, LABEL_WIDTH, LABEL_LINES) for mark in scale.marks])
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -47,8 +47,3 @@ def _interval(axes: Any, scale: Forest, mark: ForestMark, row: int, colour: str)
     axes.plot([low, high], [row, row], color=colour, linewidth=3.5, alpha=0.55, solid_capstyle="butt")
     for end, beyond, marker in ((low, mark.low != low, "<"), (high, mark.high != high, ">")):
         axes.plot([end], [row], color=colour, marker=marker if beyond else "|", ms=7, linestyle="none")
-
-
-def _folded(label: str) -> str:
-    lines = textwrap.wrap(drawable(label), LABEL_WIDTH)
-    return "\n".join(lines if len(lines) <= 2 else [lines[0], lines[1][: LABEL_WIDTH - 1] + "…"])
