@@ -1,15 +1,18 @@
 """Every cell of every table of a report holds the figure that its heading names."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import quantities
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import facts, forest, formatting, sections
+from tensorprimat.reports import bars, facts, forest, formatting, html, sections, series
+from tensorprimat.reports.plots import step_panel
 
 LIKE = {"performance": facts.PERFORMANCE, "memory": facts.MEMORY}
 
@@ -162,3 +165,34 @@ def test_an_interval_of_one_run_is_marked_beside_one_over_runs():
     table = sections.results(sides)
     place = [column.title for column in table.columns].index("tokens/s/GPU")
     assert ["within run" in row[place].text for row in table.rows] == [True, False]
+
+
+def test_the_spread_of_a_side_runs_from_low_to_high_percentiles(comparison):
+    looks = bars.looks_of(comparison.sides)
+    for side in comparison.sides:
+        curves = series.curves(side)
+        course = step_panel.course_of(side, looks[side.label], curves)
+        measured = np.concatenate([curve.seconds[curve.measured] for curve in curves])
+        expected = [np.quantile(measured, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
+        assert list(course.percentiles) == pytest.approx(expected)
+        assert expected == sorted(expected)
+
+
+def test_a_bar_of_memory_is_the_peak_and_its_mark_the_average(comparison):
+    *_, memory = bars.panels(comparison.sides, bars.looks_of(comparison.sides), comparable=True)
+    allocated = [bar for bar in memory.bars if bar.group == "allocated"]
+    for side, bar in zip(comparison.sides, allocated, strict=True):
+        figures = side.result.memory_metrics
+        assert (bar.value, bar.mark) == (figures.peak_memory_allocated_gb, figures.avg_memory_allocated_gb)
+        assert bar.value > bar.mark
+
+
+def test_the_rows_behind_a_figure_are_named_in_their_order(comparison):
+    of_h200 = facts.basis_of(comparison.sides[1])
+    assert of_h200.startswith("sum of work over sum of seconds of 80 measured steps of 94 (left out: 14 warm-up); ")
+
+
+def test_the_page_shades_the_warm_up_of_each_side(comparison):
+    page = html.render(comparison)
+    shaded = [int(steps) for steps in re.findall(r'"warmup": ?(\d+)', page)]
+    assert set(shaded) == {5, 7}
