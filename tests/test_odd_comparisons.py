@@ -1,6 +1,7 @@
 """Sentences about odd results: absurd ratios, one device on both sides, many sides."""
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -171,3 +172,43 @@ def test_long_names_that_differ_at_their_ends_differ_in_every_picture():
         assert len(set(labels)) == 2
         assert all(len(label.splitlines()) <= lines for label in labels)
         assert all(len(line) <= width for label in labels for line in label.splitlines())
+
+
+def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
+    task = Reported(benchmark="llama31_8b", quality_target=3.3)
+    sides = []
+    for machine, times, samples in (("h100", (5000, 5100, 5200), 1000), ("mi300x", (3900, 4000, 4100), 1200)):
+        one = plausible.result(machine, runs=3)
+        runs = tuple(
+            run.model_copy(update={"time_to_train_seconds": float(time), "samples_to_train": float(samples)})
+            for run, time in zip(one.runs, times, strict=True)
+        )
+        metrics = one.performance_metrics.model_copy(update={"reported": task})
+        sides.append(one.model_copy(update={"performance_metrics": metrics, "runs": runs}))
+    (pair,) = comparison_of(*sides).pairs
+    sentence = formatting.headline(pair)
+    time = (3900 * 4000 * 4100) ** (1 / 3) / (5000 * 5100 * 5200) ** (1 / 3)
+    assert sentence.startswith(
+        f"MI300X takes {time:.3f}x the time of H100 to the quality target: it runs at {1.2 / time:.3f}x the rate and "
+        "needs 1.200x the samples (95 % interval of the time "
+    )
+    low, high = (float(end) for end in re.search(r"of the time ([\d.]+)x to ([\d.]+)x", sentence).groups())
+    assert low < time < high
+
+
+@pytest.mark.parametrize(("seconds", "word"), [((11.0, 10.2, 9.0), "faster"), ((14.0, 12.0, 13.0), "slower")])
+def test_the_mean_over_models_is_stated_as_its_distance_from_equal(seconds, word):
+    models = (("llama", 12.8, seconds[0]), ("qwen", 11.0, seconds[1]), ("mistral", 10.5, seconds[2]))
+    sides = [
+        plausible.result(machine, model=model, seconds=pace, runs=3, seed=number)
+        for number, (model, *paces) in enumerate(models)
+        for machine, pace in zip(("h100", "mi300x"), paces, strict=True)
+    ]
+    comparison = comparison_of(*sides)
+    ratios = [pair.ratio.estimate.value for pair in comparison.pairs]
+    mean = math.prod(ratios) ** (1 / 3)
+    sentence = formatting.mean_sentence(comparison)
+    percent = 100 * abs(mean - 1)
+    assert sentence.startswith(f"MI300X is {percent:.1f} % {word} than H100 on average over 3 models (95 % CI ")
+    low, high = (float(end) for end in re.search(r"CI ([\d.]+) to ([\d.]+) %", sentence).groups())
+    assert low <= percent <= high
