@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,35 @@ def test_a_rank_that_was_killed_is_said_to_be(follow, tmp_path):
 
 def test_a_launcher_that_was_killed_is_said_to_be(follow):
     assert "Primus died of SIGKILL: working" in str(follow("bash", "-c", "echo working; kill -9 $$"))
+
+
+GARBLED = """
+import sys
+row = " iteration {}/ 40 | elapsed time per iteration (ms): {} | lm loss: {} | mem usage/free/total/usage_ratio: {}GiB"
+for number in ("1", "9" * 6000, "7.7", "", "\\u0667"):
+    for value in ("2701.3.4", "nan", "-1", "inf", "9" * 400, "9" * 6000, "\\uff11", "", "...", "\\0", "1e400"):
+        print(row.format(number, value, value, value))
+for text in ("iteration 1/ 2 | ", "elapsed time per iteration (ms): 1", "x", "\\0", " ", "\\r", "\\x1b[1;", "Error: "):
+    print(text * (3_000_000 // len(text)))
+sys.stdout.flush()
+sys.stdout.buffer.write(b"\\xff\\xfe not UTF-8\\n and the last line")
+"""
+
+
+@pytest.mark.parametrize("seen", ["by nobody", "by the launcher"])
+def test_no_line_ends_a_training_whatever_it_holds_and_the_log_has_all_of_it(follow, tmp_path, monkeypatch, seen):
+    if seen == "by nobody":  # the reader of our output has gone
+
+        def gone(*_, **__):
+            raise BrokenPipeError
+
+        monkeypatch.setattr(launcher_output, "print", gone, raising=False)
+    began = time.monotonic()
+    assert follow(sys.executable, "-X", "utf8", "-c", GARBLED) is None
+    assert time.monotonic() - began < 20
+    log = (tmp_path / "its.log").read_bytes()
+    assert log.endswith(b"and the last line")
+    assert len(log) > 8 * 2_900_000
 
 
 def test_a_full_disk_ends_the_training_and_is_named():

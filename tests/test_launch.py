@@ -216,6 +216,12 @@ def test_a_reader_of_our_output_that_goes_away_leaves_no_child_behind(run):
     assert not is_running(pids[0])
 
 
+def test_of_a_line_without_end_the_beginning_is_shown(run):
+    ending, lines = run("print('x' * 3_000_000)\nprint('after')\nwrite(4)")
+    assert ending.error is None
+    assert [len(line) for line in lines[:2]] == [launch.LONGEST_LINE, 5]
+
+
 def test_the_child_finds_the_package_from_any_folder(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ending, _ = run("write(4)")

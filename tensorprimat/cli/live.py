@@ -14,7 +14,9 @@ from tensorprimat.reports import harmless
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
 FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
-_STEP_LINE = re.compile(r"\[\w+\] Step\s+(\d+) \|")  # "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB"
+_STEP_LINE = re.compile(
+    r"\[\w{1,9}\] Step\s{1,12}(\d{1,12}) \|"
+)  # "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB"
 _BLOCK_LINE = re.compile(r"\[\w+\] (?: |Training (?:starts|finished))")  # the child's own blocks: ours say it already
 _COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
 

@@ -32,6 +32,7 @@ from tensorprimat.engines import ENGINES, failures
 GRACE_SECONDS = 15.0  # to write what was measured; importing torch, which cannot be interrupted, alone takes 5
 TERMINATE_SECONDS = 5.0
 POLL_SECONDS = 0.1
+LONGEST_LINE = 2**14  # characters of a line that are handed over
 TAIL_LINES = 40  # of stderr, in which the cause is looked for
 
 ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
@@ -144,9 +145,12 @@ def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> Non
 def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
     assert child.stdout is not None
     if child.stdout is not None:
+        begins = True
         with child.stdout:
-            for line in child.stdout:
-                lines.put(line.rstrip("\r\n"))
+            while piece := child.stdout.readline(LONGEST_LINE):
+                if begins:  # of a line without end the beginning
+                    lines.put(piece.rstrip("\r\n"))
+                begins = piece.endswith("\n")
     lines.put(None)
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,10 +24,12 @@ GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectiv
 SHOWN_LINES = 15  # shown again of a training that failed
 CAUSE_LINES = 400  # in which the cause is looked for: eight ranks fail with a traceback each, then torchrun comments
 
-_ITERATION = re.compile(r"iteration\s+(\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]+)")
-_MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]+)Gi?B")
-_LOSS = re.compile(r"lm loss: *(\S+)")
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+LONGEST_LINE = 2**12  # characters that are looked at and shown; the log has all
+
+_ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]{1,30})")
+_MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
+_LOSS = re.compile(r"lm loss: *(\S{1,30})")
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
 _KILLED = re.compile(r"Signal \d+ \((SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
@@ -65,12 +67,12 @@ def follow(
         show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA")
         try:
             with child.stdout:
-                for raw in child.stdout:
-                    log.write(raw)
+                for raw in pieces(child.stdout, log):
                     line = plain(raw)
                     if line.strip():
                         tail.append(line)
-                    print(show(line), flush=True)
+                    with contextlib.suppress(OSError):  # who reads our output may go; the training and its log go on
+                        print(show(line), flush=True)
             child.wait()
         except KeyboardInterrupt:
             _stop(child)
@@ -83,10 +85,20 @@ def follow(
     return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
 
 
+def pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
+    """Copy output to a log as it comes, and yield the beginning of each line: one may have no end."""
+    begins = True
+    while piece := output.readline(4 * LONGEST_LINE):  # a character has up to four bytes
+        log.write(piece)
+        if begins:
+            yield piece
+        begins = piece.endswith(b"\n")
+
+
 def plain(raw: bytes) -> str:
     """Return a line as text, without colours; of a progress bar that redraws itself the last state."""
     text = raw.decode(errors="replace").rstrip("\r\n")
-    return _COLOUR.sub("", text.rpartition("\r")[2])
+    return _COLOUR.sub("", text.rpartition("\r")[2])[:LONGEST_LINE]
 
 
 def complaint(lines: Sequence[str]) -> str | None:
