@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,13 +137,16 @@ def test_a_failing_training_keeps_its_log_and_what_it_measured(place, run):
     assert not (place / "out" / "benchmark_rocm_llama.json").exists()
 
 
-def test_the_cause_is_said_even_where_nothing_more_can_be_written(place, run):
+def test_the_cause_is_said_even_where_nothing_more_can_be_written(place, run, monkeypatch):
     fake_primus.write(place / "out" / "history", "a file where the folder should be, as good as a full disk")
+    (place / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "temporary"))
     done = run("--model", "llama", FAKE_FAIL_AFTER="8")
     assert done.returncode == 1
     assert "Primus exited with 1: RuntimeError: the fake was told to fail; its log: out/primus_training_" in done.stderr
     assert "; its output could not be stored in out/history/" in done.stderr
-    assert "; its partial result could not be kept in out/history: File exists" in done.stderr
+    (kept,) = (place / "temporary").glob("benchmark_*.json")
+    assert f"could not be kept in its folder: out/history: File exists; the result is in {kept}" in done.stderr
 
 
 def test_a_training_that_fails_before_its_first_step_is_one_line(place, run):
