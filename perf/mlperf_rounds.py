@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from tensorprimat import logs
-from tensorprimat.core.audit import SUBTRACTED
+from tensorprimat.core.audit_verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import Audit

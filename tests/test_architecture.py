@@ -55,6 +55,36 @@ def test_a_room_imports_only_the_rooms_below_it(path):
             assert path.name == "canvas.py", f"{path.name} imports {module}"
 
 
+USERS_OF_THE_PACKAGE = sorted(path for folder in ("perf", "tools") for path in (ROOT / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("path", USERS_OF_THE_PACKAGE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_beside_the_package_import_names_that_it_has(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tensorprimat"):
+            continue
+        place = ROOT.joinpath(*node.module.split("."))
+        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        known = set(names_of(module)) if module.is_file() else set()
+        missing = [alias.name for alias in node.names if alias.name not in known | submodules_of(place)]
+        assert not missing, f"{node.module} has no {', '.join(missing)}"
+
+
+def names_of(module):
+    """The names that the top level of a module binds."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def submodules_of(folder):
+    return {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
 HEAVY = ("torch", "lightning", "transformers", "matplotlib", "numpy", "scipy", "pydantic", "pandas")
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if "__main__" in path.read_text())
 

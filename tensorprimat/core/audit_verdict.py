@@ -17,6 +17,8 @@ from tensorprimat.core.quantities import count, percent, short_seconds
 from tensorprimat.core.result import Audit, Result
 
 REFUSED = 0.20
+SUBTRACTED = "subtracted from the clock"
+"""End of an explanation whose seconds are not in the clock's."""
 FASTER: Mapping[str, str] = {
     START_UP: "first rows",
     EVALUATION: "rows with an evaluation",
@@ -49,7 +51,7 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
         clock_seconds=seconds,
         ratio=seconds / sum(run.expected for run in runs),
         explained_by=(
-            *(f"{explanation(what, spent)}, subtracted from the clock" for what, spent in subtracted.items()),
+            *(f"{explanation(what, spent)}, {SUBTRACTED}" for what, spent in subtracted.items()),
             *(explanation(what, spent) for what, spent in included.items()),
         ),
         unexplained_seconds=sum(run.unexplained for run in runs),
