@@ -1,19 +1,20 @@
-"""Intervals that hold: a figure from several runs, a figure from one run, a ratio, many ratios, a mean of ratios.
+"""Confidence intervals that have their stated coverage: of a figure, a ratio, many ratios, and a mean of ratios.
 
-Everything happens on logarithms, because step times and rates are positive and are compared by ratio.
+All computation is on logarithms, because step times and rates are positive and are compared by ratio.
 
 Several runs: the runs are the sample, whatever number of steps each has, and the interval is Student's t on the
-logarithms of the run means; two sides are compared with Welch's t (Welch 1938), and where one has far fewer runs than
-the other, with a test between Welch's and that of Behrens and Fisher. Welch's estimate of the degrees of freedom is too
-low where both sides vary alike, so it is raised (`_degrees_of_difference`).
-Where several hosts took part the means of the hosts are the sample. Percentile bootstraps over five runs undercover.
+logarithms of the run means. If several hosts took part, the means of the hosts are the sample. Two sides are compared
+with Welch's t (Welch 1938); if one has far fewer runs than the other, with a test between Welch's and that of Behrens
+and Fisher. Welch's estimate of the degrees of freedom is too low where both sides vary equally, so it is raised
+(`_degrees_of_difference`). Percentile bootstraps are not used: over five runs they cover too little.
 
-One run: consecutive steps resemble each other, so n steps count as fewer independent ones. `of_one_run` averages rows
-to about 22 batches, which slow wander leaves resembling each other where fast noise hides it in the rows, takes these
-as an AR(1) process and averages the t interval of its mean over every autocorrelation that the rows allow (the marginal
-posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With one
-estimate of φ plugged in, or with batch means, short and correlated series cover less: docs/project/calibration.md,
-which perf/calibration.py writes. Such an interval covers step noise only; another run may differ by more.
+One run: consecutive steps are correlated, so n steps count as fewer independent ones. `of_one_run` averages the rows
+into about 22 batches, because fast noise hides slow wander in single rows but not in batches. It models the batches as
+an AR(1) process and averages the t interval of the mean over every autocorrelation that the rows allow (the marginal
+posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With a
+single estimate of φ, or with batch means, intervals of short and correlated series cover too little: see
+docs/project/calibration.md, which perf/calibration.py writes. The interval covers step noise only; another run may
+differ by more.
 """
 
 from __future__ import annotations
@@ -63,14 +64,12 @@ class LogEstimate:
         return high
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Low and high of the figure itself."""
+        """Return the lower and upper end of the interval of the figure itself, not of its logarithm."""
         half = self.half_width(confidence)
         return math.exp(self.log - half), math.exp(self.log + half)
 
     def p_value(self) -> float:
-        """Return two-sided probability of an estimate this far from a logarithm of 0 (a ratio of 1) if
-        that were true.
-        """
+        """Return the two-sided probability of an estimate at least this far from a ratio of 1 if the ratio is 1."""
         return self._p_value(abs(self.log))
 
     @property
@@ -79,7 +78,7 @@ class LogEstimate:
 
     @property
     def _degrees(self) -> float:
-        """Satterthwaite's degrees of freedom with the drift, which is no sample."""
+        """Return Satterthwaite's degrees of freedom; the drift adds variance, but is not estimated from a sample."""
         return self.degrees * (self._total / self.variance) ** 2 if self.drift and self.variance else self.degrees
 
     def _p_value(self, distance: float) -> float:
@@ -187,7 +186,7 @@ def influences(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
 
 
 def of_one_run(moves: FloatArray, confidence: float = 0.95) -> OneRun:
-    """Interval of the mean of one autocorrelated series.
+    """Return the uncertainty of the mean of one autocorrelated series.
 
     moves: deviations of the rows, relative to their mean, in the order of time. shape (rows,); the mean is taken off.
     Raises ValueError for fewer than three rows.
@@ -270,7 +269,7 @@ def _inflation(rows: int) -> FloatArray:
 
 
 def difference(candidate: LogEstimate, baseline: LogEstimate) -> LogEstimate:
-    """Logarithm of candidate / baseline, by Welch's t.
+    """Return the logarithm of candidate / baseline, by Welch's t.
 
     Where the sides have unequal numbers of runs, p values and intervals lie between Welch's and Behrens–Fisher's.
     """
@@ -299,13 +298,13 @@ def _degrees_of_difference(sides: Sequence[tuple[float, float]]) -> float:
 
 
 def geometric_mean(ratios: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the mean of independent logarithms: these ratios, not a population that they were drawn from."""
+    """Return the mean of independent logarithms: of these ratios, not of a population of models."""
     mean = sum(ratio.log for ratio in ratios) / len(ratios)
     return _combined(mean, [_as_students(ratio) for ratio in ratios], weight=1.0 / len(ratios))
 
 
 def _as_students(ratio: LogEstimate, confidence: float = 0.95) -> LogEstimate:
-    """Return Student's t with the same interval, for one whose interval is wider than Student's."""
+    """Return an estimate by Student's t alone with the same interval; its variance is enlarged if needed."""
     if not ratio.sides:
         return ratio
     plain = replace(ratio, sides=())

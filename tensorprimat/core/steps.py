@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-PICKED_AT_ONCE = 2**17  # rows of all columns; of more rows each column is copied when it is asked for
+PICKED_AT_ONCE = 2**17  # rows; of more, each column is copied on its first use
 FEW_ROWS = 1000  # a set of them is made faster than numpy.ma is imported
 INTERRUPTIONS = ("", "validation", "checkpoint")  # what else happened inside a step's interval; coded by position
 
@@ -116,8 +116,9 @@ Derived = TypeVar("Derived")
 
 
 def distinct(numbers: np.ndarray) -> list[int]:
-    """Return the different whole numbers of a column, in their order; np.unique would import numpy.ma for the few of
-    most.
+    """Return the different whole numbers of a column in ascending order.
+
+    Most columns have few of them; np.unique, which imports numpy.ma, is used for large columns only.
     """
     if not len(numbers) or (numbers == numbers[0]).all():
         return [int(number) for number in numbers[:1]]
@@ -127,7 +128,7 @@ def distinct(numbers: np.ndarray) -> list[int]:
 
 
 class _Picked(Mapping[str, np.ndarray]):
-    """Some rows of columns, copied on first use: figures look at one column of millions of rows after the other."""
+    """Some rows of columns, copied on first use: figures need the columns of millions of rows one after the other."""
 
     def __init__(self, columns: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         self._columns, self._rows = columns, rows
@@ -147,8 +148,8 @@ class _Picked(Mapping[str, np.ndarray]):
 
 
 def repeated(value: float, count: int, dtype: np.dtype | type) -> np.ndarray:
-    """Return a read-only column of one value that takes the room of one value; numpy's broadcast_to, thirty times as
-    fast.
+    """Return a read-only column that repeats a value in the memory of one; numpy's broadcast_to takes thirty times as
+    long.
     """
     column: np.ndarray = np.ndarray(count, dtype, np.array(value, dtype), 0, (0,))
     column.flags.writeable = False
@@ -185,7 +186,7 @@ class Steps(Sequence[Step]):
         self._derived: dict[Hashable, object] = {}
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
-        """Return what a copy in another process needs: the columns, not what reading unseen ones made of them."""
+        """Return what a copy in another process needs: the stored columns, without the caches."""
         kept = {name: getattr(self, name) for name in self.__slots__}
         return None, {**kept, "_unseen": {}}
 

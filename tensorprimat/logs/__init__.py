@@ -1,4 +1,4 @@
-"""Logs of training, of every framework, as the result record: `read(path)` detects the format, reads, and joins."""
+"""Training logs of every framework as result records: `read(path)` detects the format and reads the log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _log(path: str | Path) -> Iterator[Log]:
 
 
 def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
-    """Return the results that hold a figure. Raises the refusal of the log where none does."""
+    """Return the results that hold a figure. Raises the error that refuses the log where none does."""
     telling = [result for result in results if assemble.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
@@ -138,7 +138,7 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
-NO_TIME = "no step time follows"  # in the words of a reader that says why
+NO_TIME = "no step time follows"  # part of the sentence in which a reader says why
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
@@ -168,5 +168,5 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     remedy = (
         f"looked for rows of {', '.join(format.name for format in formats)}; `tprimat extract --formats` shows them"
     )
-    kind = NotALogError if cause else NoFormatError  # what crashed before its first step was training all the same
+    kind = NotALogError if cause else NoFormatError  # a run that crashed before its first step was a training, too
     return kind(f"no step times found{ended}", path=log.name, remedy=remedy)

@@ -41,7 +41,7 @@ def join(
     *,
     cited: bool = False,
 ) -> Result:
-    """Read one log with one format. warnings: what is known beforehand; facts: facts that the user stated.
+    """Read one log with one format. warnings: those of the detection; facts: facts that the user stated.
 
     segment: number of the training to read; cited: name the lines that state settings. A result record (the tool's own
     file) comes back as it is but for these warnings and facts. Raises InputError for a segment that the log does not
@@ -200,7 +200,7 @@ class _Digest:
             self._problem = error
 
     def of_what(self) -> tuple[str | None, int | None]:
-        """Return the digest and the number of bytes that it is of, once all are read; None for a folder.
+        """Return the digest and the number of bytes that it covers, after all are read; None for a folder.
 
         A log that grows while it is read has another size by then. Raises InputError for what could not be read.
         """

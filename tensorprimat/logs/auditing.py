@@ -1,4 +1,4 @@
-"""The closing audit of what was read from one log: its record and warnings, or a refusal."""
+"""The closing audit of one log: its record and warnings, or a refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMEDY = (
 
 
 def audited(result: Result, name: str) -> Result:
-    """Return the result with its audit; what nothing explains is its first warning.
+    """Return the result with its audit; an unexplained contradiction is its first warning.
 
     name: of the log, for a refusal. Raises ContradictionError where more than a fifth of the headline is unexplained.
     """

@@ -12,14 +12,14 @@ from tensorprimat.core.summary import pace_of
 from tensorprimat.core.terms import RATES
 
 FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
-"""Printed rates of arithmetic: times seconds, the work of a device in a step."""
+"""Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
 STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 
 LEVEL_ROWS = 0.8  # of the rows; the others are slow steps whose rate is a mean
 
 
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
-    """Yield (row, reason) where the work of a step changes for good: a batch that falls, or tokens that the rates say.
+    """Yield (row, reason) where the work of a step changes for good: a smaller batch, or other tokens by the rates.
 
     Only for logs whose rows are in the order of their lines. A batch that grows is a ramp-up.
     """

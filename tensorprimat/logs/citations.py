@@ -1,4 +1,4 @@
-"""The lines of a log that state a setting, found by the reader itself: the first line with which it knows the value.
+"""The lines of a log that state a setting, found with the reader itself: the first line that lets it know the value.
 
 Nothing is searched for by name. The reader reads less and less of the lines that it had, and the line whose presence
 makes the difference is the one that states the fact; so a citation holds for every format and never names a line that
@@ -22,7 +22,7 @@ from tensorprimat.logs.text import Log, Part, lines_of
 
 ROWS_KEPT = 200  # lines from the first row on: enough for a reader to tell its format and work
 LINES_BEHIND = 20_000  # searched behind the first row, where the lines before it do not state the fact
-ROWS_BESIDE = 5  # as many tell a reader its format, beside the few lines that `of_settings` reads at a time
+ROWS_BESIDE = 5  # rows that tell a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
 END_OF_TEXT = 2**62
 MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for when somebody asks
@@ -58,7 +58,8 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
 def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str, int]:
     """Return field → the first line that states it by itself, of the settings of one training; a model's as model.NAME.
 
-    Settings that several lines make together are left out, and all of a log whose header is long or packed far inside.
+    Leaves out settings that follow from several lines, and all settings of a log whose header is long or lies far
+    inside a packed file.
     """
     if log.is_folder or log.is_binary:
         return {}
@@ -198,7 +199,7 @@ def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
 
 
 def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
-    """Return the first number from `begin` to before `end` at which something holds that then goes on to hold."""
+    """Return the first number from `begin` to before `end` from which on a condition holds, or None."""
     if begin >= end or not holds(end - 1):
         return None
     low, high = begin, end - 1

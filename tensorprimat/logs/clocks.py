@@ -19,7 +19,7 @@ from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import prefixes
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, utc_seconds
 
-LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: nothing that a loop does every so often
+LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
 STAMP_CHARACTERS = 100  # of a line, in which its stamp stands
 OWN_STAMP_CHARACTERS = 48  # of a line behind what launchers put before it
@@ -149,10 +149,10 @@ def written_at(text: str, own: str | None = None) -> Moment | None:
 
 
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
-    """Yield rows timed by the clock between marks; the first of a stretch has no time, nor has what is too short.
+    """Yield rows timed by the clock between marks; the first row of a stretch and too short rows have no time.
 
-    A number that does not grow is another rank's row, or a restart where it goes back. Behind a pause that is far
-    longer than all others begins another segment.
+    A number that does not grow is another rank's row, or a restart where it goes back. After a pause that is far
+    longer than all others another segment begins.
     """
     for segment, stretch in enumerate(_between_pauses(list(marks))):
         for row in _of_stretch(stretch):
@@ -160,7 +160,7 @@ def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
 
 
 def timed_steps(marks: Sequence[TimeMark]) -> Steps:
-    """Return the rows of `steps_between`; where every row has a time of its own, in half the time."""
+    """Return the rows of `steps_between`, twice as fast where every row has a time of its own."""
     if not len(marks):
         return Steps({})
     names = ("seconds", "resolution", "has_year")
@@ -195,7 +195,7 @@ def timed_steps(marks: Sequence[TimeMark]) -> Steps:
 
 
 def pauses(steps: Steps) -> list[tuple[int, str]]:
-    """Return (line, reason) of the rows behind a pause, of what `steps_between` gave."""
+    """Return (line, reason) of those rows of `steps_between` that follow a pause."""
     segment, index, line = (steps.column(name) for name in ("segment", "index", "line"))
     behind = np.flatnonzero((np.diff(segment) > 0) & (np.diff(index) > 0)) + 1
     return [(int(line[row]), "a pause between rows that is far longer than all others") for row in behind]

@@ -7,8 +7,8 @@
 - DeepSpeed-Chat's reinforcement learning: `E2E latency`, an iteration with its generation.
 - Wall clock breakdowns (`time (ms) | fwd: …`) are parts of a step without data wait and gaps: no step time.
 
-A log that holds several of them has measured one run several times over: whole iterations come before training alone,
-times before rates.
+Several of these in one log measure the same run: iterations with generation are preferred to training alone, and times
+to rates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ROWS = (
     ("pipeline", "iter time (s):", _PIPELINE),
     ("timer", "SamplesPerSec=", _TIMER),
 )
-"""Kind of row, text that gives it away, expression."""
+"""Kind of row, text that every such row holds, expression."""
 UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
 FEWEST_MEANS = 3
 LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may stand before them
@@ -250,7 +250,7 @@ def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
 
 
 def _configure(content: _Content, text: str) -> None:
-    """Take from a line what it says about the configuration; the first word of several ranks counts."""
+    """Take from a line what it says about the configuration; of several ranks the first statement counts."""
     if match := _SETTING.search(text):
         if match["name"] == "steps_per_print" and match["value"].isdecimal():
             content.interval = int(match["value"][:9])

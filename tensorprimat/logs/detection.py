@@ -14,7 +14,7 @@ from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
-"""Each once: formats share some."""
+"""The needles of all formats, each once: formats share some."""
 
 
 @dataclass(frozen=True, kw_only=True)

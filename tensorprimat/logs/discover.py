@@ -1,4 +1,4 @@
-"""Finding the log of each model on this machine: by environment variable, by name, by content. Never recursive."""
+"""Search for the log of each model on this machine: by environment variable, by name, by content. Never recursive."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from tensorprimat.logs.clocks import moment_in
+from tensorprimat.logs.clocks import STAMP_CHARACTERS, moment_in
 
 JOURNAL = "MESSAGE"
 """Key of journald, which writes a line with colours as a list of bytes."""
@@ -37,7 +37,6 @@ COMPANIONS = frozenset(
 """Keys that accompany the line in an envelope and that no row of a training has."""
 DOCKER_PIECE_BYTES = 16_000  # docker cuts lines into pieces of 16 KiB
 LOOKED_AT_LINES = 40  # of a file: an entry printed over several lines has some ten
-STAMP_CHARACTERS = 100  # of a line, in which its own stamp stands
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LONG_DOCUMENT = re.compile(rb'"(?:events|streams|result)": ?\[ ?\{|"textPayload": ?"')
@@ -70,7 +69,7 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
     piece = ""
     for block in blocks:
         lines: list[str] = []
-        time, undated = "", -1  # of an entry that is printed over several lines: its time, its line without one
+        time, undated = "", -1  # of an entry printed over several lines: its time, and its line if that has no time yet
         for line in block.decode("utf-8", "replace").split("\n"):
             if line.lstrip()[:1] != '"':
                 text, piece = _line(line, piece)

@@ -1,4 +1,4 @@
-"""TraceLens reports (AMD-AGI/TraceLens): what a GPU did during a profiled stretch of training, as Excel workbooks.
+"""TraceLens reports (AMD-AGI/TraceLens): Excel workbooks on the activity of a GPU in a profiled stretch of training.
 
 Sheet `gpu_timeline` divides the wall time of one rank: computation, communication and copies that computation does not
 hide, idle; `ops_summary_by_category` and `kernel_summary` divide the kernels' time; `nccl_summary_implicit_sync` holds

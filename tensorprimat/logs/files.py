@@ -118,7 +118,7 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """As `blocks`, of a plain file the lines that begin at bytes from `start` to before `stop`."""
+    """As `blocks`, for the lines of a plain file that begin at bytes from `start` to before `stop`."""
     return _whole_lines(_chunks_within(path, start, stop))
 
 
@@ -224,7 +224,7 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def tail(path: Path, size: int) -> bytes:
-    """About the last `size` bytes of the text, in UTF-8; a plain file is not read for it."""
+    """Return about the last `size` bytes of the text, in UTF-8; of a plain file only these are read."""
     with _opened(path) as file:
         if not _is_transformed(file.read(SNIFF_BYTES)):
             file.seek(max(0, path.stat().st_size - size))
@@ -236,7 +236,7 @@ def tail(path: Path, size: int) -> bytes:
 
 
 def count_lines(path: Path) -> int:
-    """Return line ends in the text: the number of its last line, if that is ended."""
+    """Return the number of line ends in the text: the number of its last line, if that has a line end."""
     return sum(map(count_line_ends, blocks(path)))
 
 
@@ -246,7 +246,7 @@ def line_ends(block: bytes) -> NDArray[np.bool_]:
 
 
 def count_line_ends(block: bytes) -> int:
-    """Return lines that end in a block; several times as fast as bytes.count."""
+    """Return the number of lines that end in a block; several times as fast as bytes.count."""
     return int(np.count_nonzero(line_ends(block)))
 
 

@@ -54,7 +54,7 @@ class Reading:
     """Facts that the log does not state itself, with their origin, as in core.result.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
     timer: str | None = None
-    """The column of a printed rate that the reader made the times of rows of, where no line prints a time."""
+    """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
     facts: dict[str, float] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Format:
     reads: str
     """Frameworks and spellings that it reads, for `tprimat extract --formats`."""
     looks_for: str
-    """The text that gives it away, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
+    """Text by which a reader recognises it, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     needles: tuple[bytes, ...] = ()
     """Every row holds one of these: a stretch of text without any is passed over. () where no text is this format."""
     detect: Callable[[Log], int]

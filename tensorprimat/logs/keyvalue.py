@@ -210,7 +210,7 @@ def _index(match: re.Match[str], seen: _Seen) -> int:
 
 
 def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
-    """The numbers of one line."""
+    """Add the numbers of one line to the row."""
     if "np." in text or "tensor(" in text:
         text = _WRAPPED.sub(r"\1", text)
     values = row.values
@@ -246,7 +246,7 @@ def _interruption(text: str, dialect: Dialect) -> str:
 
 
 def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
-    """Settings between the rows; the first word about each counts."""
+    """Keep a setting that a line between the rows states; the first statement of each counts."""
     text = text[:LONGEST_SETTING]
     for before, number in dialect.settings_by_opening:
         if before not in text or number.means in seen.config:

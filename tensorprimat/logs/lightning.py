@@ -17,7 +17,7 @@ from array import array
 import numpy as np
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, last_of_steps, merged_columns
+from tensorprimat.logs.fields import LARGEST_STEP, LONGEST_STEP_SECONDS, last_of_steps, merged_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -27,7 +27,6 @@ LOSSES = ("train_loss", "train_loss_step", "train/loss", "loss", "reduced_train_
 LEARNING_RATES = ("lr", "learning_rate")
 KINDS = {"so_far": TIME_SO_FAR, "seconds": STEP_SECONDS, "loss": LOSSES, "learning_rate": LEARNING_RATES}
 LONGEST_ROW = 2**16  # characters of a CSV row or a bar; csv refuses fields beyond 2**17
-LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a CSV of floats
 
 ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock can be from the truth
 
@@ -43,7 +42,9 @@ def detect(log: Log) -> int:
     first = next(lines, (0, ""))[1]
     if _is_header(first):
         return sum(1 for _, text in lines if text.count(",") >= first.count(","))
-    return int(any(_bar(text) for text in (first, *(text for _, text in lines))))  # beside rows a bar is none
+    return int(
+        any(_bar(text) for text in (first, *(text for _, text in lines)))
+    )  # next to rows a bar does not count as one
 
 
 def read(log: Log) -> Reading:
@@ -149,7 +150,7 @@ def _bar(text: str) -> re.Match[str] | None:
 
 
 def _report_bars(log: Log, reading: Reading) -> None:
-    """The mean over all epochs but the first, which holds the start-up; over that one if there is no other."""
+    """Report the mean over all epochs but the first, which includes start-up; of a single epoch its mean."""
     last_drawing = {int(match["epoch"]): match for _, text in log.lines() if (match := _bar(text))}
     epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
     batches, seconds = 0, 0.0

@@ -175,7 +175,7 @@ def _notice(text: str, seen: _Seen) -> None:
 
 
 def _release(number: str) -> str:
-    """CUDA and ROCm as XLA prints them.
+    """Return a release of CUDA or ROCm that XLA prints as one number.
 
     >>> _release("12080"), _release("60403")
     ('12.8', '6.4')

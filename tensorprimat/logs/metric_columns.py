@@ -18,7 +18,6 @@ from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
 from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, STEPS, TOTALS, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
 
-LARGEST_STEP = 2**53  # whole numbers beyond are not exact
 EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that hold nothing."""
@@ -144,7 +143,7 @@ class MetricColumns:
         index = np.full(length, -1, np.int64)
         for name in reversed([name for name in STEPS if name in self._numbers]):
             rows, values = self._of(name)
-            whole = (values >= 0) & (values < LARGEST_STEP) & (values == np.floor(values))
+            whole = (values >= 0) & (values < fields.LARGEST_STEP) & (values == np.floor(values))
             index[rows[whole]] = values[whole].astype(np.int64)
         kinds = dict.fromkeys(field[0] for name in self._numbers if (field := field_of(name)))
         found = {kind: self._values(kind) for kind in kinds}

@@ -190,7 +190,7 @@ def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
 
 
 def _with_first_interval(steps: Steps) -> Steps:
-    """Return the first row of a stretch covers a log interval like the others, as far as there were so many steps."""
+    """Return the rows; the first of a stretch covers a log interval like the others, if there were so many steps."""
     covers, segment, index = steps.column("covers"), steps.column("segment"), steps.column("index")
     covers = covers.copy()
     for stretch in np.unique(segment):

@@ -25,7 +25,7 @@ from tensorprimat.core.processes import usable_cores
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log
 
-STRETCH_BYTES = 2**28  # at most: what a process found in it is held twice while it is handed over
+STRETCH_BYTES = 2**28  # at most: the findings of a process are held twice while they are sent
 WORTH_PROCESSES_BYTES = 2**27  # read in a fifth of a second, where a process takes a hundredth to begin and to end
 MOST_PROCESSES = 8
 
@@ -91,7 +91,9 @@ def _begin(work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], r
 def _started(work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> _Running:
     context = multiprocessing.get_context("fork")
     answer, question = context.Pipe(duplex=False)
-    register_after_fork(answer, Connection.close)  # a copy that could listen would keep the others speaking to nobody
+    register_after_fork(
+        answer, Connection.close
+    )  # a copy with this end open would keep the pipes of other copies alive after the reader has ended
     process = context.Process(target=_answer, args=(os.getpid(), question, work, stretch), daemon=True)
     with question, _deaf_to_interrupts():
         process.start()
@@ -100,7 +102,7 @@ def _started(work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> _Ru
 
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Copies made inside never hear Ctrl-C, which a terminal sends to all: the reader does, and ends them."""
+    """Let processes that are started inside ignore Ctrl-C, which a terminal sends to all: the reader ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -126,7 +128,7 @@ def _in_order(
 
 
 def _end(running: _Running) -> None:
-    """Kill, because what is gentler the program that was copied may ignore, and the process holds nothing."""
+    """Kill the process: the copied program may ignore gentler signals, and the process holds nothing to save."""
     running.answer.close()
     running.process.kill()
     running.process.join()
@@ -134,5 +136,8 @@ def _end(running: _Running) -> None:
 
 def _answer(reader: int, question: Connection, work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> None:
     processes.die_with_parent(reader)
-    with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):  # without an answer the work is done,
-        question.send(work(stretch))  # and fails, where it was asked; the pipe is broken where nobody asks any more
+    with (
+        question,
+        contextlib.suppress(InputError, MemoryError, BrokenPipeError),
+    ):  # without an answer the reader does the work,
+        question.send(work(stretch))  # and raises its error there; the pipe is broken if the reader has ended

@@ -16,7 +16,7 @@ class Timeline:
     """File and process of the profile."""
     total_seconds: float | None = None
     busy_seconds: float | None = None
-    """At least one of computation, communication and copy at work."""
+    """Time in which computation, communication or a copy was at work."""
     computation_seconds: float | None = None
     exposed_communication_seconds: float | None = None
     """Communication while nothing is computed."""

@@ -18,7 +18,7 @@ from tensorprimat.logs.starts import Cut
 from tensorprimat.logs.text import Log, Part
 
 MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if at all
-MOST_STRETCHES = 100  # that are read one by one, where all together state other settings
+MOST_STRETCHES = 100  # read one by one where all of them together state other settings
 ROWS_READ = 5  # tell a reader its format, beside lines without any row
 
 StatedFacts = Callable[[Reading], dict[str, Any]]

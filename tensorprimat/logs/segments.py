@@ -1,4 +1,4 @@
-"""Segments of a log: where a training began, restarted or resumed in it, and what each of them says of itself.
+"""Segments of a log: each training that began, restarted or resumed in it, with the settings that its own lines state.
 
 A file often holds more than one training: `tee -a`, a job that was requeued, an elastic restart, a resume. Every
 segment is read by the same reader from its own lines alone, so that no reader can mix their settings. A segment that
@@ -27,7 +27,7 @@ from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
 
 MOST_NAMED = 5  # segments in a warning
-MOST_SEGMENTS = 5_000  # each is read for itself; no job restarts so often
+MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
 HEADER_BYTES = 64 * 2**20  # settings stand before the first row, if nowhere in so much text then nowhere
 
 NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
@@ -215,7 +215,7 @@ def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[Se
 
 
 def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool) -> Iterator[str]:
-    """Name the segments that are not measured, with their own facts, and what is taken over by those that are."""
+    """Yield warnings that name the segments that are not measured, and the settings that measured ones inherit."""
     numbers = {segment.number for segment in measured}
     others = [segment for segment in found if segment.number not in numbers]
     ours = "; ".join(_place(segment) for segment in sorted(measured, key=lambda segment: segment.number))
@@ -251,7 +251,7 @@ def _otherwise(one: Segment, other: Segment) -> str:
 
 
 def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segment]:
-    """Read the lines between cuts, each stretch by itself; one without rows (a crash before the first) is none."""
+    """Read the lines between cuts, each stretch by itself; one without rows (an early crash) is no segment."""
     firsts = [1, *(cut.line for cut in cuts)]
     *starts, end = files.offsets_of_lines(log.path, firsts)
     spans = list(zip(firsts, starts, [*starts[1:], end], strict=True))

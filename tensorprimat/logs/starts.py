@@ -110,10 +110,10 @@ VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
 SHORT_BYTES = 2**21
 
-MOST_STARTS = 8  # a line that stands between so many rows, and more than EVERY_ROWS, is none that starts a training
+MOST_STARTS = 8  # a line in more gaps between rows than this, and than EVERY_ROWS of all, starts no training
 EVERY_ROWS = 0.3
-TAKEN_AS_ROWS = 5  # hits of a format's needle that were rows: the others are taken for rows too
-GIVEN_UP = 50  # hits that were none
+TAKEN_AS_ROWS = 5  # hits of a format's needle that are rows: all further hits count as rows, too
+GIVEN_UP = 50  # hits that are no rows: the needle is not searched any further
 OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
 INSIDE = 2**31  # number of a line that no reader takes for the beginning of a document
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
@@ -343,8 +343,8 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
 
 
 def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
-    """Leave out what a rank says of a start that another rank has told in the same words, as often: its output comes
-    later, also behind the first rows.
+    """Leave out the lines of a rank about a start that another rank has printed equally often in the same words: its
+    output comes later, even after the first rows.
     """
     told: dict[tuple[bytes, bytes], Counter[int]] = {}
     for mark in marks:
@@ -358,7 +358,7 @@ def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
 
 
 class _OtherRows:
-    """Finds rows of other formats."""
+    """Search for rows of other formats in blocks of a log."""
 
     def __init__(self, log: Log, format: Format) -> None:
         self._log = log

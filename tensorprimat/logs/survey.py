@@ -1,4 +1,4 @@
-"""Looking through folders of old data: what every file holds, without stopping at the ones that hold nothing.
+"""Survey of folders of old data: the content of every file; files that cannot be read are listed with the reason.
 
 Event files of one folder are one run, workbooks whose names differ in the rank are one profile, every other file is
 treated alone. Model and precision that a file does not state are taken from its path, and marked so.
@@ -86,7 +86,7 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
 
 
 def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> SurveyedFile:
-    """Read one item; every reason why that fails is in the finding.
+    """Return the content of one item, or the reason why it cannot be read.
 
     stated: facts that the user states; alone: the item is all there is. Raises UsageError for a preset that the model
     does not have.

@@ -73,7 +73,7 @@ class Log:
 
     @property
     def is_folder(self) -> bool:
-        """Return some formats are folders (TensorBoard)."""
+        """Return True for a folder, which some formats are (TensorBoard)."""
         return stat.S_ISDIR(files.status(self.path).st_mode)
 
     @cached_property
@@ -113,7 +113,7 @@ class Log:
             yield number, origin, text
 
     def lines_of_one_rank(self, is_row: Callable[[str], object]) -> Iterator[tuple[int, str]]:
-        """As `lines`, but once a rank has printed a row nothing more of the others, which say the same at their pace.
+        """As `lines`, without the lines of other ranks once a rank has printed a row: they repeat its rows.
 
         is_row: whether a line is (or begins) a row.
         """
@@ -133,7 +133,7 @@ class Log:
             yield from lines_of(number, block)
 
     def blocks(self) -> Iterator[bytes]:
-        """Stretches of whole lines in UTF-8 with everything still on, for readers in a hurry."""
+        """Yield stretches of whole lines in UTF-8 with colours and prefixes, for fast readers."""
         if self.is_folder:
             raise InputError("is a folder, not a log", path=self.name, remedy="name a file in it")
         if self.is_binary:

@@ -245,7 +245,7 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
 
 
 def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
-    """Primus runs torchtitan with one process for every GPU, and only on AMD's."""
+    """Note that Primus runs torchtitan with one process for each GPU, and on AMD GPUs only."""
     seen.platform, seen.source = "amd", "Primus (torchtitan backend)"
     if origin.world_size:
         seen.config.setdefault("num_gpus", origin.world_size)
@@ -263,7 +263,7 @@ def _notice_trainer(text: str, seen: _Seen) -> None:
 
 
 def _notice_mesh(match: re.Match[str], config: dict[str, Any]) -> None:
-    """World size and parallel sizes: the product of the mesh is the number of GPUs, where every size is there."""
+    """Note world size and parallel sizes; the product of a complete mesh is the number of GPUs."""
     if match["named"] is not None:
         stated = dict(re.findall(r"\b([a-z_]+)=((?:,(?=\d)|[^,\s)])*)", match["named"]))
         if "tp" not in stated or not all(size.isdecimal() for size in stated.values()):

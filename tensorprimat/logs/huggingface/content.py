@@ -217,7 +217,7 @@ def of_text(log: Log) -> Content:
 def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
     if is_row(row):
         if content.rows and _is_of_the_same_step(row, content.last):
-            if not is_restated(row):  # what the callback said of it is known to fewer digits
+            if not is_restated(row):  # the callback printed it with fewer digits
                 kept = content.rows[-1]
                 content.rows[-1] = replace(_row(row, line, content), interrupted_by=kept.interrupted_by, step=kept.step)
                 content.last = row

@@ -7,9 +7,10 @@ from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.logs import fields
+from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
 from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit, position_of
-from tensorprimat.logs.huggingface.steps import CLOCK_RESOLUTION, steps_of_a_row
+from tensorprimat.logs.huggingface.steps import steps_of_a_row
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 FEWEST_CLOCKED = 3  # rows with a clock; of fewer nothing was measured

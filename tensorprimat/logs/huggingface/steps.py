@@ -9,8 +9,6 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.huggingface.rows import Row
 
-CLOCK_RESOLUTION = 0.005  # a clock rounded to more than 0.5 % of the time between two rows measures no step
-
 
 @dataclass(kw_only=True, slots=True)
 class _Interval:
@@ -77,7 +75,7 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
             continue
         inside = inside or row.interrupted_by
         grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
-        if grown <= 0 or resolution > CLOCK_RESOLUTION * grown:
+        if grown <= 0 or resolution > fields.CLOCK_RESOLUTION * grown:
             continue
         steps = index[place] - index[start]
         between.tokens = _growth(before.tokens, row.tokens, steps)

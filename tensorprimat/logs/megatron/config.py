@@ -129,7 +129,7 @@ TransformerConfig and ModelParallelConfig)."""
 
 
 class Facts:
-    """Collects what the text says, block by block; the first word of the surest source counts."""
+    """Collects what the text says, block by block; the first statement of the most reliable source counts."""
 
     def __init__(self) -> None:
         self._dumped: dict[str, str] = {}
@@ -172,7 +172,7 @@ class Facts:
         for iteration, *sizes in _MEMORY.findall(text):
             self._add_memory(int(iteration), [float(size) * MEGABYTE for size in sizes])
         for iteration, listed in _MEMORY_OF_BRIDGE.findall(text):
-            by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # which of them are printed is the user's choice
+            by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # the user chooses which of them are printed
             self._add_memory(int(iteration), [float(by_name.get(name, 0)) * GB for name in BRIDGE_SIZES])
         self.device = self.device or devices.find_name(text)
         self.is_rocm = self.is_rocm or _ROCM.search(text) is not None

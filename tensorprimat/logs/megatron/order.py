@@ -66,7 +66,7 @@ def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:
 
 
 class _Told:
-    """The lines already seen in one segment between restarts, to recognise lines that repeat them."""
+    """Lines seen so far in one segment between restarts, to recognise lines that repeat them."""
 
     def __init__(self, index: FloatArray, content: list[FloatArray]) -> None:
         self._index, self._content = index, content
@@ -77,12 +77,12 @@ class _Told:
         """Values of other lines with the same number: another rank's clock."""
 
     def add_stretch(self, start: int, stop: int) -> None:
-        """Lines whose numbers grow, beyond all before."""
+        """Add lines whose numbers grow and exceed all earlier ones."""
         self._first_numbers.append(float(self._index[start]))
         self._stretches.append((start, stop))
 
     def add_again(self, position: int) -> None:
-        """A line that tells a number once more."""
+        """Add a line whose number was seen before."""
         self._again.setdefault(float(self._index[position]), set()).add(self._content_of(position))
 
     def knows(self, position: int) -> bool:

@@ -219,7 +219,7 @@ def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], ev
 
 
 def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: list[str]) -> None:
-    """Global batch and sequence length: the lines know better than the arguments; one value for all is no column."""
+    """Take global batch and sequence length from the lines, before the arguments; one value for all is no column."""
     samples, consumed = fields.pop("samples", None), fields.pop("consumed_samples", None)
     if samples is None and consumed is not None and len(consumed) > 1:
         grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]
@@ -241,14 +241,14 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
 
 
 def _take_world(fields: dict[str, FloatArray], config: dict[str, Any]) -> None:
-    """Number of GPUs from Primus' `rank-N/M`."""
+    """Take the number of GPUs from Primus' `rank-N/M`."""
     world = fields.pop("world_size", None)
     if world is not None and np.isfinite(world).any():
         config["num_gpus"] = int(world[np.isfinite(world)][-1])
 
 
 def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
-    """Allocator sizes that Megatron prints once, after an early iteration, on the line of that iteration."""
+    """Put the allocator sizes that Megatron prints once, after an early iteration, on the row of that iteration."""
     names = (
         "memory_allocated_bytes",
         "memory_allocated_peak_bytes",

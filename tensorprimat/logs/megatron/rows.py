@@ -113,7 +113,9 @@ class RowTable:
         return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
 
     def _extend(self, part: dict[str, FloatArray]) -> None:
-        if not len(self._columns):  # room for all, once: what grows leaves holes in the heap; untouched room is free
+        if not len(
+            self._columns
+        ):  # room for all rows at once: growing leaves holes in the heap, and untouched room costs nothing
             self._columns.reserve(int(1.05 * len(part["line"]) * self._log_bytes / self._seen_bytes))
         self._columns.extend(part)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorprimat.core.clocks import LogClock
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import MONTHS
 from tensorprimat.logs.fields import WHOLE
 from tensorprimat.logs.nanogpt.clocks import TotalTime
 
@@ -53,7 +54,6 @@ _DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _SMI_DATE = re.compile(
     r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\s*$"
 )  # nvidia-smi's first line
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NOTABLE = re.compile(
     r"FP8 training enabled|world size"
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
@@ -118,8 +118,8 @@ def notice(text: str, seen: LineFacts) -> None:
                 seen.peaks[name] = peak
     elif seen.timestamp is None and _DATE.match(text):
         seen.timestamp = fields.moment(text)
-    elif (match := _SMI_DATE.match(text)) and match[1] in _MONTHS:
-        seen.timestamp = fields.moment(f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+    elif (match := _SMI_DATE.match(text)) and match[1] in MONTHS:
+        seen.timestamp = fields.moment(f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
 
 
 def _set(name: str, value: int, seen: LineFacts) -> None:
