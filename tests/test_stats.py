@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats as reference
 
@@ -61,6 +61,7 @@ def test_few_runs_against_many_give_few_false_alarms(ours, theirs):
 
 
 @given(RUNS, RUNS, st.floats(0.6, 0.995))
+@example([2.0, 1.5, 0.53125], [0.71875, 0.734375], 0.65625)
 def test_an_interval_leaves_out_one_exactly_where_the_p_value_says_so(ours, theirs, confidence):
     found = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
     low, high = found.interval(confidence)
