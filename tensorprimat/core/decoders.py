@@ -8,7 +8,7 @@ classes, and the FLOPs against torch's counter and a count of the pairs of a mas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -346,12 +346,3 @@ def _experts(config: Config, family: _Family) -> dict[str, int]:
         "expert_vectors": 2 * inner + hidden if biased else 0,
         "vectors": experts if biased else 0,
     }
-
-
-def packed_mfu(reported: float, decoder: Decoder, *, charged: int, lengths: Iterable[int]) -> float:
-    """Return the MFU that remains when attention counts the packed documents instead of one long sequence.
-
-    reported: MFU whose attention was charged for sequences of `charged` tokens.
-    """
-    true = decoder.flops_per_token(list(lengths))
-    return reported * true / decoder.flops_per_token([charged])

@@ -34,10 +34,6 @@ Platform = Literal["nvd", "amd", "cpu"]
 STACK_OF_PLATFORM = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu", None: "unknown"}
 
 
-def _shortened(value: Any) -> Any:
-    return significant(value, step_columns.SERIES_DIGITS) if isinstance(value, float) else value
-
-
 def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -28,7 +28,6 @@ from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
 
 LARGEST_BYTES = 2**30  # ten million rows of twelve columns
 NAME_DIGITS = 16  # of the hash in the file's name; the JSON has all of it
-PATTERN = "series_*.npz"
 _OWN_NAME = re.compile(rf"series_[0-9a-f]{{{NAME_DIGITS}}}\.npz")
 NAN_PREFIX = "nan:"
 REMEDY = "copy it again from where it was written, or extract the log again"

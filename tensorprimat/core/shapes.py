@@ -27,7 +27,6 @@ HOW_TO_WRITE = "name=d_model/d_ff/layers/heads, such as custom=384/1536/6/6"
 MORE_NUMBERS = "; /kv_heads and /vocabulary may follow"
 
 _SUFFIXES = re.compile(r"(?:instruct|base|chat|hf|it|pretrain|bf16|fp8|fp16){1,9}$")
-_OTHER_VERSION = re.compile(r"v?0[._]?[23]")  # of Mistral 7B: another vocabulary, no sliding window
 _LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
 

@@ -9,7 +9,6 @@ from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.quantities import fixed, percent
 from tensorprimat.micro.sweep import Measure
 
-COUNTS = (0, 1, 2, 5, 10)
 STABLE_PERCENT = 2.0  # points of CV above the lowest of all counts: within it a count is as good as any
 LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean of ten trials is known to 3.6 % (95 %)
 MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves both

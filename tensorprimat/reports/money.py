@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.analysis.economics import break_even, unlike_prices
-from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.analysis.records import Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import money
 from tensorprimat.reports import formatting
@@ -59,8 +59,3 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
 def _price(side: Side) -> str:
     price = side.metrics["price_usd_per_gpu_hour"]
     return f"{money(price.value)} ({side.label}: {price.remark})"
-
-
-def of_only_pair(comparison: Comparison) -> list[str]:
-    """Return the sentences for the first screen, where there is one pair."""
-    return sentences(comparison.pairs[0]) if len(comparison.pairs) == 1 else []
