@@ -374,3 +374,26 @@ def test_settings_of_a_job_that_died_behind_the_last_row_are_not_those_of_the_ro
     config = read_text(text).training_config
     assert (config.micro_batch_size, config.global_batch_size) == (2, 64)
     assert config.sequence_length in (None, 4096)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "precision"),
+    [("fp8", "fp8"), ("nanoo_fp8", "fp8"), ("int8", None), ("", "bf16"), ("None", "bf16")],
+)
+def test_maxtexts_quantization_is_its_precision_and_loses_no_other_setting(
+    read_text: Any, quantization: str, precision: str | None
+) -> None:
+    settings = {
+        "dtype": "bfloat16",
+        "global_batch_size_to_train_on": 64,
+        "learning_rate": 0.0003,
+        "max_target_length": 4096,
+        "model_name": "llama3.1-8b",
+        "quantization": quantization,
+        "steps": 100,
+    }
+    banner = "".join(f"Config param {name}: {value}\n" for name, value in settings.items())
+    result = read_text(banner + "Num_devices: 16, shape (16,)\n" + log(MAXTEXT, count=30))
+    config = result.training_config
+    assert (config.global_batch_size, config.sequence_length, config.learning_rate) == (64, 4096, 0.0003)
+    assert (config.num_gpus, result.model.name, config.precision) == (16, "llama", precision)

@@ -202,8 +202,11 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
             config["global_batch_size"] = int(batch)
     if rate := fields.positive(settings.get("learning_rate")):
         config["learning_rate"] = rate
-    if "fp8" in settings.get("quantization", ""):
-        config |= {"precision": "fp8", "fp8_recipe": settings["quantization"]}
+    quantization = settings.get("quantization", "").strip("'\" ")
+    if "fp8" in quantization:
+        config |= {"precision": "fp8", "fp8_recipe": quantization}
+    elif quantization not in ("", "None", "none"):
+        return config  # matrix products of int8 and others run at no precision that has a name here
     elif dtype := DTYPES.get(settings.get("dtype", "")):
         config["precision"] = dtype
     return config

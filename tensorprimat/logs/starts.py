@@ -95,6 +95,8 @@ SAYS_SIZE = (
     b"All distributed processes registered",
 )
 """Starts that a training writes once, or every rank with the same words: other words are another training's."""
+ONE_OF_MANY = (b"Config param ", b"Overriding: ")
+"""Starts that a training writes many times, each with the name of another setting behind it."""
 PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
 """Output of a job's script before it starts training; it belongs to the training that follows, if there is one."""
 SETTINGS: dict[str, tuple[bytes, ...]] = {
@@ -192,9 +194,10 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
         marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
         begins, seen = [1], set[bytes]()
         for mark in marks:
-            if mark.text in seen:
+            said = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
+            if said in seen:
                 begins, seen = [*begins, mark.line], set()
-            seen.add(mark.text)
+            seen.add(said)
         head = [(begin, end - 1) for begin, end in zip(begins, [*begins[1:], int(rows[0])], strict=True)]
     return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
 
