@@ -397,3 +397,27 @@ def test_maxtexts_quantization_is_its_precision_and_loses_no_other_setting(
     config = result.training_config
     assert (config.global_batch_size, config.sequence_length, config.learning_rate) == (64, 4096, 0.0003)
     assert (config.num_gpus, result.model.name, config.precision) == (16, "llama", precision)
+
+
+DIED = "Traceback (most recent call last):\nRuntimeError: out of memory\n"
+ATTEMPTS = {
+    "litgpt": (
+        "{{'devices': {0},\n 'num_nodes': 1,\n 'train': TrainArgs(global_batch_size={1},\n micro_batch_size=2,\n",
+        "Epoch 1 | iter {0} step {0} | loss train: 2.{0:03d}, val: n/a | iter time: 250.00 ms (step)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_settings_of_an_attempt_to_start_that_died_are_not_those_of_the_next(read_text: Any, name: str) -> None:
+    banner, row = ATTEMPTS[name]
+    text = banner.format(32, 512) + DIED + banner.format(8, 64) + log(row, count=30)
+    config = read_text(text).training_config
+    assert (config.num_gpus, config.global_batch_size) == (8, 64)
+
+
+def test_one_setting_of_an_attempt_that_died_is_not_kept_beside_those_of_the_next(read_text: Any) -> None:
+    row = "[batch={0}/500]:\n\t Train throughput/tokens_per_sec: 8192.0\n\t Train time/secs_per_step: 2.0000"
+    banner = "max_seq_len: 4096\nprecision: amp_bf16\nglobal_train_batch_size: 64\n"
+    config = read_text("max_seq_len: 2048\n" + DIED + banner + log(row, count=30)).training_config
+    assert (config.sequence_length, config.global_batch_size, config.precision) == (4096, 64, "bf16")

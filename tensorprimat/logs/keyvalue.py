@@ -35,6 +35,7 @@ MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a G
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
+DIED = "Traceback (most recent call last)"
 _CUT = "…"  # stands behind a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
@@ -77,6 +78,7 @@ class _Seen:
     drawn: dict[int, float] = field(default_factory=dict)
     """Number of the step → seconds, by a progress bar."""
     total: float | None = None
+    has_rows: bool = False
     resumed: bool = False
     """A bar that begins above step 0 was drawn since the last row."""
     begins: list[tuple[int, str]] = field(default_factory=list)
@@ -134,6 +136,7 @@ def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     lines = _lines(log, re.compile(dialect.row))
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.began = row.ended_at if seen.began is None else seen.began
+        seen.has_rows = True
         yield row
 
 
@@ -246,8 +249,12 @@ def _interruption(text: str, dialect: Dialect) -> str:
 
 
 def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
-    """Keep a setting that a line between the rows states; the first statement of each counts."""
+    """Keep a setting that a line between the rows states; the first statement of each counts, after the last attempt to
+    start that died.
+    """
     text = text[:LONGEST_SETTING]
+    if text.startswith(DIED) and not seen.has_rows:
+        seen.config.clear()
     for before, number in dialect.settings_by_opening:
         if before not in text or number.means in seen.config:
             continue

@@ -43,6 +43,7 @@ _TOTALS = {
 _VALIDATION = re.compile(r"^iter \d{1,15}: val loss [\w.+-]{1,20}, val time: (\d{1,15}(?:\.\d{1,9})?) ms")
 _SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
 _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?![\w.+-]|,\d)")
+DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
 LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
 LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
@@ -79,6 +80,8 @@ def read(log: Log) -> Reading:
                 continue
             rows.append((line, match))
             continue
+        if not rows and text.startswith(DUMP_OPENS):
+            settings.clear()  # another attempt to start: the one before died without a row
         for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
             settings.setdefault(match["name"], match["value"])
         if match := _VALIDATION.search(text):
