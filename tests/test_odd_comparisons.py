@@ -212,3 +212,12 @@ def test_the_mean_over_models_is_stated_as_its_distance_from_equal(seconds, word
     assert sentence.startswith(f"MI300X is {percent:.1f} % {word} than H100 on average over 3 models (95 % CI ")
     low, high = (float(end) for end in re.search(r"CI ([\d.]+) to ([\d.]+) %", sentence).groups())
     assert low <= percent <= high
+
+
+def test_a_side_that_is_in_no_ratio_is_named():
+    slow, fast = plausible.result("h100"), plausible.result("h100", seconds=9.0, seed=1)
+    comparison = comparison_of(slow, fast, plausible.result("mi300x"))
+    (pair,) = comparison.pairs
+    (alone,) = {side.label for side in comparison.sides} - {pair.baseline.label, pair.candidate.label}
+    assert any(text.startswith(f"{alone}: in no ratio") for text in comparison.warnings)
+    assert not any("in no ratio" in text for text in comparison_of(slow, plausible.result("mi300x")).warnings)

@@ -88,6 +88,7 @@ def compare(
         mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
         warnings=(
             *warnings,
+            *_left_alone(groups, meetings),
             *_of_itself(in_order),
             *unused_prices([side.metrics for side in sides.values()], prices or {}),
         ),
@@ -143,6 +144,20 @@ def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
 def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
     weights = [difference.weight for difference in meeting.fairness.differences]
     return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
+
+
+def _left_alone(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Sequence[Meeting]]) -> list[str]:
+    """Return a warning for every side that is in no pair although others of its model are."""
+    alone = []
+    for model, of_model in groups.items():
+        met = {id(group) for meeting in meetings[model] for group in meeting.groups}
+        alone += [
+            f"{group.label}: in no ratio, because another side of its group did work more like that of the others; to "
+            "compare it, name the sides: tprimat compare NAME=PATH NAME=PATH"
+            for group in of_model
+            if met and id(group) not in met
+        ]
+    return alone
 
 
 def _of_itself(meetings: Sequence[Meeting]) -> list[str]:
