@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tensorprimat.analysis.fairness import judge
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
 
@@ -322,3 +323,37 @@ def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
     config = read_text(UNSLOTH + row() + "\n" + row(1.5) + "\n" + SUMMARY).training_config
     assert (config.micro_batch_size, config.gradient_accumulation_steps) == (2, 4)
     assert (config.global_batch_size, config.num_gpus) == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "trainable", "every"),
+    [
+        ("trainable params: 20,971,520 || all params: 8,051,232,768 || trainable%: 0.2605", 20_971_520, 8_051_232_768),
+        (' "-____-"     Trainable parameters = 41,943,040 of 8,072,204,288 (0.52% trained)', 41_943_040, 8_072_204_288),
+        (
+            "trainable params: 8,030,261,248 || all params: 8,030,261,248 || trainable%: 100",
+            8_030_261_248,
+            8_030_261_248,
+        ),
+        ("  Number of trainable parameters = 1,003,782,656", None, None),  # of one GPU under FSDP
+    ],
+)
+def test_trainable_parameters_are_read_where_the_whole_model_is_stated_with_them(read_text, line, trainable, every):
+    model = read_text(f"{line}\n{HEADER}{row()}\n{row(1.2)}\n{SUMMARY}\n").model
+    assert (model.trainable_parameters, model.parameters) == (trainable, every)
+
+
+def test_a_log_of_adapters_is_not_compared_with_one_of_full_training(read_text):
+    of_8 = " || all params: 8,051,232,768 || trainable%: x"
+    full, lora = (
+        read_text(
+            f"trainable params: {count}{of_8}\n{HEADER}{row()}\n{SUMMARY}\n",
+            model_name="llama",
+            sequence_length=2048,
+            num_gpus=8,
+        )
+        for count in ("8,051,232,768", "20,971,520")
+    )
+    fairness = judge(full, lora)
+    assert fairness.verdict == "not_comparable"
+    assert "trainable parameters all against 20,971,520" in fairness.sentence

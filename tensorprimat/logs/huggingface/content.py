@@ -62,11 +62,17 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
 )
 """Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
+_TRAINED: tuple[re.Pattern[str], ...] = (
+    re.compile(rf"\btrainable params: {fields.WHOLE} \|\| all params: {fields.WHOLE}"),  # of PEFT
+    re.compile(rf"\bTrainable parameters = {fields.WHOLE} of {fields.WHOLE}"),  # Unsloth's banner
+)
+"""Lines that state how many parameters train, and of how many. The Trainer's own line ("Number of trainable
+parameters") is not among them: under FSDP and ZeRO-3 it counts the share of one GPU."""
 _LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
     r"|Accumulation steps|optimization steps"
-    r"|print\]|NVIDIA|AMD|\bMI\d{3}"
+    r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
@@ -87,6 +93,7 @@ class Content:
     """(steps done, seconds) of the training bar as last drawn."""
     config: dict[str, Any] = field(default_factory=dict)
     gpu_info: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
     timestamp: float | None = None
     logging_steps: int | None = None
     """Optimizer steps of a row, as the log states it."""
@@ -287,5 +294,12 @@ def _notice(text: str, content: Content) -> None:
             continue  # behind rows another training may start, and fail
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value
+    for pattern in () if content.model else _TRAINED:
+        if (
+            (match := pattern.search(text))
+            and (trained := fields.whole(match[1]))
+            and (every := fields.whole(match[2]))
+        ):
+            content.model = {"trainable_parameters": trained, "parameters": every} if trained <= every else {}
     if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
         content.gpu_info["device_name"] = device

@@ -59,6 +59,7 @@ def read(log: Log) -> Reading:
         timing="timestamps" if stamped else "reported",
         training_config={"framework": "transformers", **config},
         gpu_info=content.gpu_info,
+        model=content.model,
         reported=reported,
         platform=devices.platform_of(content.gpu_info.get("device_name")),
         source="Hugging Face Trainer",
