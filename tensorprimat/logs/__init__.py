@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tensorprimat.core import regular
-from tensorprimat.core.errors import InputError, NoFormatError, NotALogError
+from tensorprimat.core.errors import InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
@@ -76,7 +76,36 @@ def _log(path: str | Path) -> Iterator[Log]:
         with files.spooled_stdin() as spool:
             yield Log(spool, called="standard input")
     else:
-        yield Log(Path(path))
+        with _unchanged(Log(Path(path))) as log:
+            yield log
+
+
+@contextmanager
+def _unchanged(log: Log) -> Iterator[Log]:
+    """Raise InputError if a file is replaced or cut while it is read, or if it grows and its reader fails for it.
+
+    A log is read several times; a training that appends to it in between does no harm.
+    """
+    before = _state(log)
+    error = None
+    try:
+        yield log
+    except InputError as failure:
+        error = failure
+    now = _state(log)
+    is_other = before is not None and (now is None or now[0] != before[0] or now[1] < before[1])
+    if is_other or (isinstance(error, InternalError) and now != before):
+        raise InputError("changed while it was read", path=log.name, remedy="read it again, or a copy") from error
+    if error is not None:
+        raise error
+
+
+def _state(log: Log) -> tuple[int, int, int] | None:
+    """Return number, size and time of change of a file, zeros of a folder; None where there is none."""
+    with suppress(InputError):
+        found = files.status(log.path)
+        return (0, 0, 0) if log.is_folder else (found.st_ino, found.st_size, found.st_mtime_ns)
+    return None
 
 
 def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
