@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +47,8 @@ def started() -> Iterator[str]:
         )  # fmt: skip
         program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
         program.chmod(0o755)
+        while not address.exists() and server.poll() is None:  # before a test, whose time may be limited, needs it
+            time.sleep(0.05)
         try:
             yield str(program)
         finally:
