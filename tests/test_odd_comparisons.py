@@ -12,7 +12,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import Audit, Model, Reported
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import console, formatting, html, money, notices
+from tensorprimat.reports import console, formatting, html, money, notices, sections
 from tensorprimat.reports.plots import canvas
 
 
@@ -221,3 +221,26 @@ def test_a_side_that_is_in_no_ratio_is_named():
     (alone,) = {side.label for side in comparison.sides} - {pair.baseline.label, pair.candidate.label}
     assert any(text.startswith(f"{alone}: in no ratio") for text in comparison.warnings)
     assert not any("in no ratio" in text for text in comparison_of(slow, plausible.result("mi300x")).warnings)
+
+
+def test_no_note_contradicts_the_direction_of_a_time_to_train():
+    task = Reported(benchmark="llama31_8b", quality_target=3.3)
+    loaded = []
+    for name, machine, times in (
+        ("a", "h100", (50.0, 51.0)), ("b", "mi300x", (60.0, 61.0)), ("c", "mi300x", (70.0, 71.0)),
+    ):  # fmt: skip
+        one = plausible.result(machine, runs=2)
+        runs = tuple(
+            run.model_copy(update={"time_to_train_seconds": 100 * time})
+            for run, time in zip(one.runs, times, strict=True)
+        )
+        metrics = one.performance_metrics.model_copy(update={"reported": task})
+        reached = one.model_copy(update={"performance_metrics": metrics, "runs": runs})
+        loaded.append(Loaded(path=Path(name), result=reached, side=name))
+    comparison = compare(loaded)
+    text = " ".join(shown(comparison).split())
+    assert "time to the quality target of a (lower is better)" in text
+    assert "above 1" not in text
+    note = sections.verdicts(comparison.pairs).note
+    assert "more work" not in note
+    assert "1 / the ratio of times" in note

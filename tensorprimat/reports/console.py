@@ -303,7 +303,8 @@ def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[Renderab
             content = sections.verdicts(of_baseline)
             shown = fitting(without(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
             parts += [] if drawn else [Text(), Padding(shown, (0, 0, 0, INDENT))]
-            parts.append(paragraph(content.note or "", "dim", width=width, indent=INDENT))
+            if note := sections.family_note(of_baseline) if drawn else content.note:
+                parts.append(paragraph(note, "dim", width=width, indent=INDENT))
         parts.append(Text())
     return parts[:-1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.core import quantities
@@ -185,8 +186,7 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
             Column(title="Fairness"),
         ),
         rows=tuple(rows),
-        note="Ratio: candidate over baseline; above 1 the candidate does more work per second."
-        + (f" {TOGETHER}" if any(_of_a_family(pair) for pair in pairs) else ""),
+        note=" ".join(filter(None, (_ratio_note(pairs), family_note(pairs)))),
     )
 
 
@@ -202,6 +202,21 @@ def ranked(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 TOGETHER = "Intervals of several comparisons are widened so that all verdicts of this report hold together (Holm 1979)."
+
+
+def family_note(pairs: Sequence[Pair]) -> str | None:
+    """Return a sentence where intervals are those of several comparisons together."""
+    return TOGETHER if any(_of_a_family(pair) for pair in pairs) else None
+
+
+def _ratio_note(pairs: Sequence[Pair]) -> str:
+    """Return the meaning of the ratios; of a time to train it is the inverse of what the headline states."""
+    if any(pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN for pair in pairs):
+        return (
+            "Ratio: candidate over baseline; above 1 the candidate is faster. Of a time to train it is the ratio of "
+            "speeds, 1 / the ratio of times."
+        )
+    return "Ratio: candidate over baseline; above 1 the candidate does more work per second."
 
 
 def _of_a_family(pair: Pair) -> bool:
