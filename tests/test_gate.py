@@ -123,8 +123,8 @@ def test_the_worst_model_decides(gate):
     mixed = [h100(model="llama", seed=1), h100(model="qwen", seed=2, seconds=15.0)]
     code, markdown, _ = gate(base, mixed)
     assert code == 1
-    assert "| llama | throughput (tokens per second per gpu) | pass |" in markdown
-    assert "| qwen | throughput (tokens per second per gpu) | fail |" in markdown
+    assert "| llama | throughput (tokens/s/GPU) | pass |" in markdown
+    assert "| qwen | throughput (tokens/s/GPU) | fail |" in markdown
 
 
 def test_a_model_that_the_candidate_lacks_is_an_error(gate):

@@ -25,6 +25,7 @@ from tensorprimat.analysis.ratios import (
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.quantities import spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 
@@ -178,7 +179,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
     return Check(
         model=model,
-        what=f"throughput ({(meeting.metric or '').replace('_', ' ')})",
+        what=f"throughput ({spelled_metric(meeting.metric or '')})",
         status=status,
         change=math.expm1(log.log),
         low=low,

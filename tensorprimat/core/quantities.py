@@ -192,6 +192,15 @@ def times(value: float | None, digits: int | None = None) -> str:
     return f"{value:.{digits}f}x" if value >= 0.1 else f"{value:.2g}x"
 
 
+def spelled_metric(name: str) -> str:
+    """Return the key of a rate as people write it.
+
+    >>> spelled_metric("tokens_per_second_per_gpu"), spelled_metric("avg_step_time_seconds")
+    ('tokens/s/GPU', 'avg step time seconds')
+    """
+    return name.replace("_per_second", "/s").replace("_per_gpu", "/GPU").replace("_", " ")
+
+
 def decimals_of_ratio(low: float, high: float) -> int:
     """Return the decimals that distinguish the ends of a ratio's interval.
 

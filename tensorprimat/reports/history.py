@@ -23,7 +23,7 @@ def table(series: Series) -> Table:
     """Return one series, oldest first."""
     return Table(
         key="history",
-        title=f"{series.label} · {series.metric.replace('_', ' ')}",
+        title=f"{series.label} · {quantities.spelled_metric(series.metric)}",
         columns=tuple(Column(title=title, numeric=title in ("figure", "interval", "runs")) for title in COLUMNS),
         rows=tuple(_row(entry, series.metric) for entry in series.entries),
     )

@@ -140,8 +140,9 @@ def _to_separate(*two: Extracted) -> str:
 def _spell(one: identity.Pace, other: identity.Pace) -> str:
     if one.metric == "avg_step_time_seconds":
         return f"{quantities.seconds(one.value)} a step against {quantities.seconds(other.value)}"
-    unit = one.metric.replace("_per_second", "/s").replace("_per_gpu", "/GPU")
-    return f"{quantities.rate(one.value)} {unit} against {quantities.rate(other.value)}"
+    return (
+        f"{quantities.rate(one.value)} {quantities.spelled_metric(one.metric)} against {quantities.rate(other.value)}"
+    )
 
 
 def _continued(members: Sequence[Extracted]) -> list[str]:
