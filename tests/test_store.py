@@ -103,6 +103,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         (b"", "the file is empty"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "not text"),
         (b'{"a": 1,\n "b": }', r"broken.json:2: invalid JSON"),
+        (b"2026-05-19 iteration 1/ 10 | elapsed", "not a result, which is a JSON file; for a training log use extract"),
         (b'{"speedup": 2}', "not a benchmark result"),
         (b"[" * 100_000, "cannot be read"),
         (b"[1, 2]", "not a benchmark result"),

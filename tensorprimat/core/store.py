@@ -31,6 +31,7 @@ from tensorprimat.core.stated import with_rates
 from tensorprimat.core.steps import FLOAT_COLUMNS
 from tensorprimat.core.summary import summarise
 
+READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
@@ -254,7 +255,7 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
     if not is_result(document):
         raise InputError(
             "JSON, but not a benchmark result (no performance_metrics)", path=path,
-            remedy="for a training log use extract_primus_metrics.py",
+            remedy=READ_A_LOG,
         )  # fmt: skip
     if document.get("schema_version") != SCHEMA_VERSION:
         document = legacy.lift(document, path, model_name=model_name)
@@ -300,6 +301,8 @@ def read_json(path: Path) -> Any:
     except UnicodeDecodeError:
         raise InputError("not text: a result is a JSON file", path=path) from None
     except json.JSONDecodeError as error:
+        if content.lstrip()[:1] not in (b"{", b"["):
+            raise InputError("not a result, which is a JSON file", path=path, remedy=READ_A_LOG) from None
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
         raise InputError(f"JSON that cannot be read: {error}", path=path) from None
