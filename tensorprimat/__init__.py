@@ -10,12 +10,13 @@ tells what this machine computes on. Each is imported when it is first used, so 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.version import __version__
 
+TYPE_CHECKING = False  # typing takes longer to import than all else here, and Ctrl-C meanwhile prints a traceback
 if TYPE_CHECKING:
     from os import PathLike
+    from typing import Any
 
     from tensorprimat.core.result import Result
     from tensorprimat.engines.callback import BenchmarkCallback
