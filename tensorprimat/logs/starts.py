@@ -404,15 +404,17 @@ def _marks_in(
     for at, text in sorted(found):
         number += block.count(b"\n", counted, at)
         counted = at
-        start = block.rfind(b"\n", max(0, at - MARK_BYTES), at) + 1
-        prefix = block[start:at].decode("utf-8", "replace")
+        before = block[max(0, at - MARK_BYTES) : at]
+        _, begins, prefix = before.rpartition(b"\n")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may hold a hundred thousand marks
         yield StartMark(
             number,
             text,
             kinds.get(text, "own" if text in own else "row"),
             block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip(),
-            prefixes.split(prefix)[0].rank if prefix else None,
+            prefixes.split(prefix.decode("utf-8", "replace"))[0].rank
+            if prefix and (begins or at < MARK_BYTES)
+            else None,
         )
 
 
