@@ -229,6 +229,7 @@ def comparisons(random: np.random.Generator, count: int) -> list[Count]:
         replace(plain, name="every run drifts by 3 %, without end", drift=0.03),
     )
     decay, long_decay = replace(plain, decay=0.05), replace(plain, decay=0.10, decay_steps=15)
+    short = replace(plain, steps=20)
     unlike = (
         ("5 runs, 0.5 % against 2 % run to run", plain, replace(plain, run_cv=0.02)),
         ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
@@ -237,6 +238,8 @@ def comparisons(random: np.random.Generator, count: int) -> list[Count]:
         ("warm-up from +5 %, τ = 10 steps, on one side", plain, decay),
         ("warm-up from +10 %, τ = 15 steps, on one side", plain, long_decay),
         ("warm-up from +5 %, τ = 10: 20 against 50 steps", replace(decay, steps=20), decay),
+        ("20 steps, warm-up from +3 %, τ = 8, on one side", short, replace(short, decay=0.03, decay_steps=8)),
+        ("50 steps, warm-up from +2 %, τ = 20, on one side", plain, replace(plain, decay=0.02, decay_steps=20)),
         (
             "5 warm-up steps declared, a ramp of 15 steps on one side",
             replace(plain, declared=5),

@@ -127,6 +127,10 @@ hosts take part, each host counts once, because runs on one host resemble each o
 the interval is at least as wide as the last printed digit allows; equal sides print equal times, so it always
 contains 1.
 
+Few rows leave a gradual warm-up uncertain. Of all decay times that fit about as well as the best, the one that leaves
+most counts, so a verdict is often withheld. A weak warm-up as long as the run (+2 %, τ = 20 of 50 steps) hides in the
+step noise: there the interval covers less than it states, and false alarms stay rare.
+
 Several verdicts at once, all sides equally fast:
 
 {chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}

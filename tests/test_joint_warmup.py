@@ -63,6 +63,18 @@ def test_a_decay_over_most_of_a_short_run_is_not_settled():
     assert sum(found) <= 6
 
 
+def test_what_few_rows_leave_open_about_a_warm_up_is_carried():
+    """Several decay times fit 20 noisy rows; the shortest of them leaves next to no drift."""
+    wrong = 0
+    for time, rows in ((5, 15), (8, 20), (8, 25)):
+        level = decay(0.03, time, rows=rows)
+        for seed in range(60):
+            found = find_warmup(runs(level, seed=seed))
+            left = np.mean([np.mean(level[run.start :] - 1) for run in found.runs])
+            wrong += found.settled and left > 0.0015 + 2 * found.drift
+    assert wrong <= 20, "35 by the best decay time alone"
+
+
 def test_slow_noise_of_single_runs_is_no_drift_of_all():
     settled = []
     for seed in range(40):

@@ -6,8 +6,9 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts where
    the later of both says.
 3. An exponential decay is fitted to what is left of the mean curve. Where it is significant, after allowing for the
-   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows; what remains of the
-   fitted decay is the drift, which analysis adds to the interval.
+   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What remains of it
+   is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
+   that leaves most.
 
 A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
 the runs show one by one (Student's t over the runs): slow noise of single runs is no drift of all.
@@ -28,6 +29,7 @@ FEWEST_FOR_DECAY = 8  # a level, an amplitude, a decay time and some residual
 TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
 EVIDENT = 0.03  # p below which a decay is cut and carried; several decay times are tried, so about 5 % of level series
 HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
+AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
 ABRUPT = 2  # rows of warm-up that have no shape
 CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
 TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
@@ -201,8 +203,8 @@ class _Decay:
 def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
     """Fit level + amplitude · exp(−row/τ) to the mean of the curves.
 
-    start: row at which find_steady ends warm-up; half: the last one at which it may end. Where an exponential describes
-    the end of that warm-up better than a straight ramp or a step does, its rows are part of the fit.
+    start: row at which find_steady ends warm-up; half: the last one at which it may end. The rows of the end of that
+    warm-up are part of the fit, unless a straight ramp or a step describes them clearly better.
     """
     mean = _mean(curves)
     if len(mean) - start < FEWEST_FOR_DECAY // 2 or not np.isfinite(mean[1:]).all():
@@ -223,9 +225,12 @@ def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
     p_value = p_of_t(score**0.5, freedom)
     if p_value > EVIDENT or (len(curves) > 2 and not _agree(np.nan_to_num(curves[:, first:]) @ shape, HINTED)):
         return _Decay()
-    decay = abs(fit.amplitude) * shapes[fit.best]
-    remaining = np.cumsum(decay[::-1])[::-1] / np.arange(len(rows), 0, -1)  # its mean over the rows from each one on
-    remaining = np.minimum(remaining, decay - decay[-1])[start - first :]  # a slow decay is known as far as it was seen
+    worse = AS_LIKELY / (freedom * (1 - phi) / (1 + phi))
+    decays = np.abs(fit.amplitudes[:, None]) * shapes
+    decays = decays[fit.squares_left <= fit.left * (1 + worse)]  # few rows leave the decay time uncertain
+    remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(len(rows), 0, -1)  # mean from each row on
+    remaining = np.minimum(remaining, decays - decays[:, -1:])  # a slow decay is known as far as it was seen
+    remaining = remaining.max(axis=0)[start - first :]
     last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)
     tolerable = np.flatnonzero(remaining[: last + 1] <= TOLERABLE)
     cut = int(tolerable[0]) if len(tolerable) else last
@@ -243,8 +248,20 @@ def _shapes(rows: int) -> Floats:
 class _Fit:
     best: int
     """Index of the shape with the smallest sum of squares."""
-    amplitude: float
-    left: float
+    amplitudes: Floats
+    """By shape."""
+    squares_left: Floats
+    """Sum of squares around the fit, by shape."""
+
+    @property
+    def amplitude(self) -> float:
+        """Return the amplitude of the best shape."""
+        return float(self.amplitudes[self.best])
+
+    @property
+    def left(self) -> float:
+        """Return the sum of squares around the best shape."""
+        return float(self.squares_left[self.best])
 
 
 def _fit(rows: Floats, shapes: Floats) -> _Fit:
@@ -254,15 +271,16 @@ def _fit(rows: Floats, shapes: Floats) -> _Fit:
     squares = (centred**2).sum(axis=1)
     amplitudes = centred @ off / squares
     left = off @ off - amplitudes**2 * squares
-    best = int(np.argmin(left))
-    return _Fit(best=best, amplitude=float(amplitudes[best]), left=float(left[best]))
+    return _Fit(best=int(np.argmin(left)), amplitudes=amplitudes, squares_left=left)
 
 
 def _gradual(rows: Floats, ramp: int) -> bool:
-    """Return True if an exponential describes the rows better than a ramp or a step that ends at row `ramp`."""
+    """Return True unless a ramp or a step that ends at row `ramp` describes the rows clearly better than an
+    exponential.
+    """
     place = np.arange(len(rows))
     abrupt = np.array([np.clip(1 - place / ramp, 0, None), place < ramp], np.float64)
-    return _fit(rows, _shapes(len(rows))).left < _fit(rows, abrupt).left
+    return _fit(rows, _shapes(len(rows))).left < _fit(rows, abrupt).left * (1 + AS_LIKELY / len(rows))
 
 
 def _memory(curves: Floats, fitted: Floats) -> float:
