@@ -1,34 +1,15 @@
 """A log that repeats earlier text word for word: every row counts once, with the settings of its own training."""
 
+# ruff: noqa: F811  # `read` is a fixture of test_segments
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from job_logs import JOBS, Job
-from test_segments import assert_figures_of
+from job_logs import JOBS
+from test_segments import LONG, OTHER, Reader, assert_figures_of, each_format, read  # noqa: F401  # read: a fixture
 
-from tensorprimat import logs
 from tensorprimat.core.result import Result
-
-LONG = Job()
-OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)
-each_format = pytest.mark.parametrize("name", JOBS)
-Reader = Callable[..., Result]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Reader:
-    """Lines of jobs, one after the other in one file."""
-
-    def read(*parts: Sequence[str]) -> Result:
-        path = tmp_path / "run.log"
-        path.write_text("\n".join(line for part in parts for line in part) + "\n")
-        return logs.read(path)
-
-    return read
 
 
 def told(result: Result) -> list[str]:

@@ -90,7 +90,7 @@ def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
     )
 
 
-def told(found: Sequence[RepeatedText]) -> str:
+def note(found: Sequence[RepeatedText]) -> str:
     """Return a note that names the first of the stretches."""
     first, more = found[0], len(found) - 1
     return (

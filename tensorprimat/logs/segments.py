@@ -77,14 +77,14 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         whole = format.read(log)
         if isinstance(whole, Result):
             return whole
-        whole.warnings.append(replays.told(again))
+        whole.warnings.append(replays.note(again))
         cuts = _behind(again, _cuts(log, format, whole), whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     for segment in found if again else ():
-        segment.reading.warnings.append(replays.told(again))
+        segment.reading.warnings.append(replays.note(again))
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader tells runs apart
         failures.examine(log, whole)
         lines = whole.steps.column("line")

@@ -194,10 +194,10 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
         marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
         begins, seen = [1], set[bytes]()
         for mark in marks:
-            said = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
-            if said in seen:
+            statement = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
+            if statement in seen:
                 begins, seen = [*begins, mark.line], set()
-            seen.add(said)
+            seen.add(statement)
         head = [(begin, end - 1) for begin, end in zip(begins, [*begins[1:], int(rows[0])], strict=True)]
     return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
 
@@ -349,10 +349,10 @@ def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
     """Leave out the lines of a rank about a start that another rank has printed equally often in the same words: its
     output comes later, even after the first rows.
     """
-    told: dict[tuple[bytes, bytes], Counter[int]] = {}
+    counts: dict[tuple[bytes, bytes], Counter[int]] = {}
     for mark in marks:
         if mark.rank is not None and mark.kind in ("start", "prelude", "foreign"):
-            times = told.setdefault((mark.text, mark.rest), Counter())
+            times = counts.setdefault((mark.text, mark.rest), Counter())
             most = max(times.values(), default=0)
             times[mark.rank] += 1
             if times[mark.rank] <= most:

@@ -270,17 +270,17 @@ def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
     the top.
     """
     comparable = pair.fairness.level.comparable
-    said = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
+    sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:
-        said.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
+        sentences.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
     if not comparable and not pair.fairness.errors and (each := sections.alone(pair)):
-        said.append((f"{each}.", ""))
+        sentences.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
-        said.append((pair.losses.sentence, "bold yellow"))
-    said += [(sentence, "") for sentence in money.sentences(pair)]
+        sentences.append((pair.losses.sentence, "bold yellow"))
+    sentences += [(sentence, "") for sentence in money.sentences(pair)]
     if advice := formatting.advice(pair):
-        said.append((f"{advice}.", ""))
-    return [paragraph(sentence, style, width=width, indent=INDENT) for sentence, style in said]
+        sentences.append((f"{advice}.", ""))
+    return [paragraph(sentence, style, width=width, indent=INDENT) for sentence, style in sentences]
 
 
 def _style(pair: Pair) -> str:
