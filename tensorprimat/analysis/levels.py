@@ -33,49 +33,18 @@ class Level:
         return self.name != "not_comparable"
 
 
+_TABLE: tuple[tuple[LevelName, str, str, str, bool, str], ...] = (
+    ("identical", "identical work and configuration", "#0b5cad", "blue", True,
+     "Same work, same configuration: both sides state every setting, and all are equal"),
+    ("same_work", "same work", "#1b7a86", "cyan", True,
+     "Same work: model shape, trainable parameters, sequence length and global batch are equal"),
+    ("same_work_per_token", "same work per token", "#8a5a00", "yellow", False,
+     "Same work per token, throughput only"),
+    ("same_task", "same task", "#6b4ba1", "magenta", False, "Same task, each side with its own settings"),
+    ("not_comparable", "not comparable", "#6a6f76", "bold yellow", False, "Not comparable"),
+)  # fmt: skip
 LEVELS: dict[LevelName, Level] = {
-    level.name: level
-    for level in (
-        Level(
-            name="identical",
-            title="identical work and configuration",
-            sentence="Same work, same configuration: both sides state every setting, and all are equal",
-            colour="#0b5cad",
-            style="blue",
-            same_work=True,
-        ),
-        Level(
-            name="same_work",
-            title="same work",
-            sentence="Same work: model shape, trainable parameters, sequence length and global batch are equal",
-            colour="#1b7a86",
-            style="cyan",
-            same_work=True,
-        ),
-        Level(
-            name="same_work_per_token",
-            title="same work per token",
-            sentence="Same work per token, throughput only",
-            colour="#8a5a00",
-            style="yellow",
-            same_work=False,
-        ),
-        Level(
-            name="same_task",
-            title="same task",
-            sentence="Same task, each side with its own settings",
-            colour="#6b4ba1",
-            style="magenta",
-            same_work=False,
-        ),
-        Level(
-            name="not_comparable",
-            title="not comparable",
-            sentence="Not comparable",
-            colour="#6a6f76",
-            style="bold yellow",
-            same_work=False,
-        ),
-    )
+    name: Level(name=name, title=title, colour=colour, style=style, same_work=same_work, sentence=sentence)
+    for name, title, colour, style, same_work, sentence in _TABLE
 }
 """By name, best first."""

@@ -54,52 +54,24 @@ def _without_gate(shape: ModelShape) -> int:
 
 
 CONVENTIONS: dict[str, Convention] = {
-    convention.name: convention
-    for convention in (
-        Convention(
-            name="megatron",
-            formula="6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)",
-            used_by="Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09",
-            weights=models.matrix_parameters,
-            attention=_attended_pairs,
-        ),
-        Convention(
-            name="palm",
-            formula="6·N + 12·L·H·Q·T",
-            used_by="the PaLM paper (appendix B), nanoGPT",
-            weights=models.parameters,
-            attention=_every_pair,
-        ),
-        Convention(
-            name="6n",
-            formula="6·N",
-            used_by="scaling-law papers, quick estimates",
-            weights=models.parameters,
-            attention=_no_attention,
-        ),
-        Convention(
-            name="torchtitan",
-            formula="6·(N − embedding) + 12·L·H·Q·T",
-            used_by="torchtitan",
-            weights=_without_embedding,
-            attention=_every_pair,
-        ),
-        Convention(
-            name="full_attention",
-            formula="6·P_mm + 12·L·H·Q·T",
-            used_by="NVIDIA's NeMo tables up to 25.07",
-            weights=models.matrix_parameters,
-            attention=_every_pair,
-        ),
-        Convention(
-            name="nemo_transformer",
-            formula="6·(P_mm − gate matrices) + 12·L·H·Q·T",
-            used_by="NeMo's transformer() formula by default, which counts an MLP of two matrices",
-            weights=_without_gate,
-            attention=_every_pair,
-        ),
+    name: Convention(name=name, formula=formula, used_by=used_by, weights=weights, attention=attention)
+    for name, weights, attention, formula, used_by in (
+        ("megatron", models.matrix_parameters, _attended_pairs,
+         "6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)",
+         "Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09"),
+        ("palm", models.parameters, _every_pair,
+         "6·N + 12·L·H·Q·T", "the PaLM paper (appendix B), nanoGPT"),
+        ("6n", models.parameters, _no_attention,
+         "6·N", "scaling-law papers, quick estimates"),
+        ("torchtitan", _without_embedding, _every_pair,
+         "6·(N − embedding) + 12·L·H·Q·T", "torchtitan"),
+        ("full_attention", models.matrix_parameters, _every_pair,
+         "6·P_mm + 12·L·H·Q·T", "NVIDIA's NeMo tables up to 25.07"),
+        ("nemo_transformer", _without_gate, _every_pair,
+         "6·(P_mm − gate matrices) + 12·L·H·Q·T",
+         "NeMo's transformer() formula by default, which counts an MLP of two matrices"),
     )
-}
+}  # fmt: skip
 DEFAULT_CONVENTION = "megatron"
 
 

@@ -74,15 +74,8 @@ class CellSpec(Record):
         if self.preset is not None:
             named = models.find(self.architecture, self.preset).shape
             return named if named.vocab_size == self.vocab else named.model_copy(update={"vocab_size": self.vocab})
-        return ModelShape(
-            num_layers=self.num_layers,
-            hidden_size=self.d_model,
-            ffn_hidden_size=self.d_ff,
-            num_attention_heads=self.num_heads,
-            num_key_value_heads=self.num_heads,
-            head_dim=self.d_model // self.num_heads,
-            vocab_size=self.vocab,
-        )
+        heads = self.num_heads
+        return models.shape_of(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
 
     @property
     def as_preset(self) -> Preset:

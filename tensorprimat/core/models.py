@@ -109,147 +109,64 @@ def _layer_matrices(shape: ModelShape) -> int:
     return attention + mlp
 
 
+def shape_of(
+    layers: int, width: int, ffn: int, heads: int, key_value_heads: int, vocabulary: int, **features: bool | int | None
+) -> ModelShape:
+    """Return a shape by its numbers, with heads that divide the width. features: other fields of ModelShape."""
+    return ModelShape(
+        num_layers=layers,
+        hidden_size=width,
+        ffn_hidden_size=ffn,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=width // heads,
+        vocab_size=vocabulary,
+        **features,  # type: ignore[arg-type]
+    )
+
+
 _FULL = {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192}
-_TINY = {"max_position_embeddings": 2048, "micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
-_MISTRAL_V01 = ModelShape(
-    num_layers=32,
-    hidden_size=4096,
-    ffn_hidden_size=14336,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    vocab_size=32_000,
-    sliding_window=4096,
-)
-_LLAMA_TINY = ModelShape(
-    num_layers=4,
-    hidden_size=128,
-    ffn_hidden_size=448,
-    num_attention_heads=8,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=4096,
-)
+_TINY = {"micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
+_COURSE = {"micro_batch_size": 4, "global_batch_size": 4, "sequence_length": 256}
 
 
-def _course(name: str, d_model: int, d_ff: int, num_layers: int, num_heads: int) -> Preset:
-    shape = ModelShape(
-        num_layers=num_layers,
-        hidden_size=d_model,
-        ffn_hidden_size=d_ff,
-        num_attention_heads=num_heads,
-        num_key_value_heads=num_heads,
-        head_dim=d_model // num_heads,
-        vocab_size=COURSE_VOCABULARY,
-    )
+def _preset(
+    model: str, name: str, title: str, shape: ModelShape, theta: float, eps: float, longest: int, batch: dict[str, int]
+) -> Preset:
     return Preset(
-        model=COURSE,
-        name=name,
-        title=f"{name}, {fixed(parameters(shape) / 1e6, 1)} M parameters",  # users call one 2.7B: it has 3.4 billion
-        shape=shape,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=2048,
-        micro_batch_size=4,
-        global_batch_size=4,
-        sequence_length=256,
-    )
+        model=model, name=name, title=title, shape=shape, rope_theta=theta, rms_norm_eps=eps,
+        max_position_embeddings=longest, **batch,
+    )  # fmt: skip
+
+
+def _course(name: str, width: int, ffn: int, layers: int, heads: int) -> Preset:
+    shape = shape_of(layers, width, ffn, heads, heads, COURSE_VOCABULARY)
+    title = f"{name}, {fixed(parameters(shape) / 1e6, 1)} M parameters"  # users call one 2.7B: it has 3.4 billion
+    return _preset(COURSE, name, title, shape, 1e4, 1e-5, 2048, _COURSE)
 
 
 # Shapes and constants are those of the config.json that each vendor publishes with the weights on Hugging Face:
 # meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-7B, mistralai/Mistral-7B-v0.1 and -v0.3. Llama 3.1's stretching of RoPE for
-# contexts beyond 8,192 tokens changes neither cost nor count and is left out.
+# contexts beyond 8,192 tokens changes neither cost nor count and is left out. A row: model, preset, title, shape
+# (layers, width, FFN, heads, key-value heads, vocabulary), RoPE theta, epsilon of the norms, longest sequence, batch.
 PRESETS = (
-    Preset(
-        model="llama",
-        name="full",
-        title="Llama-3.1-8B",
-        shape=ModelShape(
-            num_layers=32,
-            hidden_size=4096,
-            ffn_hidden_size=14336,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=128,
-            vocab_size=128_256,
-        ),
-        rope_theta=500_000.0,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=131_072,
-        **_FULL,
-    ),
-    Preset(
-        model="llama",
-        name="tiny",
-        title="Llama-3.1 tiny",
-        shape=_LLAMA_TINY,
-        rope_theta=500_000.0,
-        rms_norm_eps=1e-5,
-        **_TINY,
-    ),
-    Preset(
-        model="qwen",
-        name="full",
-        title="Qwen2.5-7B",
-        shape=ModelShape(
-            num_layers=28,
-            hidden_size=3584,
-            ffn_hidden_size=18944,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            head_dim=128,
-            vocab_size=152_064,
-            attention_bias=True,
-        ),
-        rope_theta=1_000_000.0,
-        rms_norm_eps=1e-6,
-        max_position_embeddings=131_072,
-        **_FULL,
-    ),
-    Preset(
-        model="qwen",
-        name="tiny",
-        title="Qwen2.5 tiny",
-        shape=_LLAMA_TINY.model_copy(update={"ffn_hidden_size": 672, "vocab_size": 4864, "attention_bias": True}),
-        rope_theta=1_000_000.0,
-        rms_norm_eps=1e-6,
-        **_TINY,
-    ),
-    Preset(
-        model="mistral",
-        name="full",
-        title="Mistral-7B-v0.1",
-        shape=_MISTRAL_V01,
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=32_768,
-        **_FULL,
-    ),
-    Preset(
-        model="mistral",
-        name="v0.3",
-        title="Mistral-7B-v0.3",
-        shape=_MISTRAL_V01.model_copy(update={"vocab_size": 32_768, "sliding_window": None}),
-        rope_theta=1_000_000.0,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=32_768,
-        **_FULL,
-    ),
-    Preset(
-        model="mistral",
-        name="tiny",
-        title="Mistral-v0.1 tiny",
-        shape=_LLAMA_TINY.model_copy(update={"vocab_size": 1024, "sliding_window": 64}),  # below its sequence length
-        rope_theta=10_000.0,
-        rms_norm_eps=1e-5,
-        **_TINY,
-    ),
+    _preset("llama", "full", "Llama-3.1-8B", shape_of(32, 4096, 14336, 32, 8, 128_256), 5e5, 1e-5, 131_072, _FULL),
+    _preset("llama", "tiny", "Llama-3.1 tiny", shape_of(4, 128, 448, 8, 2, 4096), 5e5, 1e-5, 2048, _TINY),
+    _preset("qwen", "full", "Qwen2.5-7B", shape_of(28, 3584, 18944, 28, 4, 152_064, attention_bias=True),
+            1e6, 1e-6, 131_072, _FULL),
+    _preset("qwen", "tiny", "Qwen2.5 tiny", shape_of(4, 128, 672, 8, 2, 4864, attention_bias=True),
+            1e6, 1e-6, 2048, _TINY),
+    _preset("mistral", "full", "Mistral-7B-v0.1", shape_of(32, 4096, 14336, 32, 8, 32_000, sliding_window=4096),
+            1e4, 1e-5, 32_768, _FULL),
+    _preset("mistral", "v0.3", "Mistral-7B-v0.3", shape_of(32, 4096, 14336, 32, 8, 32_768), 1e6, 1e-5, 32_768, _FULL),
+    _preset("mistral", "tiny", "Mistral-v0.1 tiny", shape_of(4, 128, 448, 8, 2, 1024, sliding_window=64),
+            1e4, 1e-5, 2048, _TINY),  # the window is below its sequence length
     _course("small", 768, 3072, 12, 12),
     _course("medium", 1024, 4096, 24, 16),
     _course("large", 1280, 5120, 36, 20),
     _course("xl", 1600, 6400, 48, 25),
     _course("2.7B", 2560, 10240, 32, 32),
-)
+)  # fmt: skip
 
 
 def find(model: str, preset: str = "full") -> Preset:

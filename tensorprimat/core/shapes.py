@@ -173,15 +173,7 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
     if heads % key_value_heads:
         raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
     vocabulary = more[1] if len(more) > 1 else models.COURSE_VOCABULARY
-    shape = ModelShape(
-        num_layers=layers,
-        hidden_size=width,
-        ffn_hidden_size=ffn,
-        num_attention_heads=heads,
-        num_key_value_heads=key_value_heads,
-        head_dim=width // heads,
-        vocab_size=vocabulary,
-    )
+    shape = models.shape_of(layers, width, ffn, heads, key_value_heads, vocabulary)
     assumed = [] if more else [f"{heads} key-value heads"]
     assumed += [] if len(more) > 1 else [f"a vocabulary of {vocabulary:,}"]
     return NamedShape(
