@@ -88,38 +88,7 @@ def of_layout(
     recomputed_layers: of each stage, those of which only the input is kept. state_bytes: optimizer state of one
     parameter over all ranks that share it. logit_bytes: of one logit; the fused loss overwrites the BF16 logits.
     """
-    stages = [
-        _stage(
-            shape,
-            layout,
-            tokens=micro_batch_size * sequence_length / layout.context,
-            held=layout.in_flight(micro_batches) if first else 1.0,
-            is_first=first,
-            fp8=fp8,
-            recomputed_layers=recomputed_layers,
-            gradient_bytes=gradient_bytes,
-            state_bytes=state_bytes,
-            logit_bytes=logit_bytes,
-        )
-        for first in ((True, False) if layout.pipeline > 1 else (True,))
-    ]
-    return max(stages, key=lambda stage: stage.total)
-
-
-def _stage(
-    shape: ModelShape,
-    layout: RankLayout,
-    *,
-    tokens: float,
-    held: float,
-    is_first: bool,
-    fp8: bool,
-    recomputed_layers: int,
-    gradient_bytes: int,
-    state_bytes: int,
-    logit_bytes: int,
-) -> MemoryEstimate:
-    """Return what a rank of the first or of the last pipeline stage needs. held: micro-batches in flight."""
+    tokens = micro_batch_size * sequence_length / layout.context
     embedding = models.embedding_parameters(shape)
     ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head: both are here, or one is
     layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
@@ -128,16 +97,22 @@ def _stage(
     input_bytes = WIDTH * shape.hidden_size / layout.tensor
     here = shape.num_layers / layout.pipeline
     again = min(float(recomputed_layers), here)
-    is_last = layout.pipeline == 1 or not is_first
-    logits = logit_bytes * tokens * shape.vocab_size / layout.tensor if is_last else 0.0
     one_layer = tokens * token_bytes if again else 0.0
-    return MemoryEstimate(
-        weights=WEIGHT_BYTES * parameters,
-        gradients=gradient_bytes * parameters,
-        optimizer=state_bytes * parameters / (layout.data * layout.context),
-        activations=held * tokens * ((here - again) * token_bytes + again * input_bytes),
-        workspace=max(logits, one_layer) + CONTEXT_BYTES,
-    )
+
+    def stage(*, held: float, is_last: bool) -> MemoryEstimate:
+        """Return what a rank of one pipeline stage needs. held: micro-batches in flight."""
+        logits = logit_bytes * tokens * shape.vocab_size / layout.tensor if is_last else 0.0
+        return MemoryEstimate(
+            weights=WEIGHT_BYTES * parameters,
+            gradients=gradient_bytes * parameters,
+            optimizer=state_bytes * parameters / (layout.data * layout.context),
+            activations=held * tokens * ((here - again) * token_bytes + again * input_bytes),
+            workspace=max(logits, one_layer) + CONTEXT_BYTES,
+        )
+
+    first = stage(held=layout.in_flight(micro_batches), is_last=layout.pipeline == 1)
+    last = stage(held=1.0, is_last=True) if layout.pipeline > 1 else first
+    return max(first, last, key=lambda one: one.total)
 
 
 def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:

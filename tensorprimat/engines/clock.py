@@ -7,57 +7,42 @@ waits for them; `reached` says whether the device has passed one, and only then 
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 StepMark = Any
 """A moment, as its clock stores it."""
 
 
-class Clock(Protocol):
-    """Marks moments and measures between them."""
+class Clock:
+    """The host's monotonic clock: right on a CPU, where the work is done when the call returns."""
 
-    name: str
+    name = "wall clock"
     """Value of provenance.timer."""
 
     def mark(self) -> StepMark:
         """Return the moment at which the device finishes what was queued so far (or now, on a host clock)."""
+        return time.perf_counter()
 
-    def reached(self, mark: StepMark) -> bool:
+    def reached(self, mark: StepMark) -> bool:  # noqa: ARG002  a host clock's marks are always past
         """Return True if a mark can be read without waiting."""
+        return True
 
     def seconds(self, start: StepMark, end: StepMark) -> float:
         """Return the seconds from one reached mark to another."""
+        return float(end - start)
 
     def synchronise(self) -> None:
         """Wait until the device has finished everything queued."""
 
 
-class WallClock:
-    """The host's monotonic clock: right on a CPU, where the work is done when the call returns."""
-
-    name = "wall clock"
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def reached(self, mark: float) -> bool:  # noqa: ARG002  a host clock's marks are always past
-        return True
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def synchronise(self) -> None:
-        return
-
-
-class SynchronisedClock(WallClock):
+class SynchronisedClock(Clock):
     """The host's clock after waiting for the device: exact, but the device idles at every mark."""
 
     name = "synchronised wall clock"
 
-    def mark(self) -> float:
+    def mark(self) -> StepMark:
         self.synchronise()
-        return time.perf_counter()
+        return super().mark()
 
     def synchronise(self) -> None:
         import torch
@@ -65,7 +50,7 @@ class SynchronisedClock(WallClock):
         torch.cuda.synchronize()
 
 
-class EventClock:
+class EventClock(SynchronisedClock):
     """CUDA or HIP events on the current stream, about half a microsecond exact; the host never waits for the device."""
 
     name = "device events"
@@ -83,14 +68,9 @@ class EventClock:
     def seconds(self, start: StepMark, end: StepMark) -> float:
         return float(start.elapsed_time(end)) / 1e3  # torch gives milliseconds
 
-    def synchronise(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
-
 
 def choose(device_type: str, *, sync: bool) -> Clock:
     """Return the clock for a device ("cuda" also names ROCm). sync: wait for the device at every step."""
     if device_type != "cuda":
-        return WallClock()
+        return Clock()
     return SynchronisedClock() if sync else EventClock()

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +64,16 @@ class AmdDevice:
 
     def read(self) -> DeviceReading:
         smi = self._smi
-        light = self.glance()
         clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
         memory_clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
-        return DeviceReading(
-            power_watts=light.power_watts,
-            energy_joules=light.energy_joules,
+        return replace(
+            self.glance(),
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
-            clock_hertz=light.clock_hertz,
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
             memory_clock_hertz=_product(_number(memory_clock, "clk", "cur_clk"), MEGA),
             utilisation=_product(_number(self._ask("amdsmi_get_gpu_activity"), "gfx_activity"), 0.01),
             memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
             memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
-            temperature_celsius=light.temperature_celsius,
-            throttled_by=light.throttled_by,
             processes=self._processes(),
         )
 

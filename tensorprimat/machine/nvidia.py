@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tensorprimat.machine.device import Device, DeviceReading, Process
@@ -55,20 +56,15 @@ class NvidiaDevice:
         nvml = self._nvml
         memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))
         busy = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(self._handle))
-        held = self._query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)) or 0
         present = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or ()
-        return DeviceReading(
-            power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
-            energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
+        return replace(
+            self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
-            clock_hertz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
             max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
             memory_clock_hertz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, scale=MEGA),
             utilisation=None if busy is None else busy.gpu / 100,
             memory_used_bytes=None if memory is None else float(memory.used),
             memory_total_bytes=None if memory is None else float(memory.total),
-            temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            throttled_by=tuple(why for bit, why in THROTTLING.items() if held & bit),
             processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in present),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -150,31 +150,22 @@ class Sampler:
             return np.where(known, grown, np.nan)
 
         found = {}
-        if self.counter_refused() is None and (energy := self._mean("energy_joules")) is not None:
+        if self.counter_refused() is None and (energy := self._looked("energy_joules", np.mean)) is not None:
             found["energy_joules_per_gpu"] = between(energy)
-        if (clock := self._mean("clock_hertz")) is not None:
+        if (clock := self._looked("clock_hertz", np.mean)) is not None:
             found["clock_hertz"] = between(_running_integral(times, clock)) / seconds
-        if (hottest := self._hottest()) is not None:
+        if (hottest := self._looked("temperature_celsius", np.max)) is not None:
             found["temperature_celsius"] = between(_running_integral(times, hottest)) / seconds
         held = np.array([any(one.throttled_by for one in looks) for _, looks in self._looks], float)
         found["throttled_seconds"] = between(_running_integral(times, held))
         return found
 
-    def _mean(self, figure: str) -> FloatArray | None:
-        """Return a figure of every look, mean over the devices; None where a device does not always give it."""
+    def _looked(self, figure: str, over_devices: Callable[..., FloatArray]) -> FloatArray | None:
+        """Return a figure of every look, its mean or maximum over the devices; None where a device lacks it once."""
         rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
         if not rows or any(value is None for row in rows for value in row):
             return None
-        mean: FloatArray = np.array(rows, float).mean(axis=1)
-        return mean
-
-    def _hottest(self) -> FloatArray | None:
-        """Return the temperature of the hottest device at every look; None where a device does not always tell."""
-        rows = [[one.temperature_celsius for one in looks] for _, looks in self._looks]
-        if not rows or any(value is None for row in rows for value in row):
-            return None
-        hottest: FloatArray = np.array(rows, float).max(axis=1)
-        return hottest
+        return over_devices(np.array(rows, float), axis=1)
 
     def counter_refused(self) -> str | None:
         """Return the reason why the energy counters cannot be used; None where they can, or where there are none."""
