@@ -239,7 +239,9 @@ def test_configurations_set_every_value_and_divide():
     ],
 )
 def test_a_methodology_sets_what_its_source_says(methodology, model, platform, gpu, precision, values):
-    row = configurations.find_configuration(methodology, model=model, platform=platform, gpu=gpu, precision=precision)
+    row = configurations.find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision)[
+        0
+    ]
     assert (
         row.tensor_model_parallel_size,
         row.context_parallel_size,
@@ -252,17 +254,17 @@ def test_a_methodology_sets_what_its_source_says(methodology, model, platform, g
 
 def test_an_engine_has_its_own_row_where_its_vendor_tunes_it_otherwise():
     def context_parallel(engine):
-        row = configurations.find_configuration("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
-        return row.context_parallel_size
+        rows = configurations.find_configurations("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
+        return rows[0].context_parallel_size
 
     assert (context_parallel("nemo"), context_parallel("bridge")) == (2, 1)
 
 
 def test_a_methodology_says_nothing_about_what_it_does_not_hold():
-    find = configurations.find_configuration
-    assert find("max", model="mistral", platform="amd", gpu="MI300X") is None
-    assert find("max", model="llama", platform="nvd", gpu="L40S") is None
-    assert find("classic", model="mistral", platform="nvd", gpu="H100 SXM") is None
+    find = configurations.find_configurations
+    assert not find("max", model="mistral", platform="amd", gpu="MI300X")
+    assert not find("max", model="llama", platform="nvd", gpu="L40S")
+    assert not find("classic", model="mistral", platform="nvd", gpu="H100 SXM")
 
 
 def test_published_results_name_one_source_and_a_date():

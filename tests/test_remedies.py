@@ -56,6 +56,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/surveying.py": ("analyze",),
     "core/micro_result.py": ("passes",),
     "core/checks.py": (*LOGS, *RESULTS),
+    "core/configurations.py": ("run", "primus"),
     "core/errors.py": LOGS,
     "core/legacy.py": (*RESULTS, "analyze", "extract"),
     "core/shapes.py": (*LOGS, *RESULTS, "sweep", "gate"),

@@ -80,13 +80,13 @@ def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration
     from tensorprimat.core import catalogue, configurations
     from tensorprimat.core.errors import UsageError
 
-    names = dict.fromkeys(row.methodology for row in configurations.methodologies())
-    if methodology not in names:
-        raise UsageError(f"--methodology {methodology}: no such methodology; choose {', '.join(names)}")
     known = catalogue.find_gpu(gpu)
+    rows = configurations.find_configurations(
+        methodology, model=model, platform="nvd", gpu=known.name if known else None
+    )
     if known is None:
         raise UsageError(f"--gpu {gpu}: no such GPU in the catalogue; H100 SXM, H200 SXM, B200 …")
-    return configurations.find_configuration(methodology, model=model or "", platform="nvd", gpu=known.name)
+    return rows[0] if rows else None
 
 
 def _show(sets: Effective, nvidia: Configuration | None, model: str | None, console: Any) -> None:

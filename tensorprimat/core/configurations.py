@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from tensorprimat.core import data_files, settings
+from tensorprimat.core.errors import UsageError
 
 METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
 
@@ -75,8 +76,8 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
 def find_configurations(
     methodology: str,
     *,
-    model: str,
-    platform: str,
+    model: str | None,
+    platform: str | None,
     gpu: str | None,
     precision: str | None = None,
     engine: str | None = None,
@@ -84,8 +85,11 @@ def find_configurations(
     """Return the rows of a methodology for a model on a GPU (a catalogue name), the headline first.
 
     precision: the one that the user chose; None leaves it to the headline. engine: leaves out rows of other engines;
-    None keeps those of every engine.
+    None keeps those of every engine. Raises UsageError for a methodology that does not exist.
     """
+    names = dict.fromkeys(row.methodology for row in methodologies())
+    if methodology not in names:
+        raise UsageError(f"--methodology {methodology}: no such methodology; choose {', '.join(names)}")
     return [
         row
         for row in methodologies()
@@ -94,17 +98,3 @@ def find_configurations(
         and precision in (None, row.precision)
         and (engine is None or row.engine in (None, engine))
     ]
-
-
-def find_configuration(
-    methodology: str,
-    *,
-    model: str,
-    platform: str,
-    gpu: str | None,
-    precision: str | None = None,
-    engine: str | None = None,
-) -> Configuration | None:
-    """Return the first of `find_configurations`; None where the methodology says nothing about the model on the GPU."""
-    rows = find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision, engine=engine)
-    return rows[0] if rows else None

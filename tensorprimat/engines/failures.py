@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
-from tensorprimat.core.errors import of_file_system
+from tensorprimat.core.errors import OutOfMemoryError, RunError, of_file_system
 from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES
@@ -56,6 +58,28 @@ def memory_remedies(spec: RunSpec) -> str:
     if spec.precision in ("fp32", "tf32"):
         remedies.append("--precision bf16")
     return ", ".join(remedies)
+
+
+def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
+    """Return the error of a training that ran out of memory, with configuration and remedies. rest: what follows."""
+    return OutOfMemoryError(f"out of memory: {configuration(spec)}; try {memory_remedies(spec)}{rest}")
+
+
+@contextlib.contextmanager
+def of_training(spec: RunSpec, *others: type[Exception]) -> Iterator[None]:
+    """Raise what a device, a peer or a signal does to a training as an error of ours.
+
+    others: exceptions by which the framework refuses a configuration.
+    """
+    failures: tuple[type[Exception], ...] = (RuntimeError, MemoryError, OSError, *others)
+    try:
+        yield
+    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
+        raise RunError("interrupted; steps measured so far are kept") from stop
+    except failures as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(spec) from error
+        raise RunError(f"training failed: {reason(error)}") from error
 
 
 def configuration(spec: RunSpec) -> str:

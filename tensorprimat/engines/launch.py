@@ -201,8 +201,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     last = tail[-1] if tail else "no output"
     cause = cause_of_failure("\n".join(tail))
     if cause == OUT_OF_MEMORY:
-        remedies = failures.memory_remedies(spec)
-        return OutOfMemoryError(f"out of memory: {failures.configuration(spec)}; try {remedies}{kept}")
+        return failures.out_of_memory(spec, kept)
     if cause is not None and (advice := ADVICE[cause]):
         return RunError(f"{advice}; {last}{kept}")
     if code == -signal.SIGKILL:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tensorprimat.core import processes
-from tensorprimat.core.errors import OutOfMemoryError, RunError
+from tensorprimat.core.errors import RunError
 from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
@@ -164,9 +164,7 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
         print(f"  {line}", file=sys.stderr)
     cause = cause_of_failure("\n".join(tail))
     if cause == OUT_OF_MEMORY:
-        return OutOfMemoryError(
-            f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}; its log: {log}"
-        )
+        return failures.out_of_memory(spec, f"; its log: {log}")
     if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
         return RunError(
             f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran out "

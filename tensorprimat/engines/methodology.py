@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue, configurations, settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.methodology import differing as _differing
+from tensorprimat.core.methodology import differing
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
@@ -35,29 +35,22 @@ def values(
     mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
         return {**mine, "methodology": None}
-    rows = _rows(
-        name or DEFAULT_METHODOLOGY,
-        model=model,
-        platform=platform,
-        gpu=gpu,
-        precision=mine.get("precision"),
-        engine=engine,
-    )
-    row = rows[0] if rows else None
-    if row is None:
+    precision = mine.get("precision")
+    rows = _rows(name or DEFAULT_METHODOLOGY, gpu, model=model, platform=platform, precision=precision, engine=engine)
+    if not rows:
         if name is not None:
-            raise UsageError(_says_nothing(name, model, gpu, mine.get("precision")))
+            raise UsageError(_says_nothing(name, model, gpu, precision))
         return {**mine, "methodology": None}
     if preset != "full":
         raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
-    theirs = {key: getattr(row, key) for key in OF_A_METHODOLOGY}
+    theirs = {key: getattr(rows[0], key) for key in OF_A_METHODOLOGY}
     clash = next((key for key in mine if mine[key] != theirs[key]), None)
     if name is not None and clash is not None:
         raise UsageError(
             f"{settings.flag(clash)} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
             "leave one of the two out"
         )
-    return {**theirs, **mine, "methodology": None if clash else row.methodology}
+    return {**theirs, **mine, "methodology": None if clash else rows[0].methodology}
 
 
 def label(result: Result, name: str | None) -> Result:
@@ -68,41 +61,21 @@ def label(result: Result, name: str | None) -> Result:
     """
     if name is None:
         return result
-    config = result.training_config
-    rows = _rows(
-        name, model=result.model.name, platform=result.platform, gpu=result.gpu_info, precision=config.precision
-    )
+    config, gpu = result.training_config, result.gpu_info
+    rows = _rows(name, gpu, model=result.model.name, platform=result.platform, precision=config.precision)
     if not rows:
-        warning = f"methodology: {_says_nothing(name, result.model.name, result.gpu_info, config.precision)}"
-        return result.model_copy(update={"warnings": (*result.warnings, warning)})
-    differing = min((_differing(config, row) for row in rows), key=len)
-    if differing:
-        warning = f"methodology: not {name}, which the log contradicts ({', '.join(differing)})"
-        return result.model_copy(update={"warnings": (*result.warnings, warning)})
-    return result.model_copy(update={"methodology": name})
+        warning = f"methodology: {_says_nothing(name, result.model.name, gpu, config.precision)}"
+    elif contradicted := min((differing(config, row) for row in rows), key=len):
+        warning = f"methodology: not {name}, which the log contradicts ({', '.join(contradicted)})"
+    else:
+        return result.model_copy(update={"methodology": name})
+    return result.model_copy(update={"warnings": (*result.warnings, warning)})
 
 
-def _rows(
-    name: str,
-    *,
-    model: str | None,
-    platform: str | None,
-    gpu: GpuInfo,
-    precision: str | None,
-    engine: str | None = None,
-) -> list[Configuration]:
-    names = dict.fromkeys(row.methodology for row in configurations.methodologies())
-    if name not in names:
-        raise UsageError(f"--methodology {name}: no such methodology; choose {', '.join(names)}")
+def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
+    """Return the rows of a methodology for a device. facts: those of `find_configurations`."""
     known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
-    return configurations.find_configurations(
-        name,
-        model=model or "",
-        platform=platform or "",
-        gpu=known.name if known else None,
-        precision=precision,
-        engine=engine,
-    )
+    return configurations.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
 
 
 def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import store
-from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, UsageError
+from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures, importable
@@ -89,7 +89,7 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
         execute(recipe, spec)
     except RunError as error:
         if result_file is not None and _ran_out_of_memory(result_file):  # NeMo-Run knows only that a rank failed
-            raise _out_of_memory(spec) from error
+            raise failures.out_of_memory(spec) from error
         raise
 
 
@@ -100,10 +100,6 @@ def _ran_out_of_memory(result_file: Path) -> bool:
     except InputError:  # not written, or without a step
         return False
     return any(run.ended_by == OUT_OF_MEMORY for run in runs)
-
-
-def _out_of_memory(spec: RunSpec) -> OutOfMemoryError:
-    return OutOfMemoryError(f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}")
 
 
 def execute(recipe: Any, spec: RunSpec) -> None:
@@ -125,17 +121,11 @@ def _environment(spec: RunSpec) -> dict[str, str]:
 
 
 def _run_here(recipe: Any, spec: RunSpec) -> None:
-    """One rank, in this process. Whatever goes wrong, which the callback was told of, becomes an error of ours."""
+    """Train one rank in this process; the callback was told of an error before it comes here."""
     import nemo_run as run
 
-    try:
+    with failures.of_training(spec, ValueError, AssertionError):  # Megatron asserts its arguments
         run.run(recipe, direct=True)
-    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
-        raise RunError("interrupted; steps measured so far are kept") from stop
-    except (RuntimeError, MemoryError, OSError, ValueError, AssertionError) as error:  # Megatron asserts its arguments
-        if failures.is_out_of_memory(error):
-            raise _out_of_memory(spec) from error
-        raise RunError(f"training failed: {failures.reason(error)}") from error
 
 
 def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from tensorprimat.core import settings
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
@@ -225,17 +225,10 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
 
 
 def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
-    """Train; whatever a device, a peer or a signal does becomes an error of ours. Lightning has told the callback."""
+    """Train; the callback was told of an error before it comes here."""
     try:
-        trainer.fit(module)
-    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
-        raise RunError("interrupted; steps measured so far are kept") from stop
-    except (RuntimeError, MemoryError, OSError) as error:
-        if failures.is_out_of_memory(error):
-            raise OutOfMemoryError(
-                f"out of memory: {failures.configuration(spec)}; try {failures.memory_remedies(spec)}"
-            ) from error
-        raise RunError(f"training failed: {failures.reason(error)}") from error
+        with failures.of_training(spec):
+            trainer.fit(module)
     finally:
         if trainer.state.status == "interrupted":
             _stop_workers(trainer)
