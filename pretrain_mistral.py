@@ -4,29 +4,15 @@
 python3 pretrain_mistral.py --steps 10
 torchrun --nproc-per-node 8 pretrain_mistral.py --methodology identical
 
-A flag wins over an environment variable, and that over the constants below; None leaves a value to the methodology.
+A flag wins over an environment variable, and that over DEFAULTS, which may hold every option of --help by its name,
+such as "precision": "bf16"; what none of them sets is the methodology's.
 """
 
 import sys
 
 from tensorprimat.cli import main
 
-DEFAULTS = {
-    "model": "mistral",
-    "steps": 20,
-    "warmup_steps": 5,
-    "methodology": None,  # agreed where the catalogue knows the GPU
-    "tensor_parallel_size": None,
-    "pipeline_parallel_size": None,
-    "context_parallel_size": None,
-    "micro_batch_size": None,
-    "global_batch_size": None,
-    "sequence_length": None,
-    "precision": None,  # bf16 or fp8
-    "num_gpus": None,  # all of this machine
-    "num_nodes": 1,
-    "output": "output",
-}
+DEFAULTS = {"model": "mistral", "steps": 20, "warmup_steps": 5}
 
 if __name__ == "__main__":
     sys.exit(main(["pretrain", *sys.argv[1:]], program="pretrain_mistral.py", defaults=DEFAULTS))
