@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import typer
+from tensorprimat.cli.shared_options import option
 
-from tensorprimat.cli import fact_options as facts
+if TYPE_CHECKING:
+    from tensorprimat.engines.cluster.executors import Cluster
 
-Account = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm account to charge.")]
-Partition = Annotated[str | None, typer.Option(metavar="NAME", help="Slurm partition.")]
-TimeLimit = Annotated[
-    str | None, typer.Option(metavar="LIMIT", help="Slurm time limit of a run.", show_default="01:00:00")
-]
-ContainerImage = Annotated[str | None, typer.Option(metavar="IMAGE", help="Container that the ranks start in.")]
-ContainerMounts = Annotated[
-    list[str] | None, typer.Option(metavar="SRC:DST", help="A folder for the container (repeatable).")
-]
-NodeGpu = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help=f"{facts.GPU} With --executor: GPU of each node, or cpu.", show_default="as this machine"
-    ),
-]
+OPTIONS = (
+    option("account", str | None, "NAME", "Slurm account to charge."),
+    option("partition", str | None, "NAME", "Slurm partition."),
+    option("time", str | None, "LIMIT", "Slurm time limit of a run.", show_default="01:00:00"),
+    option("container_image", str | None, "IMAGE", "Container that the ranks start in."),
+    option("container_mounts", list[str] | None, "SRC:DST", "A folder for the container (repeatable)."),
+)
+
+
+def cluster_of(typed: Mapping[str, Any]) -> Cluster:
+    """Return the place that the options of a command name."""
+    from tensorprimat.engines.cluster.executors import Cluster
+
+    given = {name: value for name, value in typed.items() if name in Cluster.model_fields and value is not None}
+    return Cluster(**{**given, "container_mounts": tuple(typed["container_mounts"] or ())})

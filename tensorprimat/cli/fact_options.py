@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tensorprimat.cli.shared_options import Command, with_options
+from tensorprimat.cli.shared_options import Command, option, with_options
 from tensorprimat.core import settings
 
 if TYPE_CHECKING:
@@ -18,37 +15,24 @@ GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100', where a log or result n
 PRESET = "Preset of the named model: full confirms that it has its published dimensions."
 SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
-NUM_GPUS, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE = (
-    settings.option(name).help for name in ("num_gpus", "sequence_length", "global_batch_size")
-)
 MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
-
-MICRO_BATCH_SIZE = settings.option("micro_batch_size").help
 OPTIONS = {
     "model_name": ("MODEL", MODEL_NAME),
     "gpu": ("NAME", GPU),
-    "num_gpus": ("N", NUM_GPUS),
+    "num_gpus": ("N", settings.option("num_gpus").help),
     "preset": ("NAME", PRESET),
     "shape": ("SHAPE", SHAPE),
     "precision": ("P", PRECISION),
-    "sequence_length": ("N", SEQUENCE_LENGTH),
-    "global_batch_size": ("N", GLOBAL_BATCH_SIZE),
+    "sequence_length": ("N", settings.option("sequence_length").help),
+    "global_batch_size": ("N", settings.option("global_batch_size").help),
 }
 """Fact → its value on the command line, and its help."""
-OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", MICRO_BATCH_SIZE)}
+OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
 
 
 def with_facts(*, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one option for each fact that a user can state, after a parameter."""
-    made = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[list[str] | None, typer.Option(metavar=f"[SIDE=]{metavar}", help=text)],
-        )
-        for name, (metavar, text) in options.items()
-    ]
+    made = [option(name, list[str] | None, f"[SIDE=]{metavar}", text) for name, (metavar, text) in options.items()]
     return with_options(made, after=after)
 
 

@@ -5,66 +5,76 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from tensorprimat.cli.shared_options import Command, option, with_options
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from tensorprimat.core.micro_result import MicroResult
+    from tensorprimat.core.micro_result import CellSpec, MicroResult
     from tensorprimat.reports.tables import Table
 
-ModelSize = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"),
-]
-Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the shape (model_size).")]
-MicroShapeOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=D_MODEL/D_FF/LAYERS/HEADS", help="A shape of your own; may be repeated."),
-]
-DModel = Annotated[int | None, typer.Option(metavar="N", help="Width of the model.")]
-DFf = Annotated[int | None, typer.Option(metavar="N", help="Width of the MLP.", show_default="4 × --d-model")]
-NumLayers = Annotated[int | None, typer.Option(metavar="N", help="Layers.", show_default="12")]
-NumHeads = Annotated[int | None, typer.Option(metavar="N", help="Attention heads.", show_default="12")]
-VocabSize = Annotated[int | None, typer.Option(metavar="N", help="Vocabulary.", show_default="10000, or the preset's")]
-Passes = Annotated[
-    str, typer.Option("--pass", metavar="NAMES", help="forward, forward-backward, train, or all of them.")
-]
-Precisions = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="fp32, tf32, bf16, fp16.", show_default="bf16 on a GPU, fp32 on a CPU"),
-]
-Autocast = Annotated[
-    bool | None,
-    typer.Option(
-        "--autocast/--pure",
-        help="fp32 weights and mixed precision, or everything in --precision.",
-        show_default="pure; autocast for fp16",
-    ),
-]
-Compile = Annotated[bool, typer.Option("--compile", help="torch.compile the model.")]
-Attention = Annotated[str, typer.Option(metavar="NAMES", help="sdpa, eager or flash (package flash-attn).")]
-Data = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Tokens: .npy of uint16 or int32, memory-mapped.", show_default="synthetic"),
-]
-WarmupSteps = Annotated[int, typer.Option(metavar="N", help="Steps before the measured ones.")]
-MeasureSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Measured steps in all.", show_default="trials × steps per trial")
-]
-Trials = Annotated[int | None, typer.Option(metavar="N", help="Timed intervals.", show_default="10")]
-StepsPerTrial = Annotated[int | None, typer.Option(metavar="K", help="Steps of each timed interval.", show_default="1")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights and tokens.")]
-DeviceOption = Annotated[
-    str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N (cuda is also ROCm's name).")
-]
-MemoryLimit = Annotated[
-    float | None, typer.Option(metavar="GB", help="Use no more memory than this.", show_default="all")
-]
+SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
+OWN_SHAPE = "A shape of your own; may be repeated."
+PASSES = "forward, forward-backward, train, or all of them."
+AUTOCAST = "fp32 weights and mixed precision, or everything in --precision."
+DEVICE = "auto, cpu, cuda or cuda:N (cuda is also ROCm's name)."
+TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
+FP32_ON_A_CPU = "bf16 on a GPU, fp32 on a CPU"
+
+SHAPE = (
+    option("model_size", str | None, "NAMES", SIZES),
+    option("d_model", int | None, "N", "Width of the model."),
+    option("d_ff", int | None, "N", "Width of the MLP.", show_default="4 × --d-model"),
+    option("num_layers", int | None, "N", "Layers.", show_default="12"),
+    option("num_heads", int | None, "N", "Attention heads.", show_default="12"),
+    option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or the preset's"),
+    option("shape", list[str] | None, "NAME=D_MODEL/D_FF/LAYERS/HEADS", OWN_SHAPE),
+    option("label", str | None, "NAME", "Name of the shape (model_size)."),
+)
+WORK = (
+    option("pass_name", str, "NAMES", PASSES, flag="--pass", default="all"),
+    option("warmup_steps", int, "N", "Steps before the measured ones.", default=5),
+    option("measure_steps", int | None, "N", "Measured steps in all.", show_default="trials × steps per trial"),
+    option("trials", int | None, "N", "Timed intervals.", show_default="10"),
+    option("steps_per_trial", int | None, "K", "Steps of each timed interval.", show_default="1"),
+    option("precision", str | None, "NAMES", "fp32, tf32, bf16, fp16.", show_default=FP32_ON_A_CPU),
+    option("autocast", bool | None, None, AUTOCAST, flag="--autocast/--pure", show_default="pure; autocast for fp16"),
+    option("compile", bool, None, "torch.compile the model.", flag="--compile", default=False),
+    option("attention", str, "NAMES", "sdpa, eager or flash (package flash-attn).", default="sdpa"),
+    option("data", Path | None, "FILE", TOKENS, show_default="synthetic"),
+    option("seed", int, "N", "Seed of weights and tokens.", default=1234),
+    option("device", str, "DEVICE", DEVICE, default="auto"),
+    option("memory_limit", float | None, "GB", "Use no more memory than this.", show_default="all"),
+)
+OPTIONS = {one.name: one for one in (*SHAPE, *WORK)}
+
+
+def with_cell_options(*names: str, after: str | None, **defaults: Any) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command these OPTIONS. defaults: of options that the command has otherwise."""
+    chosen = [OPTIONS[name] for name in names]
+    return with_options([one.replace(default=defaults.get(one.name, one.default)) for one in chosen], after=after)
+
+
+def cells_of(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
+    """Return the cells that a command times. typed: its shared options; own: its other ones. Raises UsageError."""
+    from tensorprimat.micro import grid
+
+    values = {"shape": None, "memory_limit": None, "data": None, **typed, **own}
+    data = values.pop("data")
+    return grid.cells(
+        grid.GridOptions(
+            shapes=values.pop("shape") or (),
+            data=None if data is None else str(data),
+            device=resolved_device(values.pop("device")),
+            memory_limit_gb=values.pop("memory_limit"),
+            **values,
+        )
+    )
+
 
 LEFT_OUT_FIRST = (
     "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms", "Backward / forward",

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
 
 
+@with_options(options.SHAPE, after=None)
+@with_options(options.WORK, after="batch_size")
 def command(
-    model_size: options.ModelSize = None,
-    d_model: options.DModel = None,
-    d_ff: options.DFf = None,
-    num_layers: options.NumLayers = None,
-    num_heads: options.NumHeads = None,
-    vocab_size: options.VocabSize = None,
-    shape: options.MicroShapeOption = None,
-    label: options.Label = None,
     context_length: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.", show_default="256, or the preset's")
     ] = None,
     batch_size: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="Sequences of a step.", show_default="4, or the preset's")
     ] = None,
-    pass_name: options.Passes = "all",
-    warmup_steps: options.WarmupSteps = 5,
-    measure_steps: options.MeasureSteps = None,
-    trials: options.Trials = None,
-    steps_per_trial: options.StepsPerTrial = None,
-    precision: options.Precisions = None,
-    autocast: options.Autocast = None,
-    compile: options.Compile = False,
-    attention: options.Attention = "sdpa",
-    data: options.Data = None,
-    seed: options.Seed = 1234,
-    device: options.DeviceOption = "auto",
-    memory_limit: options.MemoryLimit = None,
     output: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for JSON, CSV and Markdown{TO_FILE}")
     ] = Path("results/profiling_benchmarking_separate.csv"),
     json: Annotated[bool, typer.Option("--json", help="Cells as a JSON array on stdout instead of the table.")] = False,
+    **chosen: Any,
 ) -> int:
     """Time forward, backward and optimizer step of a model on one device, separately and together.
 
@@ -70,36 +53,10 @@ def command(
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.machine.platform import detect
-    from tensorprimat.micro import grid, passes
+    from tensorprimat.micro import passes
     from tensorprimat.reports.micro_tables import table
 
-    specs = grid.cells(
-        grid.GridOptions(
-            model_size=model_size,
-            shapes=shape or (),
-            label=label,
-            d_model=d_model,
-            d_ff=d_ff,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            vocab_size=vocab_size,
-            context_length=context_length,
-            batch_size=batch_size,
-            pass_name=pass_name,
-            precision=precision,
-            attention=attention,
-            autocast=autocast,
-            compile=compile,
-            data=None if data is None else str(data),
-            seed=seed,
-            device=options.resolved_device(device),
-            warmup_steps=warmup_steps,
-            measure_steps=measure_steps,
-            trials=trials,
-            steps_per_trial=steps_per_trial,
-            memory_limit_gb=memory_limit,
-        )
-    )
+    specs = options.cells_of(chosen, context_length=context_length, batch_size=batch_size)
     machine = detect(cpu=specs[0].device == "cpu")
     for spec in specs:  # all of them before the first runs for minutes
         passes.check(spec, machine)

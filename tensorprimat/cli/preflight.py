@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import micro_options as options
+from tensorprimat.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
@@ -18,8 +19,9 @@ NUM_GPUS = "GPUs of each node, a process for each (with --executor)."
 GPU = "GPU of each node, by name, or cpu (with --executor)."
 
 
+@with_options([options.OPTIONS["device"]], after=None)
+@with_options(cluster.OPTIONS, after="gpu")
 def command(
-    device: options.DeviceOption = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: done in seconds.")] = False,
     output: Annotated[
         Path,
@@ -41,15 +43,11 @@ def command(
         int | None, typer.Option(metavar="N", help=NUM_GPUS, show_default="as this machine; 1 on a CPU")
     ] = None,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help=GPU, show_default="as this machine")] = None,
-    account: cluster.Account = None,
-    partition: cluster.Partition = None,
-    time: cluster.TimeLimit = None,
-    container_image: cluster.ContainerImage = None,
-    container_mounts: cluster.ContainerMounts = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the job that --executor would submit; measure nothing.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")] = False,
+    **chosen: Any,
 ) -> int:
     """Measure this machine's best performance, in about a minute.
 
@@ -75,22 +73,13 @@ def command(
       2  a flag is wrong, or the device is not there
     """
     from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
-    from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.session import preflight
 
     least = None if fail_below is None else fraction("--fail-below", fail_below)
     file = named_file("--output", output, (".json",))
     refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
     place = preflight.RecordPlace(folder=file.parent if file else writable_folder("--output", output), file=file)
-    there = Cluster(
-        executor=executor or "",
-        gpu=gpu,
-        account=account,
-        partition=partition,
-        time=time,
-        container_image=container_image,
-        container_mounts=tuple(container_mounts or ()),
-    )
+    device, there = chosen["device"], cluster.cluster_of({**chosen, "executor": executor, "gpu": gpu})
     spec = preflight.spec_of(device, there, place, quick=quick, num_gpus=num_gpus, nodes=nodes, dry_run=dry_run)
     outcome: Outcome | None
     if spec is not None and dry_run:

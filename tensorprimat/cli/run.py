@@ -13,6 +13,7 @@ from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, values, with_settings
+from tensorprimat.cli.shared_options import with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 
@@ -27,10 +28,12 @@ EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot,
 AB = "Run two configurations in turn and compare them: use the option twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
+GPU = f"{facts.GPU} With --executor: GPU of each node, or cpu."
 IN_AB_TOO = ("engine", "recompute")
 """Options besides the settings that may differ between the configurations of --ab."""
 
 
+@with_options(cluster.OPTIONS, after="gpu")
 @with_settings(after="runs", differing={"preset": {"help": PRESET}})
 def command(
     context: typer.Context,
@@ -50,12 +53,7 @@ def command(
         bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
     ] = False,
     executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
-    gpu: cluster.NodeGpu = None,
-    account: cluster.Account = None,
-    partition: cluster.Partition = None,
-    time: cluster.TimeLimit = None,
-    container_image: cluster.ContainerImage = None,
-    container_mounts: cluster.ContainerMounts = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help=GPU, show_default="as this machine")] = None,
     infra: Annotated[str | None, typer.Option(metavar="WHERE", help="SkyPilot's cloud or cluster.")] = None,
     namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes namespace.")] = None,
     volume_claim: Annotated[
@@ -161,22 +159,9 @@ def _request(options: Mapping[str, Any]) -> Request:
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.core.spec import MODELS, RunSettings
-    from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import Request, stated_facts
 
-    place = Cluster(
-        executor=options["executor"] or "",
-        gpu=options["gpu"] if options["executor"] else None,
-        account=options["account"],
-        partition=options["partition"],
-        time=options["time"],
-        container_image=options["container_image"],
-        container_mounts=tuple(options["container_mounts"] or ()),
-        infra=options["infra"],
-        namespace=options["namespace"],
-        volume_claim=options["volume_claim"],
-    )
     name, config = _model(options["model"], options["engine"])
     recompute = {"recompute": "full"} if options["recompute"] else {}
     stated = values(options).get("recompute")
@@ -202,7 +187,7 @@ def _request(options: Mapping[str, Any]) -> Request:
         dry_run=options["dry_run"],
         json=options["json"],
         profile=options["profile"],
-        cluster=place,
+        cluster=cluster.cluster_of({**options, "gpu": options["gpu"] if options["executor"] else None}),
         budget=Budget(
             runs=options["runs"],
             target=None if options["target_ci"] is None else fraction("--target-ci", options["target_ci"]),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tensorprimat.cli.shared_options import Command, with_options
+from tensorprimat.cli.shared_options import Command, option, with_options
 from tensorprimat.core.settings import BY_NAME, WITH_OPTION, Option
 
 IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and one.option.in_ab)
@@ -29,9 +27,9 @@ def with_settings(
     differing: name → fields of `Option` that this command has otherwise, such as its help. environment: prefix of the
     environment variables that set them too. engines: name the engines that have an option.
     """
-    options = {name: option for name in names or BY_NAME if (option := BY_NAME[name].option) is not None}
-    here = {name: replace(option, **(differing or {}).get(name, {})) for name, option in options.items()}
-    return with_options([_parameter(one, _help(one, engines), environment) for one in here.values()], after=after)
+    own = {name: BY_NAME[name].option for name in names or BY_NAME}
+    here = [replace(one, **(differing or {}).get(name, {})) for name, one in own.items() if one is not None]
+    return with_options([_parameter(one, _help(one, engines), environment) for one in here], after=after)
 
 
 def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,19 +38,17 @@ def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: parameters[parameter] for name, parameter in found if parameter in parameters}
 
 
-def _parameter(option: Option, text: str, environment: str | None) -> inspect.Parameter:
-    shown: Any = option.shown_default or True
-    made = typer.Option(
-        option.flag,
-        metavar=None if option.type is bool else option.metavar,
-        help=text,
-        show_default=shown,
-        envvar=None if environment is None else environment + option.parameter.upper(),
-        autocompletion=_completion(option.choices),
-    )
-    kind = option.type if option.default is not None else option.type | None
-    return inspect.Parameter(
-        option.parameter, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, made]
+def _parameter(setting: Option, text: str, environment: str | None) -> inspect.Parameter:
+    return option(
+        setting.parameter,
+        setting.type if setting.default is not None else setting.type | None,
+        None if setting.type is bool else setting.metavar,
+        text,
+        flag=setting.flag,
+        default=setting.default,
+        show_default=setting.shown_default or True,
+        envvar=None if environment is None else environment + setting.parameter.upper(),
+        autocompletion=_completion(setting.choices),
     )
 
 

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
+
+import typer
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
 
-def with_options(parameters: Sequence[inspect.Parameter], *, after: str) -> Callable[[Command], Command]:
+def option(
+    name: str, kind: Any, metavar: str | None, text: str, *, flag: str | None = None, default: Any = None, **more: Any
+) -> inspect.Parameter:
+    """Return an option of a type for `with_options`. text: its line of --help; more: as typer.Option takes it."""
+    made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, **more)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
+
+
+def with_options(parameters: Sequence[inspect.Parameter], *, after: str | None) -> Callable[[Command], Command]:
     """Return a decorator that gives a command more parameters. after: the parameter of the command that they follow.
 
-    The command receives them by its own **keywords.
+    The command receives them by its own **keywords. Without `after` they come first.
     """
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        place = next(number for number, one in enumerate(named, 1) if one.name == after)
+        place = next(number for number, one in enumerate([None, *named]) if after == (one and one.name))
         every = [*named[:place], *parameters, *named[place:]]
         by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in every]
         command.__signature__ = own.replace(parameters=by_keyword)  # type: ignore[attr-defined]

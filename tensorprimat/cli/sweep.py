@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,28 +21,19 @@ if TYPE_CHECKING:
 ALL_SIZES = "small,medium,large,xl,2.7B"
 
 
+@options.with_cell_options("shape", after="model_size")
+@options.with_cell_options(
+    "pass_name", "precision", "attention", "autocast", "compile", "vocab_size", "warmup_steps", "measure_steps",
+    "trials", "steps_per_trial", "data", "seed", "device", "memory_limit",
+    after="batch_size", pass_name="train",
+)  # fmt: skip
 def command(
     model_size: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape"),
     ] = None,
-    shape: options.MicroShapeOption = None,
     context_length: Annotated[str, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.")] = "128,256,512",
     batch_size: Annotated[str, typer.Option(metavar="NUMBERS", help="Sequences of a step.")] = "4",
-    pass_name: options.Passes = "train",
-    precision: options.Precisions = None,
-    attention: options.Attention = "sdpa",
-    autocast: options.Autocast = None,
-    compile: options.Compile = False,
-    vocab_size: options.VocabSize = None,
-    warmup_steps: options.WarmupSteps = 5,
-    measure_steps: options.MeasureSteps = None,
-    trials: options.Trials = None,
-    steps_per_trial: options.StepsPerTrial = None,
-    data: options.Data = None,
-    seed: options.Seed = 1234,
-    device: options.DeviceOption = "auto",
-    memory_limit: options.MemoryLimit = None,
     fit: Annotated[
         bool,
         typer.Option("--fit", help="If memory is insufficient, find the largest batch (or else context) that fits."),
@@ -56,6 +47,7 @@ def command(
     output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=f"Folder for one JSON per cell{TO_FILE}")] = Path(
         "output/sweep"
     ),
+    **chosen: Any,
 ) -> int:
     """Time every combination of sizes, contexts, batches, precisions and passes, each in a fresh process.
 
@@ -75,37 +67,23 @@ def command(
       2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.machine.platform import detect
-    from tensorprimat.micro import grid, isolated, passes, sweep
+    from tensorprimat.micro import isolated, passes, sweep
     from tensorprimat.micro.advice import with_spilling
     from tensorprimat.reports.micro_tables import table
 
-    chosen = options.resolved_device(device)
-    specs = grid.cells(
-        grid.GridOptions(
-            model_size=model_size or (None if shape else ALL_SIZES),
-            shapes=shape or (),
-            vocab_size=vocab_size,
-            context_length=context_length,
-            batch_size=batch_size,
-            pass_name=pass_name,
-            precision=precision,
-            attention=attention,
-            autocast=autocast,
-            compile=compile,
-            data=None if data is None else str(resolved(data)),
-            seed=seed,
-            device=chosen,
-            warmup_steps=warmup_steps,
-            measure_steps=measure_steps,
-            trials=trials,
-            steps_per_trial=steps_per_trial,
-            memory_limit_gb=memory_limit,
-        )
+    data = chosen["data"]
+    specs = options.cells_of(
+        chosen,
+        model_size=model_size or (None if chosen["shape"] else ALL_SIZES),
+        context_length=context_length,
+        batch_size=batch_size,
+        data=None if data is None else resolved(data),
     )
-    machine = detect(cpu=chosen == "cpu")
+    is_cpu = specs[0].device == "cpu"
+    machine = detect(cpu=is_cpu)
     for spec in specs:
         passes.check(spec, machine)
-    estimates = _estimates(specs, output, may_run=chosen == "cpu" or dry_run or in_process)
+    estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
     if dry_run:
         _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
         return 0

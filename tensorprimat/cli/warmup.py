@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.shared_options import with_options
 from tensorprimat.core.quantities import fixed
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
 
 
+@with_options(options.SHAPE, after="counts")
+@options.with_cell_options(
+    "measure_steps", "trials", "steps_per_trial", "precision", "autocast", "compile", "attention", "seed", "device",
+    after="pass_name",
+)  # fmt: skip
 def command(
     counts: Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of warm-up steps to try.")] = "0,1,2,5,10",
-    model_size: options.ModelSize = None,
-    d_model: options.DModel = None,
-    d_ff: options.DFf = None,
-    num_layers: options.NumLayers = None,
-    num_heads: options.NumHeads = None,
-    vocab_size: options.VocabSize = None,
-    shape: options.MicroShapeOption = None,
-    label: options.Label = None,
     context_length: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="256, or the preset's")
     ] = None,
@@ -35,21 +33,13 @@ def command(
     pass_name: Annotated[
         str, typer.Option("--pass", metavar="NAME", help="forward, forward-backward or train.")
     ] = "train",
-    measure_steps: options.MeasureSteps = None,
-    trials: options.Trials = None,
-    steps_per_trial: options.StepsPerTrial = None,
-    precision: options.Precisions = None,
-    autocast: options.Autocast = None,
-    compile: options.Compile = False,
-    attention: options.Attention = "sdpa",
-    seed: options.Seed = 1234,
-    device: options.DeviceOption = "auto",
     output: Annotated[
         Path,
         typer.Option(
             metavar="DIR|FILE", help=f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}"
         ),
     ] = Path("output/warmup"),
+    **chosen: Any,
 ) -> int:
     """Find the number of warm-up steps that is enough for one model on this device.
 
@@ -73,37 +63,18 @@ def command(
     from tensorprimat.micro import grid, isolated, passes, warmup
     from tensorprimat.reports.micro_tables import table
 
-    chosen = options.resolved_device(device)
-    specs = grid.cells(
-        grid.GridOptions(
-            model_size=model_size,
-            shapes=shape or (),
-            label=label,
-            d_model=d_model,
-            d_ff=d_ff,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            vocab_size=vocab_size,
-            context_length=None if context_length is None else str(context_length),
-            batch_size=None if batch_size is None else str(batch_size),
-            pass_name=pass_name,
-            precision=precision,
-            attention=attention,
-            autocast=autocast,
-            compile=compile,
-            seed=seed,
-            device=chosen,
-            measure_steps=measure_steps,
-            trials=trials,
-            steps_per_trial=steps_per_trial,
-        )
+    specs = options.cells_of(
+        chosen,
+        context_length=None if context_length is None else str(context_length),
+        batch_size=None if batch_size is None else str(batch_size),
+        pass_name=pass_name,
     )
     if len(specs) > 1:
         raise UsageError(f"{len(specs)} configurations; the study takes one: give one size, one pass and one precision")
     tried = grid.whole_numbers("--counts", counts)
     if min(tried) < 0:
         raise UsageError(f"--counts {counts}: must be 0 or more")
-    passes.check(specs[0], detect(cpu=chosen == "cpu"))
+    passes.check(specs[0], detect(cpu=specs[0].device == "cpu"))
     folder, file = options.place_of(output)
     cells: list[MicroResult] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")
