@@ -24,7 +24,6 @@ from tensorprimat.analysis.stats import LogEstimate, difference
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry
 
-CLOSED = "closed"
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 _STEPS = 200  # halvings and doublings that find the variance between submitters
 
@@ -142,7 +141,7 @@ def _entries_of(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
     if not found:
         there = sorted({one.gpu for one in chosen if one.gpu})
         raise UsageError(f"{name}: no entry of this GPU; there are {', '.join(there) or 'none'}")
-    return tuple(one for one in found if (one.division or CLOSED).casefold() == CLOSED)
+    return tuple(one for one in found if one.is_closed)
 
 
 def _tasks(entries: Sequence[Entry]) -> list[Task]:

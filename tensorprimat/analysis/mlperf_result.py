@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.core import mlperf_rules, models, names, settings
 from tensorprimat.core.catalogue import Published
@@ -27,7 +26,7 @@ def published_row(entry: Entry) -> Published | None:
     """Return an entry as a published result, or None without a score, a rate or a number of GPUs."""
     scored = Scored(entry)
     rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
-    if rate is None or minutes is None or entry.num_gpus is None or (entry.division or CLOSED).casefold() != CLOSED:
+    if rate is None or minutes is None or entry.num_gpus is None or not entry.is_closed:
         return None
     round = mlperf_rules.round_of(entry.round)
     return Published(

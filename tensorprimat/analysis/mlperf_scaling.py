@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
-from tensorprimat.analysis.mlperf_compare import CLOSED, Task, TaskComparison, TaskSide, of_sides, side, version
+from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.mlperf_library import Entry
@@ -47,12 +47,11 @@ def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]
     groups: dict[tuple[str, str, str], list[Scored]] = {}
     for one in map(Scored, entries):
         entry = one.entry
-        usable = one.minutes and one.samples_per_second and entry.num_gpus and entry.gpu
-        if usable and (entry.division or CLOSED).casefold() == CLOSED:
+        if entry.is_closed and entry.gpu and one.num_gpus and one.minutes and one.samples_per_second:
             groups.setdefault((str(entry.gpu), entry.benchmark, entry.round), []).append(one)
     found = []
     for (gpu, benchmark, round), group in sorted(groups.items()):
-        if len({_gpus(one) for one in group}) >= 2:
+        if len({one.num_gpus for one in group}) >= 2:
             found.append(_scaling(gpu, benchmark, round, group, confidence))
     return tuple(found)
 
@@ -62,7 +61,7 @@ def over_rounds(entries: Sequence[Entry]) -> tuple[TaskComparison, ...]:
     sides: dict[tuple[str, Task], list[TaskSide]] = {}
     groups: dict[tuple[str, str, int, str], list[Entry]] = {}
     for entry in entries:
-        if entry.gpu and entry.num_gpus and (entry.division or CLOSED).casefold() == CLOSED:
+        if entry.gpu and entry.num_gpus and entry.is_closed:
             groups.setdefault((entry.gpu, entry.benchmark, entry.num_gpus, entry.round), []).append(entry)
     for (gpu, benchmark, count, round), group in groups.items():
         if made := side(group, gpu, round):
@@ -75,17 +74,17 @@ def over_rounds(entries: Sequence[Entry]) -> tuple[TaskComparison, ...]:
 
 
 def _scaling(gpu: str, benchmark: str, round: str, group: Sequence[Scored], confidence: float) -> Scaling:
-    ordered = sorted(group, key=lambda one: (_gpus(one), one.minutes or 0.0))
-    least = [_per_gpu(one) for one in ordered if _gpus(one) == _gpus(ordered[0])]
+    ordered = sorted(group, key=lambda one: (one.num_gpus, one.minutes or 0.0))
+    least = [_per_gpu(one) for one in ordered if one.num_gpus == ordered[0].num_gpus]
     base = math.fsum(least) / len(least)
-    rates = [(float(_gpus(one)), one.samples_per_second or math.nan) for one in ordered]
+    rates = [(float(one.num_gpus), one.samples_per_second or math.nan) for one in ordered]
     return Scaling(
         gpu=gpu,
         benchmark=benchmark,
         round=round,
         points=tuple(ScalingPoint(scored=one, efficiency=_per_gpu(one) / base) for one in ordered),
         rate=scaling_laws.best(rates, confidence),
-        minutes=scaling_laws.power([(float(_gpus(one)), one.minutes or math.nan) for one in ordered], confidence),
+        minutes=scaling_laws.power([(float(one.num_gpus), one.minutes or math.nan) for one in ordered], confidence),
         stops_at=_stop(rates, confidence),
     )
 
@@ -100,9 +99,5 @@ def _stop(rates: Sequence[tuple[float, float]], confidence: float) -> int | None
     return None
 
 
-def _gpus(one: Scored) -> int:
-    return one.entry.num_gpus or 0
-
-
 def _per_gpu(one: Scored) -> float:
-    return (one.samples_per_second or math.nan) / _gpus(one)
+    return (one.samples_per_second or math.nan) / one.num_gpus

@@ -37,6 +37,11 @@ class Scored:
     entry: Entry
 
     @property
+    def num_gpus(self) -> int:
+        """Return the GPUs of the entry, 0 where it does not state them."""
+        return self.entry.num_gpus or 0
+
+    @property
     def expected(self) -> int:
         """Return the number of runs that the benchmark wants."""
         rules = mlperf_rules.benchmark(self.entry.benchmark)

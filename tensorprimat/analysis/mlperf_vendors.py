@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.analysis.mlperf_compare import CLOSED, version
+from tensorprimat.analysis.mlperf_compare import version
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.mlperf_library import Entry
@@ -42,7 +42,7 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
     groups: dict[tuple[str, int, str], dict[str, Scored]] = {}
     for entry in entries:
         scored = Scored(entry)
-        if scored.minutes is None or not entry.num_gpus or (entry.division or CLOSED).casefold() != CLOSED:
+        if scored.minutes is None or not entry.num_gpus or not entry.is_closed:
             continue
         platform = platform_of(entry.device_name or entry.gpu)
         for vendor in (name for name in vendors if VENDORS[name] == platform):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.analysis.mlperf_compare import CLOSED
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
@@ -106,7 +105,7 @@ class Validation:
     @property
     def widest(self) -> float:
         """Return the largest ratio of numbers of GPUs among the points."""
-        return max((_gpus(point.more) / _gpus(point.fewer) for point in self.points), default=1.0)
+        return max((point.more.num_gpus / point.fewer.num_gpus for point in self.points), default=1.0)
 
     @property
     def works(self) -> bool:
@@ -139,17 +138,16 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     found: dict[tuple[str, str, str, str], list[Scored]] = {}
     for one in map(Scored, entries):
         entry = one.entry
-        closed = (entry.division or CLOSED).casefold() == CLOSED
-        if closed and one.minutes and one.samples_per_second and entry.num_gpus and entry.gpu:
+        if entry.is_closed and entry.gpu and one.num_gpus and one.minutes and one.samples_per_second:
             found.setdefault((entry.gpu, entry.benchmark, entry.round, entry.submitter), []).append(one)
     made = []
     for (gpu, benchmark, round, submitter), several in sorted(found.items()):
-        ordered = sorted(several, key=_gpus)
+        ordered = sorted(several, key=lambda one: one.num_gpus)
         pairs = tuple(
             (fewer, more)
             for at, fewer in enumerate(ordered)
             for more in ordered[at + 1 :]
-            if _gpus(more) > _gpus(fewer)
+            if more.num_gpus > fewer.num_gpus
         )
         if pairs:
             made.append(ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
@@ -177,7 +175,7 @@ def validate(found: Sequence[ScalingGroup]) -> Validation:
             continue
         for fewer, more in group.pairs:
             base = fewer.samples_per_second or math.nan
-            middle, low, high = exponent.factor(_gpus(more) / _gpus(fewer))
+            middle, low, high = exponent.factor(more.num_gpus / fewer.num_gpus)
             points.append(LeftOut(fewer=fewer, more=more, predicted=base * middle, low=base * low, high=base * high))
     return Validation(points=tuple(points))
 
@@ -249,8 +247,4 @@ def exponent_for(found: Sequence[ScalingGroup], benchmark: str, ratio: float) ->
 def _move(pair: tuple[Scored, Scored]) -> tuple[float, float]:
     fewer, more = pair
     rates = (more.samples_per_second or math.nan) / (fewer.samples_per_second or math.nan)
-    return math.log(_gpus(more) / _gpus(fewer)), math.log(rates)
-
-
-def _gpus(one: Scored) -> int:
-    return one.entry.num_gpus or 0
+    return math.log(more.num_gpus / fewer.num_gpus), math.log(rates)

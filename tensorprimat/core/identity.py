@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +29,9 @@ SPREADS = 2.0  # and on a noisy machine at least this many times the spread of i
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # of a printed pace: "6.06 s, 6.06 s, 6.05 s" is what any run prints
 SAME_PACE = 0.01  # relative: ranks of one run wait for each other in every step
-
-
-def _always(_: Result) -> bool:
-    return True
-
-
-def _never(_: Result) -> bool:
-    return False
+PACE_COLUMNS = (
+    "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +44,7 @@ class Field:
     weight: Weight
     read: Reader
     """Return the value as a person reads it, or None where the result does not state it."""
-    applies: Callable[[Result], bool] = _always
+    applies: Callable[[Result], bool] = lambda _: True
     """Return False where the fact does not exist for this result, such as an FP8 recipe in BF16."""
     identifies: bool = True
     """False for what differs between runs of one benchmark: the seed."""
@@ -121,31 +116,13 @@ def _trainable(result: Result) -> str | None:
     return "all" if result.training_config.peft == "none" else None
 
 
-def _environment(result: Result) -> str | None:
-    variables = result.training_config.environment
-    return ", ".join(f"{name}={value}" for name, value in sorted(variables.items())) or None
-
-
-def _versions(result: Result) -> str | None:
-    versions = result.training_config.versions
-    return ", ".join(f"{package} {version}" for package, version in sorted(versions.items())) or None
+def _spelled_out(values: Mapping[str, str], between: str) -> str | None:
+    return ", ".join(f"{name}{between}{value}" for name, value in sorted(values.items())) or None
 
 
 def _watts(result: Result) -> str | None:
     limit = result.gpu_info.power_limit_watts
     return None if limit is None else f"{limit:g} W"
-
-
-def _several_gpus(result: Result) -> bool:
-    return (result.training_config.num_gpus or 2) > 1
-
-
-def _on_gpu(result: Result) -> bool:
-    return result.platform != "cpu"
-
-
-def _in_fp8(result: Result) -> bool:
-    return (result.training_config.precision or "").lower() in ("fp8", "fp4")
 
 
 def _megatron(result: Result) -> bool:
@@ -154,11 +131,11 @@ def _megatron(result: Result) -> bool:
 
 
 APPLIES: dict[settings.Applies, Callable[[Result], bool]] = {
-    "always": _always,
-    "several GPUs": _several_gpus,
-    "FP8": _in_fp8,
+    "always": lambda _: True,
+    "several GPUs": lambda result: (result.training_config.num_gpus or 2) > 1,
+    "FP8": lambda result: (result.training_config.precision or "").lower() in ("fp8", "fp4"),
     "Megatron": _megatron,
-    "where stated": _never,
+    "where stated": lambda _: False,
 }
 
 
@@ -194,11 +171,12 @@ FIELDS: tuple[Field, ...] = (
     *_settings("context"),
     _fact("software_version", "CUDA / ROCm version", "context", lambda result: result.gpu_info.software_version),
     _fact("pytorch_version", "PyTorch version", "context", lambda result: result.gpu_info.pytorch_version),
-    _fact("versions", "package versions", "context", _versions),
-    _fact("environment", "environment variables", "context", _environment),
+    _fact("versions", "package versions", "context", lambda result: _spelled_out(result.training_config.versions, " ")),
+    _fact("environment", "environment variables", "context",
+          lambda result: _spelled_out(result.training_config.environment, "=")),
     _fact("timing", "step times", "context", lambda result: result.provenance.timing),
     _fact("power_limit_watts", "power limit", "context", _watts),
-)
+)  # fmt: skip
 BY_KEY = {field.key: field for field in FIELDS}
 DEVICE = Field(
     key="device", label="device", weight="configuration", read=lambda result: _text(result.gpu_info.device_name)
@@ -225,12 +203,8 @@ def differing(one: Result, other: Result, *, unknown_equal: bool = False, contex
 
     unknown_equal: take a fact that only one of them states as equal, as among files that the user put on one side.
     """
-    differences = []
-    for field in _fields(context):
-        values = field.read(one), field.read(other)
-        if values[0] != values[1] and not (unknown_equal and None in values):
-            differences.append(field)
-    return differences
+    read = ((field, field.read(one), field.read(other)) for field in _fields(context))
+    return [f for f, ours, theirs in read if ours != theirs and not (unknown_equal and None in (ours, theirs))]
 
 
 def stated_by_some(results: Sequence[Result]) -> list[str]:
@@ -278,24 +252,15 @@ def _spread(result: Result) -> float:
     """Return the median absolute deviation of the measured rows' step times, scaled to a normal's, over the median."""
     if not len(result.steps):
         return 0.0
-    selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
-    widths = []
-    for selection in selections:
-        rows = _pace_column(result.steps)[selection.rows]
+    steps, widths = result.steps, []
+    pace = next((steps.column(name) for name in PACE_COLUMNS if steps.has(name)), np.full(len(steps), np.nan))
+    for selection in select_measured(steps, warmup_steps=result.training_config.warmup_steps):
+        rows = pace[selection.rows]
         rows = rows[np.isfinite(rows)]
         if len(rows) > 2:
             centre = median(rows)
             widths.append(NORMAL_MAD * median(np.abs(rows - centre)) / centre)
     return max(widths, default=0.0)
-
-
-def _pace_column(steps: Steps) -> FloatArray:
-    if steps.has("seconds"):
-        return steps.column("seconds")
-    for name in ("reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second"):
-        if steps.has(name):
-            return steps.column(name)
-    return np.full(len(steps), np.nan)
 
 
 def other_speed(ours: Sequence[Pace], theirs: Sequence[Pace]) -> tuple[Pace, Pace] | None:
@@ -320,16 +285,10 @@ def same_run(one: Result, other: Result) -> bool:
     dates = _apart(one.steps, other.steps, "ended_at")
     if len(dates):
         return bool((dates <= SAME_MOMENT).all())
-    losses, seconds = (_apart(one.steps, other.steps, name) for name in ("loss", "seconds"))
+    losses, *paces = (_apart(one.steps, other.steps, name) for name in ("loss", *PACE_COLUMNS))
     if len(losses) and losses.any():
         return False
-    rates = [
-        _apart(one.steps, other.steps, name)
-        for name in (
-            "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
-        )
-    ]  # fmt: skip
-    measured = [column for column in (seconds, *rates) if len(column)]
+    measured = [column for column in paces if len(column)]
     if not measured:
         return bool(len(losses))
     if all(not column.any() for column in measured) and (len(losses) or _tells(one.steps)):
@@ -337,15 +296,14 @@ def same_run(one: Result, other: Result) -> bool:
     return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in PACE_COLUMNS)
 
 
-PACE_COLUMNS = (
-    "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
-)  # fmt: skip
-
-
 def share_a_run(one: Result, other: Result) -> bool:
     """Return True if two results were read from the same log, or hold the same steps."""
-    hashes = [{source.sha256 for source in result.provenance.sources} - {None} for result in (one, other)]
-    return bool(hashes[0] & hashes[1]) or same_run(one, other)
+    return _share_a_log(one, other) or same_run(one, other)
+
+
+def _share_a_log(one: Result, other: Result) -> bool:
+    ours, theirs = ({source.sha256 for source in result.provenance.sources} - {None} for result in (one, other))
+    return bool(ours & theirs)
 
 
 def _tells(steps: Steps) -> bool:
@@ -370,8 +328,7 @@ def _within(one: Steps, other: Steps, name: str) -> bool:
 
 def continues(later: Result, earlier: Result) -> bool:
     """Return True if a log is the one that an earlier result was read from, as it was or grown since."""
-    ours, theirs = ({s.sha256 for s in result.provenance.sources} - {None} for result in (later, earlier))
-    if ours & theirs:
+    if _share_a_log(later, earlier):
         return True
     names = [{source.file for source in result.provenance.sources} for result in (later, earlier)]
     if not names[0] & names[1]:

@@ -25,6 +25,7 @@ LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
 DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLCommons"
 """Notice that the usage rules of MLPerf require for figures that it does not score: rate, tokens/s/GPU, MFU."""
 SUCCESS = "success"
+CLOSED = "closed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +81,11 @@ class Entry:
     def name(self) -> str:
         """Return the entry's path: round/submitter/system/benchmark."""
         return "/".join((self.round, self.submitter, self.system, self.benchmark))
+
+    @property
+    def is_closed(self) -> bool:
+        """Return True in the closed division, whose rules fix the model; entries without a division count to it."""
+        return (self.division or CLOSED).casefold() == CLOSED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
