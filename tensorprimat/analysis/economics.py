@@ -148,13 +148,9 @@ def break_even(pair: Pair) -> Estimate | None:
 
 
 def _of(side: Enhanced, rests_on: Input) -> Input:
-    return Input(
-        name=f"{rests_on.name} of {side.side.label}",
-        value=rests_on.value,
-        unit=rests_on.unit,
-        source=rests_on.source,
-        root_reasons=tuple(f"{side.side.label}: {reason}" for reason in rests_on.reasons),
-    )
+    label = side.side.label
+    reasons = tuple(f"{label}: {reason}" for reason in rests_on.reasons)
+    return replace(rests_on, name=f"{rests_on.name} of {label}", because=None, root_reasons=reasons)
 
 
 def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tensorprimat.analysis.metric import Input
-from tensorprimat.core import catalogue, models, shapes
+from tensorprimat.analysis.metric import Input, missing
+from tensorprimat.core import catalogue, models, settings, shapes
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import Result
@@ -39,26 +40,20 @@ def _either(names: Sequence[str]) -> str:
 
 def rate_per_gpu(result: Result) -> Input:
     """Return the tokens/s/GPU of the measured steps."""
-    value = result.performance_metrics.tokens_per_second_per_gpu
-    return Input(
-        name="tokens/s/GPU",
-        value=value if value and value > 0 else None,
-        unit="tokens/s",
-        source=_basis(result),
-        because=_reason(result, "tokens_per_second_per_gpu", "tokens_per_second") or _unknown_rate(result, "per GPU"),
-    )
+    return _rate(result, "tokens/s/GPU", "per GPU", "tokens_per_second_per_gpu", "tokens_per_second")
 
 
 def rate(result: Result) -> Input:
     """Return the tokens/s over all GPUs."""
-    value = result.performance_metrics.tokens_per_second
-    return Input(
-        name="tokens/s over all GPUs",
-        value=value if value and value > 0 else None,
-        unit="tokens/s",
-        source=_basis(result),
-        because=_reason(result, "tokens_per_second") or _unknown_rate(result, "over all GPUs"),
-    )
+    return _rate(result, "tokens/s over all GPUs", "over all GPUs", "tokens_per_second")
+
+
+def _rate(result: Result, name: str, of_what: str, figure: str, *also: str) -> Input:
+    """Return a token rate. figure: the field that holds it; also: another one whose warning tells why there is none."""
+    value = getattr(result.performance_metrics, figure)
+    because = _reason(result, figure, *also) or _unknown_rate(result, of_what)
+    known = value if value and value > 0 else None
+    return Input(name=name, value=known, unit="tokens/s", source=_basis(result), because=because)
 
 
 def _basis(result: Result) -> str:
@@ -80,16 +75,9 @@ def _reason(result: Result, *subjects: str) -> str | None:
 def _unknown_rate(result: Result, of_what: str) -> str:
     """Return why there is no token rate, with the flags of what is not stated."""
     config = result.training_config
-    missing = [
-        flag
-        for flag, value in (
-            ("--num-gpus", config.num_gpus),
-            ("--global-batch-size", config.global_batch_size),
-            ("--sequence-length", config.sequence_length),
-        )
-        if value is None
-    ]
-    return f"token rate {of_what} is unknown" + (f"; give {', '.join(missing)}" if missing else "")
+    flags = {name: settings.flag(name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
+    unstated = [flag for name, flag in flags.items() if getattr(config, name) is None]
+    return f"token rate {of_what} is unknown" + (f"; give {', '.join(unstated)}" if unstated else "")
 
 
 def shape(result: Result) -> Input:
@@ -141,7 +129,7 @@ def _config_source(result: Result, key: str) -> str:
 def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
     """Return the dense peak of the device at the precision that ran."""
     ran = result.training_config.precision
-    name = f"dense {ran} peak" if ran else "dense peak"
+    name, unit = f"dense {ran} peak" if ran else "dense peak", "TFLOP/s"
     if ran is None:
         because = "the precision is not stated; give --precision"
     elif gpu is None:
@@ -149,10 +137,8 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
     elif ran in gpu.lacks:
         because = f"{gpu.name} has no matrix units for {ran}"
     else:
-        return cell(
-            name, gpu.peak(ran), "TFLOP/s", label=gpu.name, because=f"no dense {ran} peak of {gpu.name} is known"
-        )
-    return Input(name=name, value=None, unit="TFLOP/s", because=because)
+        return cell(name, gpu.peak(ran), unit, label=gpu.name, because=f"no dense {ran} peak of {gpu.name} is known")
+    return missing(name, because, unit=unit)
 
 
 def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Preflight] = ()) -> Input:
@@ -162,30 +148,25 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
     preflights: what machines could do at best, newest first; the first of the result's own machine counts.
     """
     ran = result.training_config.precision
-    name = f"best measured {ran} matrix rate" if ran else "best measured matrix rate"
+    name, unit = f"best measured {ran} matrix rate" if ran else "best measured matrix rate", "TFLOP/s"
     machine = {
         "platform": result.platform, "device_name": result.gpu_info.device_name, "host": result.provenance.host,
     }  # fmt: skip
     own = next((one for one in preflights if one.fits(**machine)), None)
     if own is not None and ran is not None and (measured := own.matmul_flops_per_second(ran)):
         source = f"preflight of {own.host}, {own.timestamp}"
-        return Input(name=name, value=measured / TERA, unit="TFLOP/s", source=source)
+        return Input(name=name, value=measured / TERA, unit=unit, source=source)
     if ran is None or gpu is None:
         because = why_no_gpu(result) if gpu is None else "the precision is not stated; give --precision"
-        return Input(name=name, value=None, unit="TFLOP/s", because=because)
-    return cell(
-        name,
-        gpu.achievable_tflops.get(ran),
-        "TFLOP/s",
-        label=gpu.name,
-        because=f"no measured {ran} matrix rate of {gpu.name} is in the catalogue",
-    )
+        return missing(name, because, unit=unit)
+    because = f"no measured {ran} matrix rate of {gpu.name} is in the catalogue"
+    return cell(name, gpu.achievable_tflops.get(ran), unit, label=gpu.name, because=because)
 
 
 def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because: str) -> Input:
     """Return a cell of the catalogue; a range is no value, and says so."""
     if fact is None:
-        return Input(name=name, value=None, unit=unit, because=because)
+        return missing(name, because, unit=unit)
     if fact.value is None:
         because = f"the {name} of {label} is a range ({fact.low:,g} to {fact.high:,g} {unit})"
     return Input(name=name, value=fact.value, unit=unit, source=f"{label}: {fact.origin}", because=because)
@@ -208,29 +189,26 @@ def memory_used(result: Result) -> Input:
         if value is not None:
             return Input(name=f"peak memory ({kind})", value=value, unit="GB", source=meaning)
     because = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
-    return Input(name="peak memory", value=None, unit="GB", because=because)
+    return missing("peak memory", because, unit="GB")
 
 
 def memory_total(result: Result, gpu: Gpu | None) -> Input:
     """Return the memory of one device, in 10**9 bytes: as the device reports it, else its nameplate."""
+    name, unit = "device memory", "GB"
     reported = None if result.platform == "cpu" else result.gpu_info.total_memory_gb
     if reported:
-        return Input(name="device memory", value=reported, unit="GB", source="reported by the device or the log")
+        return Input(name=name, value=reported, unit=unit, source="reported by the device or the log")
     if gpu is None:
-        because = NO_DEVICE_MEMORY if result.platform == "cpu" else why_no_gpu(result)
-        return Input(name="device memory", value=None, unit="GB", because=because)
-    nameplate = cell(
-        "device memory", gpu.memory_gb, "GB", label=gpu.name, because=f"the memory of {gpu.name} is not known"
-    )
+        return missing(name, NO_DEVICE_MEMORY if result.platform == "cpu" else why_no_gpu(result), unit=unit)
+    nameplate = cell(name, gpu.memory_gb, unit, label=gpu.name, because=f"the memory of {gpu.name} is not known")
     if nameplate.value is None or gpu.memory_bytes is None:
         return nameplate
-    return Input(
-        name="device memory", value=gpu.memory_bytes / GB, unit="GB", source=f"nameplate of {nameplate.source}"
-    )
+    return Input(name=name, value=gpu.memory_bytes / GB, unit=unit, source=f"nameplate of {nameplate.source}")
 
 
 def power(result: Result, gpu: Gpu | None) -> Input:
     """Return the watts of one GPU: measured if present, else nameplate, labelled."""
+    name, unit = "power per GPU", "W"
     measured, performance = result.power_metrics, result.performance_metrics
     if measured is not None:
         watts = measured.avg_power_watts_per_gpu
@@ -238,30 +216,23 @@ def power(result: Result, gpu: Gpu | None) -> Input:
             watts = measured.energy_joules_per_gpu / performance.measured_time_seconds
         if watts:
             watts, of = _of_one_die(watts, gpu)
-            return Input(name="power per GPU", value=watts, unit="W", source=f"measured{of}")
+            return Input(name=name, value=watts, unit=unit, source=f"measured{of}")
     limit = result.gpu_info.power_limit_watts
     if limit:
         limit, of = _of_one_die(limit, gpu)
-        return Input(name="power per GPU", value=limit, unit="W", source=f"nameplate: the device's power limit{of}")
+        return Input(name=name, value=limit, unit=unit, source=f"nameplate: the device's power limit{of}")
     if gpu is None:
-        return Input(
-            name="power per GPU", value=None, unit="W", because=f"no power was measured, and {why_no_gpu(result)}"
-        )
-    nameplate = cell(
-        "power per GPU", gpu.tdp_watts, "W", label=gpu.name, because=f"no nameplate power of {gpu.name} is known"
-    )
+        return missing(name, f"no power was measured, and {why_no_gpu(result)}", unit=unit)
+    nameplate = cell(name, gpu.tdp_watts, unit, label=gpu.name, because=f"no nameplate power of {gpu.name} is known")
     if nameplate.value is None:
-        return Input(
-            name="power per GPU", value=None, unit="W", because=f"no power was measured, and {nameplate.because}"
-        )
-    return Input(name="power per GPU", value=nameplate.value, unit="W", source=f"nameplate: {nameplate.source}")
+        return missing(name, f"no power was measured, and {nameplate.because}", unit=unit)
+    return replace(nameplate, source=f"nameplate: {nameplate.source}", because=None)
 
 
 def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
     """Return the power of one die: a board of several reports its whole power at the first, above what one may draw."""
-    if gpu is None or gpu.dies == 1 or gpu.tdp_watts is None or not gpu.tdp_watts.value:
-        return watts, ""
-    if watts <= gpu.tdp_watts.value:
+    one_die = gpu.tdp_watts.value if gpu and gpu.dies > 1 and gpu.tdp_watts else None
+    if gpu is None or not one_die or watts <= one_die:
         return watts, ""
     return watts / gpu.dies, f", 1/{gpu.dies} of the board"
 
@@ -271,23 +242,17 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input
 
     prices: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
     """
-    device = result.gpu_info.device_name
-    for written in prices:
-        if _means(written, result, gpu):
-            return Input(
-                name="price", value=prices[written], unit="USD/h", source=f"--price {written}={prices[written]:g}"
-            )
-    if "" in prices:
-        return Input(name="price", value=prices[""], unit="USD/h", source=f"--price {prices['']:g}")
-    if gpu is not None:
-        for known in catalogue.prices():
-            if known.gpu == gpu.name:
-                source = f"{known.provider}, {known.date.isoformat()}"
-                return Input(name="price", value=known.usd_per_gpu_hour, unit="USD/h", source=source)
-    named = "cpu" if result.platform == "cpu" else gpu.name if gpu else device or UNKNOWN_GPU
-    return Input(
-        name="price", value=None, unit="USD/h", because=f'no price of {named} is known; give --price "{named}=USD"'
-    )
+    stated = next((name for name in prices if _means(name, result, gpu)), "" if "" in prices else None)
+    listed = next((one for one in catalogue.prices() if gpu is not None and one.gpu == gpu.name), None)
+    if stated is not None:
+        usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{prices[stated]:g}"
+    elif listed is not None:
+        usd, source = listed.usd_per_gpu_hour, f"{listed.provider}, {listed.date.isoformat()}"
+    else:
+        device = gpu.name if gpu else result.gpu_info.device_name or UNKNOWN_GPU
+        named = "cpu" if result.platform == "cpu" else device
+        return missing("price", f'no price of {named} is known; give --price "{named}=USD"', unit="USD/h")
+    return Input(name="price", value=usd, unit="USD/h", source=source)
 
 
 UNKNOWN_GPU = "unknown GPU"
@@ -305,10 +270,7 @@ def _means(written: str, result: Result, gpu: Gpu | None) -> bool:
     if not name:
         return written.casefold() in UNKNOWN_GPU_WORDS
     plain = catalogue.plain_name(written)
-    if gpu is not None and (plain == catalogue.plain_name(gpu.name) or gpu.name in _names_of(written)):
+    meant = {gpu.name for gpu in catalogue.variants(written)}
+    if gpu is not None and (plain == catalogue.plain_name(gpu.name) or gpu.name in meant):
         return True
     return plain == catalogue.plain_name(name) or written.casefold() == name.casefold()
-
-
-def _names_of(written: str) -> tuple[str, ...]:
-    return tuple(variant.name for variant in catalogue.variants(written))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tensorprimat.analysis import formulas, inputs
-from tensorprimat.analysis.metric import Input, Metric, derive, unknown
+from tensorprimat.analysis.metric import Input, Metric, derive, missing, unknown
 from tensorprimat.core import models, settings
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.quantities import gigabytes
@@ -14,27 +15,13 @@ from tensorprimat.core.units import GB
 
 ROOMY, TIGHT = 0.50, 0.95  # below: memory lies idle; above: fragmentation or one longer sequence runs out of it
 MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
-DTYPE_BYTES = {
-    "fp32": 4,
-    "float32": 4,
-    "bf16": 2,
-    "bfloat16": 2,
-    "fp16": 2,
-    "float16": 2,
-}
+DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 SHARDED_BY_REPLICAS = {
-    "ddp": "nothing",
-    "single": "nothing",
-    "zero-1": "optimizer",
-    "zero1": "optimizer",
-    "distributed optimizer": "optimizer",
-    "zero-2": "optimizer and gradients",
-    "zero2": "optimizer and gradients",
-    "fsdp": "everything",
-    "fsdp2": "everything",
+    **dict.fromkeys(("ddp", "single"), "nothing"),
+    **dict.fromkeys(("zero-1", "zero1", "distributed optimizer"), "optimizer"),
+    **dict.fromkeys(("zero-2", "zero2"), "optimizer and gradients"),
+    **dict.fromkeys(("fsdp", "fsdp2", "zero-3", "zero3"), "everything"),
     "fsdp, weights kept after forward": "everything",  # the kept copies are no state
-    "zero-3": "everything",
-    "zero3": "everything",
 }
 """Strategy → which part of the state the data-parallel replicas share out among them."""
 
@@ -50,8 +37,7 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
         advice = "more than half is idle, training with a larger micro batch may be faster"
     elif metric.value > TIGHT:
         advice = "nearly full, fragmentation or a longer sequence may run out of memory"
-    remark = "; ".join(filter(None, (used.source, advice)))
-    return Metric(name=metric.name, value=metric.value, inputs=metric.inputs, remark=remark)
+    return replace(metric, remark="; ".join(filter(None, (used.source, advice))))
 
 
 def headroom(result: Result, gpu: Gpu | None) -> Metric:
@@ -92,10 +78,10 @@ def fixed_state(result: Result) -> Input:
     name, config = "fixed state", result.training_config
     parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:
-        return Input(name=name, value=None, unit="GB", because="the number of parameters is not known")
+        return missing(name, "the number of parameters is not known", unit="GB")
     sharing = _sharing(config)
     if isinstance(sharing, str):
-        return Input(name=name, value=None, unit="GB", because=sharing)
+        return missing(name, sharing, unit="GB")
     model_parallel, weight_shards, gradient_shards, optimizer_shards = sharing
     weights, gradients, optimizer, rule = _bytes_per_parameter(config)
     per_parameter = weights / weight_shards + gradients / gradient_shards + optimizer / optimizer_shards

@@ -27,6 +27,11 @@ class Input:
         return self.root_reasons or (self.because or f"{self.name} is not known",)
 
 
+def missing(name: str, because: str, *, unit: str = "") -> Input:
+    """Return an input without a value, with the reason."""
+    return Input(name=name, value=None, unit=unit, because=because)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Definition:
     """The definition of a metric: title, unit and formula."""

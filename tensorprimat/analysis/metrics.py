@@ -7,7 +7,7 @@ unknown GPU, precision or model shape gives no MFU, never a guessed one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
@@ -69,7 +69,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
         if stated := _stated(result):
             remark += f"; {STATED}: {stated}"
-        mfu = _with_remark(mfu, remark)
+        mfu = replace(mfu, remark=remark)
     return [
         derive("tokens_per_second_per_gpu", (rate,), lambda value: value),
         per_token,
@@ -150,15 +150,10 @@ def _stated_flops(stated: int, charged: int | None, length: Input, convention_us
 
 
 RECOMPUTE_NAMES = {
-    "none": "none",
-    "false": "none",
-    "off": "none",
-    "no": "none",
+    **dict.fromkeys(("none", "false", "off", "no"), "none"),
+    **dict.fromkeys(("full", "true", "yes"), "full"),
     "selective": "selective",
-    "full": "full",
     "every second layer": "every second layer",
-    "true": "full",
-    "yes": "full",
 }
 """Spelling of a framework → value of this project."""
 
@@ -258,7 +253,3 @@ def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, co
         ),
         derive("budget_cost_usd", (hours.as_input(), price), lambda hours, usd: hours * usd),
     ]
-
-
-def _with_remark(metric: Metric, remark: str) -> Metric:
-    return Metric(name=metric.name, value=metric.value, inputs=metric.inputs, remark=remark)
