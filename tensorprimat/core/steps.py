@@ -127,6 +127,11 @@ def distinct(numbers: np.ndarray) -> list[int]:
     return [int(number) for number in np.unique(numbers)]
 
 
+def chosen(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the selected values; mostly all, and then of millions no copy is made."""
+    return values if rows.all() else values[rows]
+
+
 class _Picked(Mapping[str, np.ndarray]):
     """Some rows of columns, copied on first use: figures need the columns of millions of rows one after the other."""
 

@@ -26,7 +26,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows
-from tensorprimat.core.steps import FloatArray, Steps, distinct
+from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.terms import RATES, Term, time_of
 from tensorprimat.core.warmup import find_warmup
 
@@ -55,7 +55,7 @@ def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
     trained = []
     for run, of_run in _rows_by_run(run_column):
         by_segment = {
-            number: _chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
+            number: chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
             for number in distinct(segment_column[of_run])
         }
         chain = _longest_chain(by_segment, steps.column("index"), covers)
@@ -66,16 +66,9 @@ def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
     selections = []
     for one, steady, least in zip(trained, together.runs, declared, strict=True):
         run, of_run, by_segment = one.run, one.of_run, one.by_segment
+        known = {one.longest: steady}
         pieces = [
-            _piece(
-                number,
-                by_segment[number],
-                covers,
-                pace,
-                undisturbed,
-                warmup_steps,
-                steady if number == one.longest else None,
-            )
+            _piece(number, by_segment[number], covers, pace, undisturbed, warmup_steps, known.get(number))
             for number in one.chain
         ]
         main = next(piece for piece in pieces if piece.segment == one.longest)
@@ -85,7 +78,7 @@ def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
             Selection(
                 run=run,
                 of_run=of_run,
-                rows=_chosen(after, ~interrupted[after] & measurable[after]),
+                rows=chosen(after, ~interrupted[after] & measurable[after]),
                 segment=main.segment,
                 segments=len(by_segment),
                 measured_segments=tuple(piece.segment for piece in measured),
@@ -189,11 +182,6 @@ def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
     return abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
 
 
-def _chosen(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the selected values; mostly all, and then of millions no copy is made."""
-    return values if rows.all() else values[rows]
-
-
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Return every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
     if not len(runs):
@@ -235,6 +223,7 @@ def summarise(result: Result) -> Result:
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
     power = _values(found["power_metrics"])
+    of_one = found["performance_metrics"] if len(selections) == 1 else None
     figured = result.model_copy(
         update={
             "performance_metrics": _with_means(result, _performance(result, found)),
@@ -245,9 +234,9 @@ def summarise(result: Result) -> Result:
                     result,
                     steps,
                     selection,
-                    measured if len(selections) == 1 else steps.take(selection.rows),
+                    measured if of_one else steps.take(selection.rows),
                     known.get(selection.run),
-                    found["performance_metrics"] if len(selections) == 1 else None,
+                    of_one,
                 )
                 for selection in selections
             ),
@@ -353,18 +342,10 @@ def _performance(result: Result, found: dict[str, dict[str, Term]]) -> Performan
     values = _values(found["performance_metrics"])
     rated = not values.keys().isdisjoint(("tokens_per_second", "tokens_per_second_per_gpu"))
     from_times = "avg_step_time_seconds" in values and ("tokens_per_step" in values or not rated)
+    from_rates = rated or "samples_per_second" in values
     reported = result.performance_metrics.reported.model_copy(update=_values(found["reported"]))
-    return PerformanceMetrics.model_validate(
-        {
-            **values,
-            "basis": "step_times"
-            if from_times
-            else "reported_rates"
-            if rated or "samples_per_second" in values
-            else None,
-            "reported": reported,
-        }
-    )
+    basis = "step_times" if from_times else "reported_rates" if from_rates else None
+    return PerformanceMetrics.model_validate({**values, "basis": basis, "reported": reported})
 
 
 def _values(found: dict[str, Term]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps, distinct
+from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.units import GB
 
 RATES = (
@@ -36,6 +36,10 @@ class Term:
     """The formula with its numbers."""
 
 
+def _term(value: float, formula: str, put_in: str) -> Term:
+    return Term(value=value, formula=formula, put_in=put_in)
+
+
 def performance(
     config: TrainingConfig, steps: Steps, measured: Steps, *, timer: str | None, dropped: int, excluded: int
 ) -> dict[str, Term]:
@@ -46,21 +50,19 @@ def performance(
     """
     covered = int(measured.column("covers").sum())
     found: dict[str, Term | None] = {
-        "measured_steps": Term(
-            value=covered,
-            formula="Σ steps covered, over the measured rows",
-            put_in=f"{len(measured)} rows, {covered} steps",
+        "measured_steps": _term(
+            covered, "Σ steps covered, over the measured rows", f"{len(measured)} rows, {covered} steps"
         ),
         "tokens_per_step": _tokens_per_step(measured),
-        "warmup_steps_dropped": Term(
-            value=dropped,
-            formula="Σ steps covered, over the rows before the measured ones",
-            put_in=f"{dropped} steps, as the step times show it" + _declared(config),
+        "warmup_steps_dropped": _term(
+            dropped,
+            "Σ steps covered, over the rows before the measured ones",
+            f"{dropped} steps, as the step times show it" + _declared(config),
         ),
-        "excluded_steps": Term(
-            value=excluded,
-            formula="Σ steps covered, over the rows after warm-up with a validation or a checkpoint inside",
-            put_in=f"{excluded} steps; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
+        "excluded_steps": _term(
+            excluded,
+            "Σ steps covered, over the rows after warm-up with a validation or a checkpoint inside",
+            f"{excluded} steps; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
         ),
         **_totals(steps),
         **_over_times(config, measured, timer),
@@ -75,18 +77,18 @@ def _tokens_per_step(measured: Steps) -> Term | None:
     known = np.isfinite(tokens) & (covers > 0)
     if not known.any():
         return None
-    tokens, covers = _of(tokens, known), _of(covers, known)
+    tokens, covers = chosen(tokens, known), chosen(covers, known)
     work, steps = float((tokens * covers).sum()), int(covers.sum())
     put_in = f"{count(work)} tokens / {steps} steps"
     if token_range(measured):
         put_in += f", the mean of rows of {count(tokens.min())} to {count(tokens.max())} tokens a step"
-    return Term(value=work / steps, formula="Σ tokens / steps", put_in=put_in) if work else None
+    return _term(work / steps, "Σ tokens / steps", put_in) if work else None
 
 
 def token_range(steps: Steps) -> tuple[float, float] | None:
     """Return the fewest and the most tokens of a step by the rows, where they differ."""
     tokens = steps.column("tokens")
-    tokens = _of(tokens, np.isfinite(tokens) & (steps.column("covers") > 0))
+    tokens = chosen(tokens, np.isfinite(tokens) & (steps.column("covers") > 0))
     if not len(tokens) or np.ptp(tokens) <= UNEVEN * tokens.mean():
         return None
     return float(tokens.min()), float(tokens.max())
@@ -96,16 +98,12 @@ def _totals(steps: Steps) -> dict[str, Term | None]:
     """Sums over all rows, warm-up and interrupted ones included."""
     time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
     return {
-        "total_steps": Term(
-            value=int(steps.column("covers").sum()),
-            formula="Σ steps covered, over all rows",
-            put_in=_rows(steps, np.ones(len(steps), np.bool_)),
+        "total_steps": _term(
+            int(steps.column("covers").sum()),
+            "Σ steps covered, over all rows",
+            _rows(steps, np.ones(len(steps), np.bool_)),
         ),
-        "total_time_seconds": Term(
-            value=time,
-            formula="Σ seconds × steps covered, over all rows with a time",
-            put_in=_rows(steps, timed),
-        )
+        "total_time_seconds": _term(time, "Σ seconds × steps covered, over all rows with a time", _rows(steps, timed))
         if time is not None
         else None,
     }
@@ -115,21 +113,17 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     """Statistics of the step times of the measured rows."""
     mean, time = step_seconds(config, measured, timer), time_of(measured)
     seconds = measured.column("seconds")
-    times = _of(seconds, np.isfinite(seconds))
+    times = chosen(seconds, np.isfinite(seconds))
     if mean is None or time is None:
         return {"measured_time_seconds": None}
     deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
     spread = f"{len(times)} rows"
     return {
-        "measured_time_seconds": Term(
-            value=time,
-            formula="Σ seconds × steps covered, over the measured rows",
-            put_in=f"{significant(time, 6)} s, {spread}",
+        "measured_time_seconds": _term(
+            time, "Σ seconds × steps covered, over the measured rows", f"{significant(time, 6)} s, {spread}"
         ),
         "avg_step_time_seconds": mean,
-        "steps_per_second": Term(
-            value=1 / mean.value, formula="1 / avg_step_time_seconds", put_in=f"1 / {significant(mean.value, 6)} s"
-        ),
+        "steps_per_second": _term(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {significant(mean.value, 6)} s"),
         **{
             f"{name}_step_time_seconds": _picked(config, measured, timer, value, f"the {word} step time, by rows")
             for name, word, value in (
@@ -142,15 +136,13 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
             {}
             if deviation is None
             else {
-                "std_step_time_seconds": Term(
-                    value=deviation,
-                    formula="standard deviation of the measured rows' step times (n − 1)",
-                    put_in=spread,
+                "std_step_time_seconds": _term(
+                    deviation, "standard deviation of the measured rows' step times (n − 1)", spread
                 ),
-                "cv_step_time": Term(
-                    value=deviation / mean.value,
-                    formula="std_step_time_seconds / avg_step_time_seconds",
-                    put_in=f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s",
+                "cv_step_time": _term(
+                    deviation / mean.value,
+                    "std_step_time_seconds / avg_step_time_seconds",
+                    f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s",
                 ),
             }
         ),
@@ -163,7 +155,7 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
     put_in = f"{significant(value, 6)} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
-    return Term(value=value, formula=f"{formula} of the measured ones", put_in=put_in)
+    return _term(value, f"{formula} of the measured ones", put_in)
 
 
 def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
@@ -172,12 +164,12 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
     for kind in ("allocated", "reserved", "device_used"):
         used, peaks = f"memory_{kind}_bytes", f"memory_{kind}_peak_bytes"
         in_use = measured.column(used)
-        in_use = _of(in_use, np.isfinite(in_use))
+        in_use = chosen(in_use, np.isfinite(in_use))
         if len(in_use):
-            found[f"avg_memory_{kind}_gb"] = Term(
-                value=float(in_use.mean()) / GB,
-                formula=f"mean of {used} over the measured rows / 10**9",
-                put_in=f"{count(in_use.mean())} bytes, mean of {len(in_use)} rows",
+            found[f"avg_memory_{kind}_gb"] = _term(
+                float(in_use.mean()) / GB,
+                f"mean of {used} over the measured rows / 10**9",
+                f"{count(in_use.mean())} bytes, mean of {len(in_use)} rows",
             )
         names = [name for name in (used, peaks) if steps.has(name)]
         columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
@@ -185,10 +177,8 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
             continue
         name = max(columns, key=columns.__getitem__)
         row = int(np.nanargmax(steps.column(name)))
-        found[f"peak_memory_{kind}_gb"] = Term(
-            value=highest / GB,
-            formula=f"largest of {', '.join(names)} / 10**9",
-            put_in=f"{count(highest)} bytes, {_place(steps, row)}",
+        found[f"peak_memory_{kind}_gb"] = _term(
+            highest / GB, f"largest of {', '.join(names)} / 10**9", f"{count(highest)} bytes, {_place(steps, row)}"
         )
     return found
 
@@ -198,40 +188,34 @@ def power(measured: Steps) -> dict[str, Term]:
     drawn = combined(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
     joules, time = total(measured.column("energy_joules_per_gpu") * measured.column("covers")), time_of(measured)
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
+    sampled = None
+    if drawn is not None and time:
+        put_in = f"{significant(drawn.value, 6)} W × {significant(time, 6)} s"
+        sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in)
     if joules is not None:
-        found["energy_joules_per_gpu"] = Term(
-            value=joules,
-            formula="Σ joules per step × steps covered, over the measured rows",
-            put_in=f"{significant(joules, 6)} J of {len(measured)} rows",
+        found["energy_joules_per_gpu"] = _term(
+            joules,
+            "Σ joules per step × steps covered, over the measured rows",
+            f"{significant(joules, 6)} J of {len(measured)} rows",
         )
-        if drawn is not None and time:
-            found["sampled_energy_joules_per_gpu"] = Term(
-                value=drawn.value * time,
-                formula="mean power × seconds of the measured rows",
-                put_in=f"{significant(drawn.value, 6)} W × {significant(time, 6)} s",
-            )
-    elif drawn is not None and time:
-        found["energy_joules_per_gpu"] = Term(
-            value=drawn.value * time,
-            formula="mean power × seconds of the measured rows",
-            put_in=f"{significant(drawn.value, 6)} W × {significant(time, 6)} s",
-        )
+    if sampled is not None:
+        found["energy_joules_per_gpu" if joules is None else "sampled_energy_joules_per_gpu"] = sampled
     if (clock := combined(measured, "clock_hertz")) is not None:
         found["avg_clock_hertz"] = clock
     if (mean := combined(measured, "temperature_celsius")) is not None:
         found["avg_temperature_celsius"] = mean
         hottest = float(np.nanmax(measured.column("temperature_celsius")))
-        found["max_temperature_celsius"] = Term(
-            value=hottest,
-            formula="highest mean of a measured step, of the hottest GPU",
-            put_in=f"{fixed(hottest, 1)} °C of {len(measured)} rows",
+        found["max_temperature_celsius"] = _term(
+            hottest,
+            "highest mean of a measured step, of the hottest GPU",
+            f"{fixed(hottest, 1)} °C of {len(measured)} rows",
         )
     held = total(measured.column("throttled_seconds") * measured.column("covers"))
     if held is not None:
-        found["throttled_seconds"] = Term(
-            value=held,
-            formula="Σ throttled seconds per step × steps covered, over the measured rows",
-            put_in=f"{significant(held, 6)} s of {len(measured)} rows",
+        found["throttled_seconds"] = _term(
+            held,
+            "Σ throttled seconds per step × steps covered, over the measured rows",
+            f"{significant(held, 6)} s of {len(measured)} rows",
         )
     return found
 
@@ -249,10 +233,10 @@ def final_loss(steps: Steps) -> Term | None:
     if not len(known):
         return None
     value = float(steps.column("loss")[known[-1]])
-    return Term(
-        value=value,
-        formula="loss of the last row that has one, of all rows",
-        put_in=f"{significant(value, 6)}, {_place(steps, int(known[-1]))}",
+    return _term(
+        value,
+        "loss of the last row that has one, of all rows",
+        f"{significant(value, 6)}, {_place(steps, int(known[-1]))}",
     )
 
 
@@ -283,18 +267,18 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
     """Return the sum of work over sum of seconds, over rows that know both. unit: tokens or samples."""
     covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(unit)
     usable = np.isfinite(seconds) & np.isfinite(amount)
-    spent, done = _of(seconds * covers, usable), _of(amount * covers, usable)
+    spent, done = chosen(seconds * covers, usable), chosen(amount * covers, usable)
     time, work = float(spent.sum()), float(done.sum())
     if time <= 0 or not work:
         return None
-    steps = int(_of(covers, usable).sum())
+    steps = int(chosen(covers, usable).sum())
     work_done = f"{count(work)} {unit} of {steps} steps"
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
         product = batch * steps * (length or 1 if unit == "tokens" else 1)
         if product == work:
             work_done = f"{batch} sequences × {f'{length} tokens × ' if unit == 'tokens' else ''}{steps} steps"
-    return Term(value=work / time, formula=f"Σ {unit} / Σ seconds", put_in=f"{work_done} / {significant(time, 6)} s")
+    return _term(work / time, f"Σ {unit} / Σ seconds", f"{work_done} / {significant(time, 6)} s")
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -310,7 +294,7 @@ def combined(steps: Steps, name: str) -> Term | None:
     if not usable.any():
         return None
     work, unit = work_of(steps, name, usable)
-    rate, covers, seconds = (_of(column, usable) for column in (rate, covers, steps.column("seconds")))
+    rate, covers, seconds = (chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
     if np.isfinite(seconds).all():
         spent = seconds * covers
         value = float((rate * spent).sum() / spent.sum())
@@ -320,9 +304,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         value = float(work.sum() / (work / rate).sum())
         how = f"work: Σ work / Σ (work / rate); work of a row: {unit}"
     low, high = shown(float(rate.min())), shown(float(rate.max()))
-    return Term(
-        value=value, formula=f"{name} combined by {how}", put_in=f"{name} of {len(rate)} rows, from {low} to {high}"
-    )
+    return _term(value, f"{name} combined by {how}", f"{name} of {len(rate)} rows, from {low} to {high}")
 
 
 def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
@@ -333,7 +315,7 @@ def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, st
     counted = {"tokens": "its tokens", "samples": "its samples"} if "tokens" in rate else {"samples": "its samples"}
     for name, unit in {**counted, "relative_work": "its share of the log's work"}.items():
         if steps.has(name):
-            work = _of(steps.column(name), usable)
+            work = chosen(steps.column(name), usable)
             known = np.isfinite(work) & (work >= 0)
             if work[known].any():
                 return np.where(known, work, work[known].mean()), unit
@@ -347,7 +329,7 @@ def time_of(steps: Steps) -> float | None:
 
 def total(values: FloatArray) -> float | None:
     """Return the sum of what is known; None where nothing is."""
-    finite = _of(values, np.isfinite(values))
+    finite = chosen(values, np.isfinite(values))
     return float(finite.sum()) if len(finite) else None
 
 
@@ -356,22 +338,20 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
     time.
     """
     time = time_of(measured)
-    steps = float(_of(measured.column("covers"), np.isfinite(measured.column("seconds"))).sum())
+    steps = float(chosen(measured.column("covers"), np.isfinite(measured.column("seconds"))).sum())
     if not time or not steps:
         return None
     if timer in RATES and (rate := combined(measured, timer)):
         value, gpus = time / steps, config.num_gpus
         unit, divided = ("tokens" if "tokens" in timer else "samples"), timer.endswith("_per_gpu") and bool(gpus)
-        return Term(
-            value=value,
-            formula=f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
-            put_in=f"{shown(value * rate.value * (gpus or 1 if divided else 1))} {unit}"
+        return _term(
+            value,
+            f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
+            f"{shown(value * rate.value * (gpus or 1 if divided else 1))} {unit}"
             f"{f' / {gpus} GPUs' if divided else ''} / {shown(rate.value)} ({rate.put_in})",
         )
-    return Term(
-        value=time / steps,
-        formula="Σ seconds / steps, over the measured rows",
-        put_in=f"{significant(time, 6)} s, {count(steps)} steps",
+    return _term(
+        time / steps, "Σ seconds / steps, over the measured rows", f"{significant(time, 6)} s, {count(steps)} steps"
     )
 
 
@@ -396,7 +376,7 @@ def _declared(config: TrainingConfig) -> str:
 
 
 def _rows(steps: Steps, rows: np.ndarray) -> str:
-    return f"{int(rows.sum())} of {len(steps)} rows, {lines_of(_of(steps.column('line'), rows))}"
+    return f"{int(rows.sum())} of {len(steps)} rows, {lines_of(chosen(steps.column('line'), rows))}"
 
 
 def _place(steps: Steps, row: int) -> str:
@@ -411,9 +391,4 @@ def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
 
 def _scaled(term: Term, factor: float, put_in: str, symbols: str) -> Term:
     value = term.value * factor if factor >= 1 else term.value / round(1 / factor)
-    return Term(value=value, formula=term.formula + symbols, put_in=term.put_in + put_in)
-
-
-def _of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the selected values; mostly all, and then of millions no copy is made."""
-    return values if rows.all() else values[rows]
+    return _term(value, term.formula + symbols, term.put_in + put_in)
