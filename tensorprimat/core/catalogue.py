@@ -81,6 +81,11 @@ class Gpu:
         return self.memory_gb.value * GIB if self.memory_gb and self.memory_gb.value else None
 
 
+CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")
+TABLES = ("peak_tflops", "achievable_tflops")
+"""Fields of a Gpu that hold one sourced value, and one for each precision."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Price:
     """The price of one GPU for an hour, with its source and date."""
@@ -161,29 +166,19 @@ def gpus() -> tuple[Gpu, ...]:
     document = data_files.read("gpus")
     sources = document["sources"]
 
-    def fact(cell: dict[str, Any] | None) -> SourcedValue | None:
-        if cell is None:
-            return None
+    def fact(cell: dict[str, Any]) -> SourcedValue:
         source = sources[cell["source"]]
         return SourcedValue(**{**cell, "source": source["title"], "url": source.get("url"), "date": source["date"]})
 
     def facts(cells: dict[str, Any]) -> Mapping[str, SourcedValue]:
-        return MappingProxyType({name: known for name, cell in cells.items() if (known := fact(cell))})
+        return MappingProxyType({name: fact(cell) for name, cell in cells.items()})
 
     return tuple(
         Gpu(
-            name=row["name"],
-            vendor=row["vendor"],
-            names=tuple(row["names"]),
-            lacks=tuple(row["lacks"]),
-            dies=row.get("dies", 1),
-            note=row.get("note"),
-            memory_gb=fact(row.get("memory_gb")),
-            memory_tb_per_second=fact(row.get("memory_tb_per_second")),
-            tdp_watts=fact(row.get("tdp_watts")),
-            cores=fact(row.get("cores")),
-            peak_tflops=facts(row["peak_tflops"]),
-            achievable_tflops=facts(row.get("achievable_tflops", {})),
+            **row
+            | {name: tuple(row[name]) for name in ("names", "lacks")}
+            | {name: fact(row[name]) for name in CELLS if name in row}
+            | {name: facts(row.get(name, {})) for name in TABLES}
         )
         for row in document["gpu"]
     )
@@ -262,12 +257,8 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
         vendor=first.vendor,
         names=(),
         lacks=tuple(precision for precision in first.lacks if all(precision in gpu.lacks for gpu in others)),
-        memory_gb=agreed("memory_gb"),
-        memory_tb_per_second=agreed("memory_tb_per_second"),
-        tdp_watts=agreed("tdp_watts"),
-        cores=agreed("cores"),
-        peak_tflops=agreed_table("peak_tflops"),
-        achievable_tflops=agreed_table("achievable_tflops"),
+        **{cell: agreed(cell) for cell in CELLS},  # type: ignore[arg-type]  # the fields of Gpu that hold one
+        **{table: agreed_table(table) for table in TABLES},  # type: ignore[arg-type]
     )
 
 

@@ -36,19 +36,12 @@ def _unknown_figures(result: Result) -> list[str]:
     warnings = []
     config, performance = result.training_config, result.performance_metrics
     if result.memory_metrics is None:
-        if result.platform == "cpu":
-            warnings.append("memory_metrics: CPU run, so peak memory is the process's RSS (host_memory_peak_gb)")
-        else:
-            warnings.append("memory_metrics: no device memory was logged")
+        of_cpu = "CPU run, so peak memory is the process's RSS (host_memory_peak_gb)"
+        warnings.append(f"memory_metrics: {of_cpu if result.platform == 'cpu' else 'no device memory was logged'}")
     if performance.tokens_per_second is None and performance.tokens_per_second_per_gpu is None:
-        missing = [
-            flag
-            for flag, value in (
-                ("--sequence-length", config.sequence_length),
-                ("--global-batch-size", config.global_batch_size if performance.samples_per_second is None else 1),
-            )
-            if value is None
-        ]
+        missing = ["--sequence-length"] if config.sequence_length is None else []
+        if config.global_batch_size is None and performance.samples_per_second is None:
+            missing.append("--global-batch-size")
         if missing:
             warnings.append(f"tokens_per_second: unknown without {' and '.join(missing)}")
     elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
@@ -78,30 +71,31 @@ def reconcile(computed: float, reported: float, config_value: dict[str, int | No
     return " or ".join(proposals) or None
 
 
+_SCALED_BY: dict[str, tuple[str, ...]] = {
+    "tokens_per_second": ("--sequence-length", "--global-batch-size"),
+    "tokens_per_second_per_gpu": ("--sequence-length", "--global-batch-size", "--num-gpus"),
+    "samples_per_second": ("--global-batch-size",),
+    "avg_step_time_seconds": (),
+}
+"""Figure that a framework may report, too → flags whose values scale the computed one."""
+
+
 def _disagreements(result: Result) -> list[str]:
     warnings = []
     performance, config = result.performance_metrics, result.training_config
     if performance.basis not in ("step_times", "reported_rates"):
         return []
-    for name, computed, reported in (
-        ("tokens_per_second", performance.tokens_per_second, performance.reported.tokens_per_second),
-        (
-            "tokens_per_second_per_gpu",
-            performance.tokens_per_second_per_gpu,
-            performance.reported.tokens_per_second_per_gpu,
-        ),
-        ("samples_per_second", performance.samples_per_second, performance.reported.samples_per_second),
-        ("avg_step_time_seconds", performance.avg_step_time_seconds, performance.reported.step_time_seconds),
-    ):
+    sizes = {
+        "--sequence-length": config.sequence_length,
+        "--global-batch-size": config.global_batch_size,
+        "--num-gpus": config.num_gpus,
+    }
+    for name, flags in _SCALED_BY.items():
+        computed = getattr(performance, name)
+        reported = getattr(performance.reported, name.removeprefix("avg_"))
         if not computed or not reported or abs(reported / computed - 1) <= DISAGREEMENT:
             continue
-        values: dict[str, int | None] = {"--global-batch-size": config.global_batch_size}
-        if name == "avg_step_time_seconds":
-            values = {}
-        elif name != "samples_per_second":
-            values = {"--sequence-length": config.sequence_length, **values}
-        if name == "tokens_per_second_per_gpu":
-            values["--num-gpus"] = config.num_gpus
+        values = {flag: size for flag, size in sizes.items() if flag in flags}
         remedy = reconcile(computed, reported, values)
         warnings.append(
             f"{name}: computed {_figure(computed)} but the framework reported {_figure(reported)}"

@@ -73,25 +73,11 @@ ADVICE = {cause.name: cause.advice for cause in CAUSES}
 
 _PROOFS = tuple((cause.name, re.compile(cause.proof)) for cause in CAUSES)
 _PROOFS_ONCE_FAILED = tuple((cause.name, re.compile(f"{cause.proof}|{cause.proof_once_failed}")) for cause in CAUSES)
-_SUSPICIOUS = tuple(
-    word.encode()
-    for word in (
-        *("rror", "raceback", "SIG", "ignal", "CANCEL", "LIMIT", "nterrupt", "ault", "dump", "imeout", "timed out"),
-        *(
-            "out of memory",
-            "EXHAUSTED",
-            "ALLOC_FAILED",
-            "allocate",
-            "OOM",
-            "oom",
-            "Kill",
-            "exitcode",
-            "Abort",
-            "exited",
-        ),
-        *("space left", "quota"),
-    )
-)
+_SUSPICIOUS = (
+    b"rror", b"raceback", b"SIG", b"ignal", b"CANCEL", b"LIMIT", b"nterrupt", b"ault", b"dump", b"imeout", b"timed out",
+    b"out of memory", b"EXHAUSTED", b"ALLOC_FAILED", b"allocate", b"OOM", b"oom", b"Kill", b"exitcode", b"Abort",
+    b"exited", b"space left", b"quota",
+)  # fmt: skip
 """Every proof of a log holds one of these, and a plain search is much faster."""
 _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
 

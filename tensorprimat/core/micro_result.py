@@ -120,20 +120,11 @@ class CellSpec(Record):
     @property
     def title(self) -> str:
         """Return the configuration in a phrase."""
-        how = f"{self.precision}{' autocast' if self.autocast else ''}"
-        extras = [
-            name for name, word in (("compiled", self.compile), (self.attention, self.attention != "sdpa")) if word
-        ]
-        return ", ".join(
-            [
-                self.model_size,
-                f"context {self.context_length}",
-                f"batch {self.batch_size}",
-                self.pass_name,
-                how,
-                *extras,
-            ]
-        )
+        words = [
+            self.model_size, f"context {self.context_length}", f"batch {self.batch_size}", self.pass_name,
+            f"{self.precision}{' autocast' if self.autocast else ''}",
+        ]  # fmt: skip
+        return ", ".join([*words, *(["compiled"] * self.compile), *([self.attention] * (self.attention != "sdpa"))])
 
     @property
     def file_name(self) -> str:
@@ -259,9 +250,13 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
         return cell
     if not all(0 < time < LARGEST_TIME_MS for time in times):
         raise ValueError("trial_times_ms holds a number that is not a time")
-    mean = statistics.fmean(times)
-    deviation = statistics.stdev(times) if len(times) > 1 else None
-    parts = _parts(parts_ms or {})
+    mean, deviation, cv_percent = _scatter(times)
+    parts = {
+        f"{name}_{figure}": value
+        for name, values in (parts_ms or {}).items()
+        if values
+        for figure, value in zip(("time_ms", "std_ms", "cv_percent"), _scatter(values), strict=True)
+    }
     forward, backward = parts.get("forward_time_ms"), parts.get("backward_time_ms")
     rate = cell.step_flops / (mean / 1e3)
     gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb) if cell.platform != "cpu" else None
@@ -272,7 +267,7 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
             "warmup_times_ms": tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
             "mean_time_ms": mean,
             "std_time_ms": deviation,
-            "cv_percent": None if deviation is None else 100 * deviation / mean,
+            "cv_percent": cv_percent,
             "median_time_ms": statistics.median(times),
             "min_time_ms": min(times),
             "max_time_ms": max(times),
@@ -285,18 +280,11 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
     )
 
 
-def _parts(parts_ms: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """Return mean, deviation and CV of every part of a step, each timed directly in every trial."""
-    figures: dict[str, float | None] = {}
-    for name, values in parts_ms.items():
-        if not values:
-            continue
-        mean = statistics.fmean(values)
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        figures[f"{name}_time_ms"] = mean
-        figures[f"{name}_std_ms"] = deviation
-        figures[f"{name}_cv_percent"] = None if deviation is None or not mean else 100 * deviation / mean
-    return figures
+def _scatter(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the mean, the sample standard deviation and its percentage of the mean; None of a single value."""
+    mean = statistics.fmean(values)
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return mean, deviation, None if deviation is None or not mean else 100 * deviation / mean
 
 
 def to_json(cell: MicroResult) -> str:
@@ -390,13 +378,10 @@ def _wrong_value(row: MicroRow) -> str | None:
     """Return the first value of a row that a table cannot hold, or None."""
     for key, value in row.items():
         scalar = value is None or isinstance(value, str | bool | int | float)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_NUMBER:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and isinstance(value, int) and abs(value) > LARGEST_NUMBER:
             return f"{key} is a number that cannot be a measurement"
-        if (
-            key in _NUMBERS
-            and value is not None
-            and not (isinstance(value, int | float) and not isinstance(value, bool))
-        ):
+        if key in _NUMBERS and value is not None and not is_number:
             return f"{key} is {type(value).__name__}, not a number"
         if key in MicroResult.model_fields and key not in _LISTS and not scalar:
             return f"{key} is {type(value).__name__}, not a single value"

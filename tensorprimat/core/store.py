@@ -278,15 +278,18 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
             _check_agreement(result, computed, path)
         return computed.model_copy(update={"series_sha256": None})
     figures = result.performance_metrics
-    if all(
-        value is None
-        for value in (figures.avg_step_time_seconds, figures.steps_per_second, figures.tokens_per_second,
-                      figures.tokens_per_second_per_gpu, figures.samples_per_second, figures.samples_per_second_per_gpu)
-    ):  # fmt: skip
+    if all(getattr(figures, name) is None for name in _MEANS):
         raise InputError("neither steps nor reported means: nothing was measured", path=path)
     if figures.basis != "reported_means":
         return result
     return result.model_copy(update={"performance_metrics": with_rates(figures, result.training_config)})
+
+
+_MEANS = (
+    "avg_step_time_seconds", "steps_per_second", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second",
+    "samples_per_second_per_gpu",
+)  # fmt: skip
+"""Figures, one of which a result without steps has."""
 
 
 def read_json(path: Path) -> Any:
@@ -333,27 +336,19 @@ def _check_agreement(stated: Result, computed: Result, path: Path) -> None:
 
 
 def _check_series(result: Result, path: Path) -> None:
-    seconds = result.steps.column("seconds")
-    wrong = np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))
-    if len(wrong):
-        raise InputError(
-            f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time", path=path,
-            remedy="repair or remove the file",
-        )  # fmt: skip
-    covers = result.steps.column("covers")
-    if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
-        raise InputError(
-            f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}", path=path,
-            remedy="repair or remove the file",
-        )  # fmt: skip
+    """Raise InputError for steps that no training can have."""
+    seconds, covers = result.steps.column("seconds"), result.steps.column("covers")
+    odd = None
+    if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
+        odd = f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
+    elif ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
+        odd = f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"
     for name in filter(result.steps.has, FLOAT_COLUMNS):
         values = result.steps.column(name)
-        wrong = np.flatnonzero(np.abs(values) > LARGEST_FIGURE)
-        if len(wrong):
-            raise InputError(
-                f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement", path=path,
-                remedy="repair or remove the file",
-            )  # fmt: skip
+        if odd is None and len(wrong := np.flatnonzero(np.abs(values) > LARGEST_FIGURE)):
+            odd = f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement"
+    if odd is not None:
+        raise InputError(odd, path=path, remedy="repair or remove the file")
 
 
 ReadOutcome = Result | InputError | None
