@@ -47,6 +47,10 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 echo "[fake] GPUS_PER_NODE=$GPUS_PER_NODE config=$config"
+echo "[NODE-0(there)] [INFO]     HSA_NO_SCRATCH_RECLAIM=1"
+echo "[NODE-0(there)] [INFO]     NCCL_DEBUG=<unset>"
+echo "[NODE-0(there)] GPU_MAX_HW_QUEUES: 2"
+echo "[NODE-0(there)] [INFO]     HF_TOKEN=secret"
 [[ -n ${dry:-} ]] && { pip install fake-requirement; echo "[fake] would train"; exit "${FAKE_DRY_RUN_EXIT:-0}"; }
 iterations="$(sed -n 's/^ *train_iters: //p' "$config")"
 batch="$(sed -n 's/^ *global_batch_size: //p' "$config")"

@@ -34,10 +34,14 @@ def qwen25_7b_pretrain_config():
         dataset=part("seq_length", "random_seed"), tokenizer=part("tokenizer_type", "tokenizer_model", "vocab_size"),
         train=part("train_iters", "micro_batch_size", "global_batch_size"), validation=part("eval_iters"),
         scheduler=part("lr_warmup_iters"), logger=part("log_interval"), checkpoint=part("save", "load"),
-        rng=part("seed"), mixed_precision=None)
+        rng=part("seed"), mixed_precision=None,
+        env_vars={"NVTE_FWD_LAYERNORM_SM_MARGIN": 20, "PYTORCH_CUDA_ALLOC_CONF": "the recipe's", "NCCL_NVLS_ENABLE": 0})
 """
 TRAINING = """
+import os
+
 def pretrain(config, forward_step_func):
+    print("allocator:", os.environ["PYTORCH_CUDA_ALLOC_CONF"], flush=True)
     for step in range(1, config.train.train_iters + 1):
         print(f" [2026-11-21 10:00:{step:02d}] iteration {step:8d}/{config.train.train_iters:8d} | consumed samples:"
             f" {step * config.train.global_batch_size:12d} | elapsed time per iteration (ms): {500 + step:.1f} |"
@@ -77,7 +81,8 @@ def run(tmp_path, failure="pass"):
     return subprocess.run(
         [sys.executable, "-m", bridge.__name__, "--spec", str(asked), "--result", str(tmp_path / "result.json")],
         capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PYTHONUNBUFFERED": "1"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PYTHONUNBUFFERED": "1",
+             "NCCL_NVLS_ENABLE": "1"},
     )  # fmt: skip
 
 
@@ -93,6 +98,21 @@ def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
     assert (config.framework, result.provenance.engine, result.model.name) == ("Megatron-Bridge", "bridge", "qwen")
     assert result.complete
     assert list((tmp_path / "output").glob("bridge_training_qwen_*.log"))
+
+
+@pytest.mark.usefixtures("warm")
+def test_ranks_start_with_the_recipes_environment_under_the_users_and_the_result_says_it(tmp_path):
+    done = run(tmp_path)
+    (log,) = (tmp_path / "output").glob("bridge_training_qwen_*.log")
+    assert "allocator: the recipe's" in log.read_text()
+    recorded = store.load(tmp_path / "result.json").training_config.environment
+    expected = {
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": "20",
+        "PYTORCH_CUDA_ALLOC_CONF": "the recipe's",
+        "NCCL_NVLS_ENABLE": "1",
+    }
+    assert expected.items() <= recorded.items(), done.stderr
+    assert "python" in store.load(tmp_path / "result.json").training_config.versions
 
 
 @pytest.mark.usefixtures("warm")

@@ -82,6 +82,20 @@ def test_a_training_ends_as_a_result_with_its_log_beside_it(place, run):
     assert "elapsed time per iteration" in stamped.read_text()
 
 
+def test_the_result_has_the_environment_that_primus_set_and_the_commit_of_its_checkout(place, run):
+    git = place / "Primus" / ".git"
+    git.mkdir()
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{'0123456789' * 4} refs/heads/main\n")
+    done = run("--model", "llama", "--steps", "5", NVTE_FUSED_ATTN="1")
+    assert done.returncode == 0, done.stderr
+    config = result(place)["training_config"]
+    set_by_primus = {"HSA_NO_SCRATCH_RECLAIM": "1", "GPU_MAX_HW_QUEUES": "2"}
+    assert {**set_by_primus, "NVTE_FUSED_ATTN": "1"}.items() <= config["environment"].items()
+    assert not {"NCCL_DEBUG", "HF_TOKEN"} & set(config["environment"])
+    assert config["versions"]["Primus"] == "git 012345678901"
+
+
 def test_every_model_that_primus_has_is_trained_and_mistral_is_offered_the_torch_engine(place, run):
     done = run("--steps", "5", "--cooldown", "0")
     assert done.returncode == 0, done.stderr

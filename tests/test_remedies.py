@@ -110,7 +110,7 @@ NO_REMEDY: dict[str, set[str]] = {
     },
     "engines/launch.py": {"--spec", "--result"},
     "session/preflight.py": {"--spec", "--result"},
-    "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result"},
+    "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result", "--environment"},
     "engines/torch/engine.py": {"--spec", "--result"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
     "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},

@@ -16,9 +16,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tensorprimat.engines import importable
 from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.launcher_output import follow
 from tensorprimat.logs.format import UserFacts
+from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect
 
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
@@ -210,11 +212,16 @@ def _recipe(spec: RunSpec) -> tuple[Any, bool]:
     return getattr(recipes, recipe_name(spec.model, dir(recipes)))(), False
 
 
+def write_environment(spec: RunSpec, file: Path) -> None:
+    """Write the environment variables that the recipe brings, by name, as JSON."""
+    config, _ = _recipe(spec)
+    variables = getattr(config, "env_vars", None) or {}
+    file.write_text(json.dumps({name: str(value) for name, value in variables.items()}))
+
+
 def train_rank(spec: RunSpec) -> None:
     """Build the recipe and train one rank under torchrun."""
     config, is_performance_recipe = _recipe(spec)
-    for name, value in (getattr(config, "env_vars", None) or {}).items():  # before CUDA and NCCL start and read them
-        os.environ.setdefault(name, str(value))
     if instead := MODEL_INSTEAD.get(spec.model):
         bridge = importlib.import_module("megatron.bridge").AutoBridge
         config.model = bridge.from_hf_pretrained(instead).to_megatron_provider(load_weights=False)
@@ -229,19 +236,21 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
     """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
     log = Path(spec.output_dir) / f"bridge_training_{spec.model}_{store.new_stamp()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.num_gpus),
-        "-m", "tensorprimat.engines.bridge", "--spec", str(spec_file), "--rank",
-    ]  # fmt: skip
+    ours = [sys.executable, "-m"]
+    module = ["tensorprimat.engines.bridge", "--spec", str(spec_file)]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.num_gpus), "-m"]
+    brought = result_file.with_name("environment.json")
     print(f"Megatron-Bridge starts; its log: {log}", flush=True)
-    environment = {
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        **os.environ,
-    }  # long sequences fragment blocks
     with log.open("xb", buffering=0) as file:
-        failure = follow(command, file, name="Megatron-Bridge", spec=spec, environment=environment)
+        asked = [*ours, *module, "--environment", str(brought)]
+        if failure := follow(asked, file, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)):
+            raise failure
+        variables = _variables(brought)  # set before the ranks start: CUDA and its allocator read them only once
+        failure = follow(
+            [*ours, *torchrun, *module, "--rank"], file, name="Megatron-Bridge", spec=spec, environment=variables
+        )
     try:
-        result = read(spec, log, detect())
+        result = read(spec, log, detect(), variables)
     except TensorPrimatError as error:
         raise failure or RunError(f"Megatron-Bridge ended well, but {error}") from error
     store.write(result.model_copy(update={"complete": failure is None and result.complete}), result_file)
@@ -249,8 +258,17 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
         raise failure
 
 
-def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
-    """Return the log as the result of this run. Raises InputError where it holds no usable step."""
+def _variables(brought: Path) -> dict[str, str]:
+    """Return the environment of the ranks: the recipe's variables, and the user's own values before them."""
+    variables: dict[str, str] = json.loads(brought.read_text())
+    return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **variables, **os.environ}  # else blocks fragment
+
+
+def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:
+    """Return the log as the result of this run. Raises InputError where it holds no usable step.
+
+    variables: environment of the ranks.
+    """
     facts = UserFacts(
         model_name=spec.model,
         num_gpus=spec.num_gpus * spec.num_nodes,
@@ -273,6 +291,8 @@ def read(spec: RunSpec, log: Path, machine: Machine) -> Result:
                     **unsaid,
                     **_fp8(spec),
                     "data": "mock",
+                    "environment": environment.settings(variables),
+                    "versions": environment.versions(),
                     "framework": "Megatron-Bridge",
                     "framework_version": _version(),
                 }
@@ -299,9 +319,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
     parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
+    parser.add_argument("--environment", type=Path, metavar="FILE", help="write the recipe's variables and stop")
 
     def train_or_rank(spec: RunSpec, options: argparse.Namespace) -> None:
-        if options.rank:
+        if options.environment is not None:
+            write_environment(spec, options.environment)
+        elif options.rank:
             train_rank(spec)
         elif options.result is None:
             parser.error("--result is needed")

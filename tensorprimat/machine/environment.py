@@ -1,11 +1,15 @@
-"""The software of a run: package versions, and the environment variables that change speed."""
+"""The software of a run: versions and commits of packages, the container, the variables that change speed."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",
@@ -20,21 +24,94 @@ NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION",
 """Suffixes of names that only state a path, the release of an image, or the GPUs of a job."""
 
 
+CONTAINER = "container"
+"""Key of the container among the versions."""
+_IMAGE_FILE = Path("/run/.containerenv")
+_IMAGE_PATHS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+_COMMIT_DIGITS = 12
+_LARGEST_GIT_FILE = 2**24  # characters; packed-refs of NeMo has 2 MB
+
+
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python and of the installed packages, by name; nothing is imported."""
+    """Return the versions of Python, of the installed packages and of the container, by name; nothing is imported.
+
+    A package that was installed from a git repository has its commit behind its version.
+    """
     found = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            installed = metadata.distribution(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+        commit = _commit_of(installed)
+        found[package] = installed.version + (f" (git {commit})" if commit else "")
+    image = container(os.environ)
+    return {**found, **({CONTAINER: image} if image else {})}
 
 
-def settings() -> dict[str, str]:
-    """Return the environment variables of this process that change speed, by name."""
+def container(variables: Mapping[str, str]) -> str | None:
+    """Return the image that this process runs in, as Podman, Apptainer or NVIDIA's images state it; None if unknown."""
+    try:
+        stated = re.search(r'^image="([^"\n]+)"', _IMAGE_FILE.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        stated = None
+    if stated:
+        return stated[1]
+    path = next((variables[name] for name in _IMAGE_PATHS if variables.get(name)), None)
+    if path:
+        return Path(path).name
+    product = variables.get("NVIDIA_PRODUCT_NAME")
+    release = product and variables.get(f"NVIDIA_{product.upper().replace(' ', '_')}_VERSION")
+    return f"NVIDIA {product} {release}" if release else None
+
+
+def _commit_of(installed: metadata.Distribution) -> str | None:
+    """Return the commit that a package was installed from (PEP 610); None where it comes from a registry."""
+    try:
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    except (OSError, ValueError):
+        return None
+    stated = (origin.get("vcs_info") or {}).get("commit_id") if isinstance(origin, dict) else None
+    if stated:
+        return str(stated)[:_COMMIT_DIGITS]
+    if not isinstance(origin, dict) or not (origin.get("dir_info") or {}).get("editable"):
+        return None
+    return git_commit(Path(unquote(urlsplit(str(origin.get("url"))).path)))
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the first digits of the commit that a working tree has checked out; None where that cannot be read.
+
+    git itself refuses to answer in a folder of another user, as containers often have them.
+    """
+    try:
+        place = folder / ".git"
+        if place.is_file():  # a worktree or a submodule
+            place = folder / place.read_text().removeprefix("gitdir:").strip()
+        head = (place / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return _digits(head)
+        reference = head.removeprefix("ref: ")
+        common = place / "commondir"
+        shared = place / common.read_text().strip() if common.is_file() else place
+        if (shared / reference).is_file():
+            return _digits((shared / reference).read_text())
+        packed = (shared / "packed-refs").read_text()[:_LARGEST_GIT_FILE]
+    except (OSError, UnicodeDecodeError):
+        return None
+    line = next((line for line in packed.splitlines() if line.endswith(f" {reference}")), "")
+    return _digits(line)
+
+
+def _digits(text: str) -> str | None:
+    found = re.match(r"[0-9a-f]{40}", text)
+    return found[0][:_COMMIT_DIGITS] if found else None
+
+
+def settings(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables that change speed, by name; of this process, or of those given."""
     return {
         name: value
-        for name, value in sorted(os.environ.items())
+        for name, value in sorted(variables.items())
         if name.startswith(SETTINGS) and not name.endswith(NO_SETTINGS)
     }

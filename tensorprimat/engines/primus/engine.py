@@ -41,6 +41,7 @@ from tensorprimat.engines.primus.spec import (
     confirmed_shape,
 )
 from tensorprimat.logs.format import UserFacts
+from tensorprimat.machine import environment
 
 __all__ = ["check", "main", "show_command", "train"]
 
@@ -104,9 +105,9 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
         say(f"In {root}: {' '.join([*(f'{name}={value}' for name, value in extra.items()), *command])}")
         if not dry:
             return
-        environment = _environment(spec, extra)
+        started_in = _environment(spec, extra)
         shown = processes.run(
-            command, cwd=root, env={**environment, "PATH": _without_pip(scratch, environment["PATH"])},
+            command, cwd=root, env={**started_in, "PATH": _without_pip(scratch, started_in["PATH"])},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     lines = [plain(line) for line in shown.stdout.splitlines()]
@@ -141,6 +142,23 @@ def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
     """Of Primus: ours, without what Python was told for our sake."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
+
+
+EXPORTED = re.compile(r"^\[NODE-\d+\([^)]*\)\].*?(?P<name>\b[A-Z][A-Z0-9_]+)(?:=|: )(?P<value>\S*)$")
+"""Line in which Primus' launcher names a variable that it sets: "[NODE-0(host)] [INFO]     HSA_ENABLE_SDMA=1" (runner/
+helpers/envs/base_env.sh), "[NODE-0(host)] GPU_MAX_HW_QUEUES: 2" before version 0.5 (examples/run_pretrain.sh)."""
+UNSET = ("", "<unset>")
+
+
+def variables_of(spec: RunSpec, log: Path) -> dict[str, str]:
+    """Return the environment variables that change speed: ours, and those that Primus' launcher says it sets."""
+    found = _environment(spec, {})
+    with log.open("rb") as lines:
+        for line in lines:
+            stated = EXPORTED.match(plain(line).rstrip())
+            if stated and stated["value"] not in UNSET:
+                found[stated["name"]] = stated["value"]
+    return environment.settings(found)
 
 
 def _run(spec: RunSpec, files: Files) -> RunError | None:
@@ -198,13 +216,20 @@ def _read(spec: RunSpec, log: Path) -> Result:
         update={
             "platform": "amd",
             "model": model,
-            "training_config": config.model_copy(update=unsaid),
+            "training_config": config.model_copy(
+                update={**unsaid, "environment": variables_of(spec, log), "versions": _versions(spec)}
+            ),
             "methodology": spec.methodology,
             "provenance": result.provenance.model_copy(
                 update={"engine": "primus", "assumed": {**assumed, "device_name": spec.options[GPU_SOURCE]}}
             ),
         }
     )
+
+
+def _versions(spec: RunSpec) -> dict[str, str]:
+    commit = environment.git_commit(Path(spec.options[ROOT]))
+    return {**environment.versions(), **({"Primus": f"git {commit}"} if commit else {})}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
