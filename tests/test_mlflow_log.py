@@ -105,8 +105,8 @@ def perf(*rows: str) -> str:
     return "\n".join([HEADER, *rows]) + "\n"
 
 
-def run(model: str, performance: str, metric: str, status: str = "SUCCESS") -> str:
-    return f'{model},8,1,8,bf16,p,"a, b",t,d,node-1,gfx942,{performance},{metric},,{status}'
+def run(model: str, performance: str, metric: str, status: str = "SUCCESS", gpus: str = "8,1,8") -> str:
+    return f'{model},{gpus},bf16,p,"a, b",t,d,node-1,gfx942,{performance},{metric},,{status}'
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,25 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
 def test_madengines_metric_that_is_no_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
     with pytest.raises(NotALogError, match=metric or "unnamed"):
         read_text(perf(run("a", "5", metric)))
+
+
+def test_madengines_sum_of_rates_per_gpu_over_nodes_is_no_rate_per_gpu(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match="adds up what 2 nodes printed, rates per GPU too"):
+        read_text(perf(run("a", "200.0", "tokens_per_second_per_gpu", gpus="16,2,8")))
+    result = read_text(perf(run("a", "200.0", "tokens_per_second", gpus="16,2,8")))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(12.5)
+    assert any("2 times too high" in warning for warning in result.warnings)
+
+
+def test_madengines_gpus_of_one_node_are_not_those_of_the_run(read_text: Any) -> None:
+    result = read_text(perf(run("a", "200.0", "tokens_per_second", gpus="8,2,8")))
+    assert result.training_config.num_gpus is None
+    assert any("nnodes x gpus_per_node is 16; give --num-gpus" in warning for warning in result.warnings)
+
+
+def test_a_head_that_madengine_wrote_again_is_no_run(read_text: Any) -> None:
+    result = read_text(perf(run("a", "5", "tokens/s"), HEADER, run("a", "7", "tokens/s")))
+    assert any("holds 2 runs; the last one" in warning for warning in result.warnings)
 
 
 def test_a_table_without_madengines_columns_is_refused_by_its_reader(read_text: Any) -> None:

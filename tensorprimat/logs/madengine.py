@@ -83,7 +83,9 @@ def _rows(log: Log) -> Iterator[dict[str, str]]:
     lines = (cells for _, text in log.lines() if (cells := _cells(text)))
     header = next(lines, [])
     if set(COLUMNS) <= set(header):
-        yield from (dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header))
+        yield from (
+            dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header) and cells != header
+        )
 
 
 def _figure(row: dict[str, str], reading: Reading) -> None:
@@ -92,8 +94,19 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
         .strip("/ ")
         .replace("_", "/")
     )
+    nodes = fields.whole(row.get("nnodes")) or 1
     for pattern, target, factor in METRICS:
         if pattern.fullmatch(spelled):
+            if nodes > 1 and target == "tokens_per_second_per_gpu":
+                reading.warnings.append(
+                    f"steps: madengine adds up what {nodes} nodes printed, rates per GPU too, so no rate follows"
+                )
+                return
+            if nodes > 1 and target != "step_time_seconds":
+                reading.warnings.append(
+                    f"{target}: madengine adds up what {nodes} nodes printed; if each printed the rate of all GPUs, "
+                    f"it is {nodes} times too high"
+                )
             if value := fields.positive(row["performance"], factor):
                 reading.reported[target] = value
                 reading.warnings.append(
@@ -110,6 +123,11 @@ def _configure(row: dict[str, str], reading: Reading) -> None:
     for name, target in (("n_gpus", "num_gpus"), ("nnodes", "num_nodes")):
         if value := fields.whole(row.get(name)):
             config[target] = value
+    of_all = (fields.whole(row.get("gpus_per_node")) or 0) * config.get("num_nodes", 1)
+    if of_all > config.get("num_gpus", of_all):  # some launchers write the GPUs of one node
+        reading.warnings.append(
+            f"num_gpus: n_gpus is {config.pop('num_gpus')}, but nnodes x gpus_per_node is {of_all}; give --num-gpus"
+        )
     precision = row.get("training_precision", "").lower()
     if precision in PRECISIONS:
         config["precision"] = precision
