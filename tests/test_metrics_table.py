@@ -241,3 +241,59 @@ def test_step_times_that_the_dates_of_the_rows_contradict_are_warned_about(read_
     ]
     (warning,) = (text for text in read_text(SHAPES[shape](rows)).warnings if text.startswith("audit"))
     assert "79 steps take 79 s at the measured pace, but 237 s by the clock of the logged rows" in warning
+
+
+def test_a_name_means_what_its_framework_means_by_it(read_text: Any) -> None:
+    nanotron = {"time_per_iteration_ms": 2000.0, "tokens_per_sec": 524288.0, "global_batch_size": 1048576}
+    performance = read_text(as_csv(history(**nanotron))).performance_metrics
+    assert (performance.tokens_per_step, performance.samples_per_second) == (1048576, None)
+    images = {"perf/time_per_step": 2.0, "perf/throughput": 4.0, "perf/total_num_images": 64}
+    performance = read_text(as_csv(history(**images)), num_gpus=8).performance_metrics
+    assert (performance.samples_per_second, performance.tokens_per_second_per_gpu) == (32, None)
+
+
+def test_nemo_rls_history_is_read_by_the_names_of_its_sections(read_text: Any) -> None:
+    rates = {"performance/tokens_per_sec": 40000.0, "performance/tokens_per_sec_per_gpu": 2500.0}
+    performance = read_text(as_csv(history(**{"timing/train/total_step_time": 2.0, **rates}))).performance_metrics
+    assert (performance.avg_step_time_seconds, performance.tokens_per_second_per_gpu) == (2, 2500)
+
+
+@pytest.mark.parametrize("other", ["timing_s/testing", "timing/train/checkpointing"])
+def test_a_step_whose_time_includes_a_validation_or_checkpoint_is_not_measured(read_text: Any, other: str) -> None:
+    rows = [{"step": n, "step_time_s": 50.0 if n == 9 else 2.0, **({other: 48.0} if n == 9 else {})} for n in range(20)]
+    result = read_text(as_csv(rows))
+    assert [step.index for step in result.steps if step.interrupted_by] == [9]
+    assert result.performance_metrics.avg_step_time_seconds == 2
+
+
+def test_a_table_of_several_runs_is_refused(read_text: Any) -> None:
+    rows = [{"run_id": run, **row} for run in ("a", "b") for row in history(step_time_s=2.0)]
+    for shape in (as_csv, as_lines):
+        with pytest.raises(InputError, match=r"holds 2 runs \(a, b\)"):
+            read_text(shape(rows))
+
+
+def test_a_table_with_its_columns_in_another_order_may_follow(read_text: Any) -> None:
+    rows = history(30, step_time_s=2.0, batch=5)
+    other = [{name: row[name] for name in reversed(row)} for row in history(20, step_time_s=4.0, batch=5)]
+    result = read_text(as_csv(rows) + as_csv(other))
+    assert (len(result.steps), result.performance_metrics.avg_step_time_seconds) == (50, 2.0)
+    assert [segment.began_by for segment in result.provenance.segments][1] == "another head of columns in line 32"
+    assert result.steps[-1].seconds == 4.0
+
+
+def levanter(n: int, seconds: float = 2.0) -> str:
+    rates = {"throughput/tokens_per_second": 1048576 / seconds, "throughput/duration": seconds, "throughput/mfu": 45.0}
+    logged = ({"train/loss": 3 - n / 100, "global_step": n}, {"throughput/total_tokens": (n + 1) * 1048576, **rates})
+    records = ({"tracker": "json_logger", "event": "log", "step": n, "metrics": metrics} for metrics in logged)
+    prefix = f"2026-01-05T08:{2 * n // 60:02}:{2 * n % 60:02} - 0 - levanter.json_logger - json_logger.py:70 - INFO :: "
+    return "".join(prefix + json.dumps(record) + "\n" for record in records)
+
+
+def test_the_records_of_levanters_logger_are_rows_of_metrics(read_text: Any) -> None:
+    result = read_text("Starting from scratch\n" + "".join(levanter(n) for n in range(40)), num_gpus=8)
+    performance = result.performance_metrics
+    assert (result.provenance.format, performance.avg_step_time_seconds) == ("metrics", 2.0)
+    assert (performance.tokens_per_step, performance.tokens_per_second_per_gpu) == (1048576, 65536)
+    assert (result.steps[5].loss, result.steps[5].reported_mfu) == (2.95, pytest.approx(0.45))
+    assert result.audit.ratio == pytest.approx(1)

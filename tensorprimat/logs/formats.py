@@ -117,7 +117,8 @@ FORMATS: tuple[Format, ...] = (
     *_DIALECTS,
     _format(
         "metrics",
-        reads="Weights & Biases histories and summaries, CSV and JSON lines of metrics by name, NeMo Automodel's jsonl",
+        reads="Weights & Biases histories and summaries, CSV and JSON lines of metrics by name, among them NeMo "
+        "Automodel's jsonl and Levanter's JSON logger",
         looks_for="a table with a step column (step, _step, global_step …) and a step time, a rate or W&B's clock",
         needles=(b'step"', b",step", b"step,", b'"Step"', b"Step,", b"_runtime"),
     ),

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorprimat.core.clocks import ByStep, Elapsed
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
-from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, STEPS, TOTALS, field_of
+from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, OTHERWISE, RUNS, STEPS, TOTALS, field_of
 from tensorprimat.logs.tensorboard import EVALUATION
 
 EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
@@ -23,6 +23,8 @@ EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that hold nothing."""
 TOTAL_TOKENS = ("total_tokens", "tokens_before")
 """All tokens with those of the step, and before it."""
+OTHER_WORK = "other_work"
+NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK)
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -80,6 +82,8 @@ class MetricColumns:
         """Every name that any row has."""
         self.totals = dict[str, float]()
         """Field of Reported → the mean over the whole run that a trainer logged last."""
+        self.runs = set[str]()
+        """Names of runs, where a column holds them."""
         self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}
         self._clocks = dict[str, _Clock]()
         self._evaluated = array("q")
@@ -95,6 +99,8 @@ class MetricColumns:
                 self._evaluated.append(place)
             if mean := _total(name, printed):
                 self.totals[TOTALS[name.removeprefix("train/")]] = mean
+            if name in RUNS:
+                self.runs.add(str(printed))
             if not _is_known(name):
                 continue
             if name in CLOCKS and (moment := _moment(name, printed)):
@@ -119,6 +125,8 @@ class MetricColumns:
             if not len(rows):
                 continue
             self.names.setdefault(name)
+            if name in RUNS:
+                self.runs.update(column)
             if _is_of_evaluation(name):
                 self._evaluated.frombytes((rows + first).tobytes())
             if name.removeprefix("train/") in TOTALS:
@@ -145,7 +153,7 @@ class MetricColumns:
             rows, values = self._of(name)
             whole = (values >= 0) & (values < fields.LARGEST_STEP) & (values == np.floor(values))
             index[rows[whole]] = values[whole].astype(np.int64)
-        kinds = dict.fromkeys(field[0] for name in self._numbers if (field := field_of(name)))
+        kinds = dict.fromkeys(field[0] for name in self._numbers if (field := self._field_of(name)))
         found = {kind: self._values(kind) for kind in kinds}
         has_any = np.zeros(length, np.bool_)
         for present, _ in found.values():
@@ -175,6 +183,11 @@ class MetricColumns:
         present, values = self._values(kind)
         return float(values[present][-1]) if present.any() else None
 
+    def _field_of(self, name: str) -> tuple[str, float] | None:
+        """Return the field that a metric is in this table, and the factor to its unit."""
+        beside, field = OTHERWISE.get(name, (None, ""))
+        return (field, 1.0) if beside in self.names else field_of(name)
+
     def _of(self, name: str) -> tuple[np.ndarray, FloatArray]:
         column = self._numbers[name]
         return np.array(column.rows), np.array(column.values)
@@ -183,7 +196,7 @@ class MetricColumns:
         """Return a mask of the rows that hold a kind of value, and the values; of several names the first counts."""
         present, dense = np.zeros(len(self.lines), np.bool_), np.full(len(self.lines), np.nan)
         for name in reversed(self._numbers):
-            field = field_of(name)
+            field = self._field_of(name)
             if field is None or field[0] != kind:
                 continue
             rows, values = self._of(name)
@@ -230,7 +243,9 @@ class Merged(NamedTuple):
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines
-        known = {name: column for name, column in self.columns.items() if name not in TOTAL_TOKENS}
+        known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
+        if OTHER_WORK in self.columns:
+            columns["interrupted_by"] = self.columns[OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
         masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
         values = {name: values for name, (values, _) in known.items()}
         return fields.merged_columns(Steps({**columns, **values}, logged_nan=masks)) if known else Steps({})

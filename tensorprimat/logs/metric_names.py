@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.tensorboard import DIALECTS as TENSORBOARD
 
-SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/")
+SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
 _SECONDS: Mapping[str, float] = {
     **{dialect.seconds: 1.0 for dialect in TENSORBOARD},
@@ -19,6 +19,7 @@ _SECONDS: Mapping[str, float] = {
     "perf/time_per_step": 1.0,
     "timing_s/step": 1.0,
     "timing/train/total_step_time": 1.0,
+    "throughput/duration": 1.0,  # Levanter's
     "time_per_step_s": 1.0,
     "step_time_s": 1.0,
     "step_time_seconds": 1.0,
@@ -34,6 +35,7 @@ UNITLESS_TIMES = ("step_time",)
 
 _TOKENS_PER_SECOND = (
     *("throughput/tokens_per_sec", "tokens_per_sec", "tokens_per_second", "tokens/s", "tok_per_sec", "tok/sec"),
+    "throughput/tokens_per_second",
     "tps",  # NeMo Automodel's
 )
 _TOKENS_PER_SECOND_PER_GPU = (
@@ -48,10 +50,12 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(_TOKENS_PER_SECOND, ("reported_tokens_per_second", 1.0)),
     **dict.fromkeys(_TOKENS_PER_SECOND_PER_GPU, ("reported_tokens_per_second_per_gpu", 1.0)),
     **dict.fromkeys(
-        ("throughput/samples_per_sec", "samples_per_sec", "samples_per_second"), ("reported_samples_per_second", 1.0)
+        ("throughput/samples_per_sec", "throughput/examples_per_second", "samples_per_sec", "samples_per_second"),
+        ("reported_samples_per_second", 1.0),
     ),
     **dict.fromkeys(
-        ("throughput/device/samples_per_sec", "device/samples_per_sec"), ("reported_samples_per_second_per_gpu", 1.0)
+        ("throughput/device/samples_per_sec", "device/samples_per_sec", "samples_per_sec_per_gpu"),
+        ("reported_samples_per_second_per_gpu", 1.0),
     ),
     **dict.fromkeys(
         ("loss", "lm_loss", "loss/train/total", "CE loss", "CrossEntropyLoss", "loss_step", "reduced_train_loss"),
@@ -85,9 +89,21 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     "model_tflops_per_gpu": ("reported_tflops_per_gpu", 1.0),
     "throughput/device/flops_per_sec": ("reported_tflops_per_gpu", 1e-12),
     "throughput/device/mfu": ("reported_mfu", 1.0),
+    "throughput/mfu": ("reported_mfu", 0.01),
     "perf/mfu/actor": ("reported_mfu", 1.0),
+    "perf/total_num_images": ("samples", 1.0),
+    **dict.fromkeys(("timing_s/testing", "timing_s/save_checkpoint"), ("other_work", 1.0)),  # verl's
+    **dict.fromkeys(("timing/train/validation", "timing/train/checkpointing"), ("other_work", 1.0)),  # NeMo-RL's
 }
-"""Name → field of Step and factor to its unit. Or `total_tokens`: all so far; `tokens_before`: all before the step."""
+"""Name → field of Step and factor to its unit. Or `total_tokens`: all so far; `tokens_before`: all before the step;
+`other_work`: a validation or checkpoint that the time of the step includes."""
+OTHERWISE: Mapping[str, tuple[str, str]] = {
+    "global_batch_size": ("time_per_iteration_ms", "tokens"),  # nanotron's
+    "perf/throughput": ("perf/total_num_images", "reported_samples_per_second_per_gpu"),  # verl's
+}
+"""Name → the name beside which it means another field, and that field."""
+RUNS = ("run", "run_id", "run_name", "run_uuid", "Name")
+"""Names of columns that say to which run a row belongs."""
 
 STEPS = (
     *("trainer/global_step", "train/global_step", "torchtune/global_step", "global_step", "iteration_step"),

@@ -1,5 +1,6 @@
 """Tables of metrics by name: histories of Weights & Biases (CSV, JSON, JSON lines; wandb-summary.json), CSV and JSON
-lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only).
+lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only), and the
+records of Levanter's JSON logger in a console log.
 
 `metric_names` says what a name means. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
 `_runtime`) times the steps, and the result says so. A summary holds the last row alone: its rates are those of one
@@ -11,8 +12,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -27,17 +29,17 @@ from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, fiel
 from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
+LEVANTER = '{"tracker": "json_logger"'
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 
 
 def detect(log: Log) -> int:
-    first = next((text for _, text in log.head() if text.strip()), "")
-    start = first.lstrip("\ufeff \t")[:1]
-    if start == "[" or (start == "{" and not _object(first)):
+    shape, _, first = _opening(log)
+    if shape == "document":
         return len(_document(log)) if _may_be_document(log) else 0
-    if start == "{":
+    if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
     names = _header(first)
@@ -46,24 +48,37 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Table of metrics")
-    table = _rows(log)
+    shape, line, text = _opening(log)
+    if shape == "csv":
+        if any(_plain(name) in WANDB_MARKS for name in _header(text)):
+            reading.source = "Weights & Biases"
+        return _filled(log, reading, _of_csv(log, line, _header(text), reading))
+    table = iter(_document(log)) if shape == "document" else _json_lines(log)
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
         reading.source = "Weights & Biases"
     if len(first) == 1 and _is_summary(first[0][1]):
         return _summary(first[0][1], reading)
-    head, text = next(((line, text) for line, text in log.lines() if text.strip()), (0, ""))
-    if text.lstrip("\ufeff \t")[:1] not in ("[", "{"):
-        return _filled(reading, _of_csv(log, head, _header(text)))
-    return read_table(chain(first, table), reading)
+    return _filled(log, reading, metric_columns.of_rows(chain(first, table)))
 
 
-def read_table(table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
+def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
+    """Return the shape of a table, and the number and text of its first line."""
+    line, text = next(((line, text) for line, text in log.head() if text.strip()), (0, ""))
+    start = text.lstrip("\ufeff \t")[:1]
+    if start == "[" or (start == "{" and not _object(text)):
+        return "document", line, text
+    is_json = start == "{" or any(LEVANTER in text for _, text in log.head())
+    return "lines" if is_json else "csv", line, text
+
+
+def read_table(log: Log, table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
     """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
-    return _filled(reading, metric_columns.of_rows(table))
+    return _filled(log, reading, metric_columns.of_rows(table))
 
 
-def _filled(reading: Reading, columns: MetricColumns) -> Reading:
+def _filled(log: Log, reading: Reading, columns: MetricColumns) -> Reading:
+    _refuse_several(log, columns.runs)
     reading.reported.update(columns.totals)
     found = columns.merged()
     steps = found.rows()
@@ -71,7 +86,7 @@ def _filled(reading: Reading, columns: MetricColumns) -> Reading:
         elapsed = found.elapsed()
         reading.steps, uneven = work.weighed(found.with_tokens(steps), elapsed, None, None, varies=False)
         reading.warnings += uneven
-        reading.begins = found.restarts(steps)
+        reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed)
         if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names):
             reading.warnings.append(
@@ -82,23 +97,38 @@ def _filled(reading: Reading, columns: MetricColumns) -> Reading:
     return _by_clock(found, reading)
 
 
-def _of_csv(log: Log, head: int, header: list[str]) -> MetricColumns:
-    """Return the columns of a CSV. head: the line of its header.
+def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
+    """Return the columns of a CSV. head: the line of its header; another one may follow, of a table that was appended.
 
     A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
     """
-    names = [_plain(name) for name in header]
-    columns = MetricColumns(names)
+    columns = MetricColumns([_plain(name) for name in header])
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
-        plain = [(line, text) for line, text in rows if text.count(",") == len(names) - 1]
-        cells = ",".join(text for _, text in plain).split(",")
-        by_column = [cells[place :: len(names)] for place in range(len(names))]
-        is_plain = b'"' not in block and len(plain) == len(rows) and bool(plain)
-        if not (is_plain and columns.add_numbers([line for line, _ in plain], names, by_column)):
-            for line, row in _csv(header, ((line, prefixes.strip(text)) for line, text in rows), log):
-                columns.add(line, row)
+        heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
+        for begin, end in pairwise([0, *heads, len(rows)]):
+            if begin in heads:
+                header = _header(rows[begin][1])
+                reading.begins.append((rows[begin][0], f"another head of columns in line {rows[begin][0]}"))
+            _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
     return columns
+
+
+def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], log: Log) -> None:
+    runs = {match["run"] for name in header if (match := _OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
+    _refuse_several(log, runs)
+    names = [_plain(name) for name in header]
+    plain = [(line, text) for line, text in rows if text.count(",") == len(names) - 1 and '"' not in text]
+    cells = ",".join(text for _, text in plain).split(",")
+    by_column = [cells[place :: len(names)] for place in range(len(names))]
+    is_plain = len(plain) == len(rows) and bool(plain)
+    if not (is_plain and columns.add_numbers([line for line, _ in plain], names, by_column)):
+        for line, row in _csv(names, ((line, prefixes.strip(text)) for line, text in rows)):
+            columns.add(line, row)
+
+
+def _is_head(text: str) -> bool:
+    return ("tep" in text or "iteration" in text) and _names_a_table(_header(text))
 
 
 def _header(text: str) -> list[str]:
@@ -135,13 +165,16 @@ def _plain(name: str) -> str:
 
 
 def _object(text: str) -> MetricRow | None:
-    text = text.strip()
+    """Return the values of a JSON line by name; of Levanter's logger, those of the record that the line ends with."""
+    text = text[max(0, text.find(LEVANTER)) :].strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > LONGEST_ROW:
         return None
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    if isinstance(row, dict) and row.get("event") == "log" and isinstance(row.get("metrics"), dict):
+        return {**row["metrics"], "step": row.get("step")}
     return row if isinstance(row, dict) else None
 
 
@@ -159,33 +192,24 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
     return [(None, row) for row in entries if isinstance(row, dict) and (_is_row(row) or _is_summary(row))]
 
 
-def _rows(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
-    """Yield (line, values by name) of a table in any of its shapes."""
-    lines = log.lines()
-    number, first = next(((line, text) for line, text in lines if text.strip()), (0, ""))
-    start = first.lstrip("\ufeff \t")[:1]
-    if start == "[" or (start == "{" and _object(first) is None):
-        yield from _document(log)
-    elif start == "{":
-        for line, text in chain([(number, first)], lines):
-            if (row := _object(text)) is not None:
-                yield line, row
-    else:
-        yield from _csv(_header(first), lines, log)
+def _json_lines(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
+    """Yield (line, values by name) of the lines that are JSON objects."""
+    return ((line, row) for line, text in log.lines() if (row := _object(text)) is not None)
 
 
-def _csv(header: list[str], lines: Iterator[tuple[int, str]], log: Log) -> Iterator[tuple[int, MetricRow]]:
-    runs = {match["run"] for name in header if (match := _OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
-    if len(runs) > 1:
-        some = ", ".join(sorted(runs)[:3])
-        raise InputError(f"holds {len(runs)} runs ({some})", path=log.name, remedy="export one run at a time")
-    names = [_plain(name) for name in header]
+def _csv(names: Sequence[str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, MetricRow]]:
     for line, text in lines:
         if len(text) > LONGEST_ROW:
             continue
         cells = (_header(text) or [text]) if '"' in text else text.split(",")
         if len(cells) == len(names):  # a row of another width is a torn one
             yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
+
+
+def _refuse_several(log: Log, runs: Collection[str]) -> None:
+    if len(runs) > 1:
+        some = ", ".join(sorted(runs)[:3])
+        raise InputError(f"holds {len(runs)} runs ({some})", path=log.name, remedy="export one run at a time")
 
 
 def _by_clock(found: Merged, reading: Reading) -> Reading:
@@ -198,7 +222,7 @@ def _by_clock(found: Merged, reading: Reading) -> Reading:
         return reading
     reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
     if found.has_lines:
-        reading.begins = pauses(reading.steps)
+        reading.begins = sorted([*reading.begins, *pauses(reading.steps)])
     reading.warnings.append(
         "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"
     )

@@ -77,7 +77,7 @@ def read(log: Log) -> Reading:
     )
     _parameters(root.parent / PARAMETERS, reading)
     reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
-    return read_table(table, reading)
+    return read_table(log, table, reading)
 
 
 def _root(path: Path) -> Path:
