@@ -34,7 +34,7 @@ def lines(pattern: str, count: int = 9) -> str:
 def test_every_format_of_the_design_is_in_the_table() -> None:
     assert [format.name for format in logs.FORMATS] == [
         *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
-        *("lightning", "mlperf", "automodel", "nanotron", "composer", "torchtune", "verl", "nemo_rl"),
+        *("lightning", "mlperf", "automodel", "nanotron", "composer", "torchtune", "verl", "nemo_rl", "mlx"),
         *("metrics", "mlflow", "madengine", "tensorboard", "excel", "result", "timestamps"),
     ]
     assert all(format.reads and format.looks_for for format in logs.FORMATS)

@@ -1,4 +1,4 @@
-"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Composer, torchtune, verl, NeMo-RL."""
+"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Composer, torchtune, verl, NeMo-RL, mlx-lm."""
 
 from __future__ import annotations
 
@@ -73,6 +73,13 @@ def nemo_rl(n: int, seconds: float = 2.0) -> str:
     )
 
 
+def mlx(n: int, tokens: int = 4096, seconds: float = 0.5) -> str:
+    return (
+        f"Iter {n}: Train loss 2.250, Learning Rate 1.000e-05, It/sec {1 / seconds:.3f}, "
+        f"Tokens/sec {tokens / seconds:.3f}, Trained Tokens {n * tokens}, Peak mem 12.345 GB"
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
     "automodel": automodel,
     "nanotron": nanotron,
@@ -80,6 +87,7 @@ ROWS: dict[str, Callable[[int], str]] = {
     "torchtune": torchtune,
     "verl": verl,
     "nemo_rl": nemo_rl,
+    "mlx": mlx,
 }
 each_dialect = pytest.mark.parametrize("name", ROWS)
 
@@ -228,7 +236,13 @@ def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any, name: str) 
 @each_dialect
 def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) -> None:
     again = "".join(ROWS[name](n).replace("1", "1") + "\n" for n in range(5, 21)).replace("2.31", "2.41")
-    again = again.replace("10.9", "10.8").replace("1.9000381", "1.8").replace("9.5000", "9.4").replace("0.25", "0.26")
+    again = (
+        again.replace("10.9", "10.8")
+        .replace("1.9000381", "1.8")
+        .replace("9.5000", "9.4")
+        .replace("0.25", "0.26")
+        .replace("2.250", "2.240")
+    )
     result = read_text(log(name, 9) + again)
     assert result.runs[0].segments == 2
     assert result.runs[0].segment == 1
@@ -393,3 +407,61 @@ def test_a_progress_bar_that_begins_in_the_middle_of_an_epoch_is_a_resume(read_t
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16386, rel=1e-3)
     assert result.performance_metrics.measured_steps == 78
     assert len(result.provenance.segments) == 2
+
+
+def test_verls_rate_of_images_is_no_rate_of_tokens(read_text: Any) -> None:
+    row = "step:{} - perf/total_num_images:64 - perf/time_per_step:10.0 - perf/throughput:0.8\n"
+    performance = read_text("".join(row.format(n) for n in range(1, 20)), num_gpus=8).performance_metrics
+    assert (performance.samples_per_second, performance.tokens_per_second_per_gpu) == (6.4, None)
+
+
+def nemo_rl_of(n: int, seconds: float, tokens: int, gpus: int = 16) -> str:
+    rates = f"(Tokens/sec/gpu): {tokens / seconds / gpus:.2f}\n    - E2E (Tokens/sec): {tokens / seconds:.2f}"
+    return nemo_rl(n, seconds).partition("(Tokens/sec/gpu)")[0] + rates
+
+
+def test_nemo_rls_steps_of_different_tokens_are_one_training(read_text: Any) -> None:
+    rows = [nemo_rl_of(n, 20.0 + n % 5 * 4, 800_000 + n % 5 * 100_000) for n in range(1, 31)]
+    result = read_text("\n".join(rows) + "\n")
+    assert (result.performance_metrics.measured_steps, result.training_config.num_gpus) == (29, 16)
+    assert not result.provenance.segments
+
+
+def test_a_rate_that_is_printed_with_too_few_digits_is_left_out_or_told(read_text: Any) -> None:
+    text = "".join(nemo_rl(n, 0.4).replace("4096.00", "0.03") + "\n" for n in range(1, 20))
+    result = read_text(text)
+    assert result.performance_metrics.tokens_per_second_per_gpu is None
+    told = [warning for warning in result.warnings if "printed with 2 decimals" in warning]
+    assert told == [
+        "step_time: printed with 2 decimals, so it may be 1.2 % off",
+        "tokens_per_second_per_gpu: printed with 2 decimals, so it may be 16.7 % off; it is left out",
+    ]
+
+
+def test_the_planned_steps_of_an_epoch_are_not_those_of_the_training(read_text: Any) -> None:
+    epoch = "\n========================= Epoch {}/{} =========================\n"
+    assert read_text(epoch.format(1, 2) + log("nemo_rl")).training_config.max_steps is None
+    assert read_text(epoch.format(1, 1) + log("nemo_rl")).training_config.max_steps == 100
+
+
+def test_nemo_rls_configuration_states_its_gpus(read_text: Any) -> None:
+    config = "{'checkpointing': {'enabled': True},\n 'cluster': {'gpus_per_node': 8, 'num_nodes': 4},\n"
+    rows = "".join(nemo_rl(n).partition("    - E2E")[0].replace("Loss", "loss") + "\n" for n in range(1, 20))
+    result = read_text(config + rows)
+    assert (result.training_config.num_gpus, result.steps[0].loss) == (32, 0.25)
+
+
+def test_mlx_lms_row_is_timed_by_its_tokens_and_their_rate(read_text: Any) -> None:
+    validation = "Iter 100: Val loss 2.300, Val took 31.400s\n"
+    text = validation.join("".join(mlx(n) + "\n" for n in part) for part in (range(10, 100, 10), range(100, 310, 10)))
+    result = read_text(text + mlx(305).replace("It/sec 2.000", "It/sec 4.000") + "\n", num_gpus=1)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+    assert (result.performance_metrics.tokens_per_second, result.performance_metrics.measured_steps) == (8192, 285)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(12.345)
+
+
+def test_mlx_lms_table_of_iterations_is_read(read_text: Any) -> None:
+    rows = [f"  {n:>4}    2.250 {'▼' if n % 20 else '▲'}    8,192    {n * 4.096:>5.1f}k" for n in range(10, 310, 10)]
+    result = read_text("\n".join(["     1    val 3.200    3.40s", *rows]) + "\n", num_gpus=1)
+    assert (result.provenance.format, result.steps[3].loss) == ("mlx", 2.25)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5, rel=1e-3)

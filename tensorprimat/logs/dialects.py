@@ -2,7 +2,7 @@
 
 Each table was written from the printing code of the framework's newest version and holds older spellings too. A
 spelling is the text around a number, with `{}` in the place of the number. A number counts only if the text behind it
-follows too; a blank at the end of a spelling also matches the end of the line, a comma for a closing bracket.
+follows too; a blank at the end of a spelling also matches the end of the line, a comma a closing bracket.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Dialect:
     averaged: bool = False
     """Numbers are means since the row before; else they are of the one step."""
     new_epoch: str | None = None
-    """Expression of a line after which steps are counted from 1 again."""
+    """Expression of a line after which steps are counted from 1 again; it may name `epochs`, their number."""
     suffixes: bool = False
     """Numbers end in K, M, B, T, P (thousands, millions …); G means B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
@@ -71,8 +71,12 @@ class Dialect:
     settings: tuple[Number, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word."""
-    factors: tuple[str, ...] = ()
-    """Fields of the configuration whose product is the global batch size, where all are known."""
+    products: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Field of TrainingConfig → settings whose product it is, where all are known."""
+    decimals: int = 0
+    """Digits behind the point to which times and rates are rounded; 0 where they are not."""
+    samples_if: str = ""
+    """Text on a row whose rates count samples instead of tokens."""
     rate_of_replicas: bool = False
     """The rate per GPU is the rate over all GPUs divided by the data- and context-parallel ranks only."""
     gpus_of_rates: bool = False
@@ -162,7 +166,7 @@ NANOTRON = Dialect(
         Number(spelled=" context_parallel_size={},", means="context_parallel_size"),
         Number(spelled=" expert_parallel_size={},", means="expert_model_parallel_size"),
     ),
-    factors=("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size"),
+    products=(("global_batch_size", ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")),),
     gpus_of_rates=True,
     notes=(
         "steps: nanotron rounds every number to three digits, so a step time may be 0.5 % off, and smaller changes are "
@@ -268,6 +272,7 @@ VERL = Dialect(
         Number(spelled=" - train/time(s):{} ", means="seconds"),
         Number(spelled=" - perf/total_num_tokens:{} ", means="tokens"),
         Number(spelled=" - train/global_tokens:{} ", means="tokens"),
+        Number(spelled=" - perf/total_num_images:{} ", means="samples"),
         Number(spelled=" - perf/throughput:{} ", means="reported_tokens_per_second_per_gpu"),
         Number(spelled=" - train/loss:{} ", means="loss"),
         Number(spelled=" - actor/pg_loss:{} ", means="loss"),
@@ -288,6 +293,7 @@ VERL = Dialect(
     r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<",
     total=r"\bTotal time for train steps: (\d{1,12}\.\d\d)s",
     gpus_of_rates=True,
+    samples_if=" - perf/total_num_images:",
     notes_if=((" - timing_s/gen:", REINFORCEMENT),),
 )
 
@@ -301,6 +307,8 @@ NEMO_RL = Dialect(
     numbers=(
         Number(spelled="• Total step time: {}s ", means="seconds"),
         Number(spelled="• Loss: {} ", means="loss"),
+        Number(spelled="• loss: {} ", means="loss"),  # preference optimization
+        Number(spelled="• Policy Loss: {} ", means="loss"),
         Number(spelled="• Grad norm: {} ", means="gradient_norm"),
         Number(spelled="- E2E (Tokens/sec/gpu): {} ", means="reported_tokens_per_second_per_gpu"),
         Number(spelled="- E2E (Tokens/sec): {} ", means="reported_tokens_per_second"),
@@ -309,10 +317,43 @@ NEMO_RL = Dialect(
     ),
     block=True,
     varies=True,
-    new_epoch=r"(?<!=)={10,} Epoch \d{1,9}(?:/\d{1,9})? ={10,}",
+    decimals=2,
+    settings=(
+        Number(spelled="'cluster': {'gpus_per_node': {},", means="gpus_per_node"),
+        Number(spelled="'num_nodes': {},", means="num_nodes"),
+    ),
+    products=(("num_gpus", ("gpus_per_node", "num_nodes")),),
+    new_epoch=r"(?<!=)={10,} Epoch \d{1,9}(?:/(?P<epochs>\d{1,9}))? ={10,}",
     interruptions=(("Starting validation", "validation"), ("Saving checkpoint for step", "checkpoint")),
     gpus_of_rates=True,
     notes_if=(("• generation: ", REINFORCEMENT), ("• Avg Reward: ", REINFORCEMENT)),
 )
 
-DIALECTS = (NEMO_AUTOMODEL, NANOTRON, COMPOSER, TORCHTUNE, VERL, NEMO_RL)
+MLX = Dialect(
+    name="mlx",
+    source="mlx-lm",
+    reads="mlx-lm's fine-tuning on Apple GPUs and CUDA, before and after its table of iterations (2026)",
+    looks_for="'Iter N: Train loss …, Tokens/sec …, Trained Tokens …', or rows 'N  loss ▼  tokens/s  tokens k'",
+    row=r"(?:\bIter |^ {2,8})(?P<step>\d{1,15})(?:: Train loss | {4} {0,5}\d{1,9}\.\d{3} [▼▲] )",
+    marks=(", Trained Tokens ", " ▼    ", " ▲    "),
+    numbers=(
+        Number(spelled="Train loss {},", means="loss"),
+        Number(spelled="Learning Rate {},", means="learning_rate"),
+        Number(spelled="Tokens/sec {},", means="reported_tokens_per_second"),
+        Number(spelled="Trained Tokens {},", means="total_tokens"),
+        Number(spelled="Peak mem {} GB", means="memory_allocated_peak_bytes", scale=1e9),
+        Number(spelled="    {} ▼", means="loss"),
+        Number(spelled="    {} ▲", means="loss"),
+        Number(spelled="▼    {} ", means="reported_tokens_per_second"),
+        Number(spelled="▲    {} ", means="reported_tokens_per_second"),
+        Number(spelled="    {}k", means="total_tokens", scale=1e3),
+    ),
+    averaged=True,
+    varies=True,
+    notes=(
+        "tokens_per_second: mlx-lm counts the tokens that enter the loss; padding, and masked prompts, are left out",
+        "steps: mlx-lm counts batches; with gradient accumulation several of them are one optimizer step",
+    ),
+)
+
+DIALECTS = (NEMO_AUTOMODEL, NANOTRON, COMPOSER, TORCHTUNE, VERL, NEMO_RL, MLX)

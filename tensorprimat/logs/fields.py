@@ -312,7 +312,8 @@ def with_intervals(
     starts: stretch → number of the step before its first, where the log tells; without it a stretch is taken to begin
     at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew. A row
     that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance between
-    consecutive rows. The distance to the second row does not count: frameworks print step 1 whatever the interval.
+    consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and the last
+    step whatever the interval.
     """
     index, segment = steps.column("index"), steps.column("segment")
     covers = np.ones(len(steps), np.int64)
@@ -323,7 +324,7 @@ def with_intervals(
         before = np.concatenate([[(starts or {}).get(int(stretch), numbers[0] - 1)], numbers[:-1]])
         distances = np.maximum(numbers - before, 1)
         if len(rows) > 2:
-            distances = np.minimum(distances, distances[2:].min())
+            distances = np.minimum(distances, (distances[2:-1] if len(rows) > 3 else distances[2:]).min())
         if len(boundaries):
             nearest = boundaries[np.maximum(np.searchsorted(boundaries, numbers) - 1, 0)]
             inside = (nearest > before) & (nearest < numbers)

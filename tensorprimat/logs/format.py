@@ -57,6 +57,8 @@ class Reading:
     """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
+    by_rows: frozenset[str] = frozenset()
+    """Fields of training_config that follow from figures of rows; no line states them."""
     facts: dict[str, float] = field(default_factory=dict)
     """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
     segments: tuple[SegmentFacts, ...] = ()

@@ -20,7 +20,9 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import TrainingConfig
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import changes, devices, fields, work
 from tensorprimat.logs.dialects import Dialect, Number
@@ -30,6 +32,7 @@ from tensorprimat.logs.text import Log
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
+MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
@@ -52,7 +55,7 @@ def _expression(spelled: str, suffixes: bool) -> re.Pattern[str]:
     """Return the number in its surroundings; see `dialects` for what may end a spelling."""
     before, _, behind = spelled.partition("{}")
     suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""
-    ends = {" ": r"(?:\s|$)", ",": r"[,)]"}.get(behind[-1:])
+    ends = {" ": r"(?:\s|$)", ",": r"[,)}]"}.get(behind[-1:])
     follows = re.escape(behind[:-1]) + ends if ends else re.escape(behind)
     return re.compile(rf"{re.escape(before)}\s{{0,12}}(?P<number>{_DIGITS}){suffix}(?={follows})")
 
@@ -79,6 +82,8 @@ class _Seen:
     """Number of the step → seconds, by a progress bar."""
     total: float | None = None
     has_rows: bool = False
+    is_of_epoch: bool = False
+    """The number of planned steps in rows is that of one epoch, and there are several."""
     resumed: bool = False
     """A bar that begins above step 0 was drawn since the last row."""
     begins: list[tuple[int, str]] = field(default_factory=list)
@@ -102,6 +107,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     found = list(_rows(log, dialect, seen))
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
+    steps, rounded = _fine_enough(steps, dialect) if dialect.decimals else (steps, [])
     totals = {row.line: row.values.get("total_tokens") for row in found}
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step)
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
@@ -125,9 +131,10 @@ def read(log: Log, dialect: Dialect) -> Reading:
                 *changes.of_level(labels, steps, "the label tokens of a step"),
             ]
         ),
+        by_rows=frozenset() if "num_gpus" in seen.config else frozenset(("num_gpus",)),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
-        warnings=[*dialect.notes, *divided, *unseen, *seen.notes, *uneven],
+        warnings=[*dialect.notes, *rounded, *divided, *unseen, *seen.notes, *uneven],
     )
 
 
@@ -170,8 +177,9 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
                 yield row
             row = _opened(line, match, steps_before, seen)
             last_index = row.index
-        elif new_epoch and new_epoch.search(text):
+        elif new_epoch and (opened := new_epoch.search(text)):
             steps_before = last_index
+            seen.is_of_epoch = opened.groupdict().get("epochs") != "1"
         else:
             if row:
                 known = len(row.values)
@@ -220,6 +228,8 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
     for before, number in dialect.numbers_by_opening:
         if before in text and number.means not in values and (value := _value(text, number, dialect)) is not None:
             values[number.means] = value
+    if dialect.samples_if and dialect.samples_if in text:
+        row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}
     if dialect.interruptions:
         row.interrupted_by = row.interrupted_by or _interruption(text, dialect)
     _note(text, dialect, seen)
@@ -307,14 +317,39 @@ def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None
 def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any]:
     config = {name: value for name, value in seen.config.items() if name in TrainingConfig.model_fields}
     config["framework"] = dialect.name
-    parts = [config.get(name) for name in dialect.factors]
-    if dialect.factors and all(parts):
-        config.setdefault("global_batch_size", prod(part for part in parts if part))
+    if seen.is_of_epoch:
+        config.pop("max_steps", None)
+    for product, factors in dialect.products:
+        if factors and all(name in seen.config for name in factors):
+            config.setdefault(product, prod(seen.config[name] for name in factors))
     if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
         config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
     if dialect.gpus_of_rates and (gpus := _gpus(steps)):
         config.setdefault("num_gpus", gpus)
     return config
+
+
+def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
+    """Return the rows without times and rates of which rounding leaves no measurement, and a warning about others."""
+    warnings = []
+    for name in _MEASURES:
+        known = steps.column(name)[np.isfinite(steps.column(name))]
+        off = 0.5 * 10.0**-dialect.decimals / median(known) if len(known) else 0.0
+        if off > MOST_ROUNDING:
+            steps = _without(steps, name)
+        if off > fields.CLOCK_RESOLUTION:
+            figure = "step_time" if name == "seconds" else name.removeprefix("reported_")
+            left_out = "; it is left out" if off > MOST_ROUNDING else ""
+            warnings.append(
+                f"{figure}: printed with {dialect.decimals} decimals, so it may be {percent(off)} off{left_out}"
+            )
+    return steps, warnings
+
+
+def _without(steps: Steps, name: str) -> Steps:
+    kept = [column for column in steps.seen if column != name]
+    masks = {column: steps.logged_nan(column) for column in kept}
+    return Steps({column: steps.column(column) for column in kept}, logged_nan=masks)
 
 
 def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
@@ -334,9 +369,7 @@ def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
         ]
     if replicas in (None, gpus):
         return steps, []
-    kept = [column for column in steps.seen if column != name]
-    masks = {column: steps.logged_nan(column) for column in kept}
-    return Steps({column: steps.column(column) for column in kept}, logged_nan=masks), []
+    return _without(steps, name), []
 
 
 def _gpus(steps: Steps) -> int | None:

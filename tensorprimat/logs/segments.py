@@ -98,7 +98,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     cuts = starts.cuts(log, format, whole)
     _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(log, format, whole, cuts)
-    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row, facts_of)])
+    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row, _stated_in)])
     _refuse_many(log, len(found))
     return found
 
@@ -138,6 +138,10 @@ def facts_of(reading: Reading) -> dict[str, Any]:
     if device := reading.gpu_info.get("device_name"):
         settings["device_name"] = device
     return {name: value for name, value in settings.items() if value is not None and value != {}}
+
+
+def _stated_in(reading: Reading) -> dict[str, Any]:
+    return {name: value for name, value in facts_of(reading).items() if name not in reading.by_rows}
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:

@@ -56,6 +56,7 @@ STARTS: dict[str, tuple[bytes, ...]] = {
     "torchtune": (b"max_steps_per_epoch: ", b" with resolved config:"),
     "verl": (b"Setting global step to ", b"will automatically resume from global step"),
     "nemo_rl": (b"Setting up compute cluster...",),
+    "mlx": (b"Starting training..., iters: ", b"mlx_lm.lora"),
 }
 """Text that each framework writes when training starts or resumes, and hardly ever else."""
 TOGETHER: dict[str, tuple[str, ...]] = {
