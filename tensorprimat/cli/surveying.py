@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import sys
 from collections import Counter
@@ -21,14 +19,14 @@ from tensorprimat.cli import options
 from tensorprimat.core import atomic, quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
-from tensorprimat.core.safe_text import csv_cell, one_line
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement
 from tensorprimat.core.units import GB
 from tensorprimat.logs.paths import named_by_path
-from tensorprimat.logs.profile import Contrast, Profile, compare
+from tensorprimat.logs.profile import Contrast, Profile, ProfiledCollective, compare
 from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.reports import console, harmless, markdown
-from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
 from tensorprimat.session.survey import Survey, survey_folders
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
@@ -158,13 +156,7 @@ def _file_of(survey: Survey, ending: str) -> str:
 
 
 def _csv(found: Sequence[SurveyedFile]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for finding in found:
-        values = [read(finding) for read in COLUMNS.values()]
-        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in values])
-    return buffer.getvalue()
+    return csv_of(COLUMNS, ([read(finding) for read in COLUMNS.values()] for finding in found))
 
 
 def _show(found: Sequence[SurveyedFile], foreign: int) -> None:
@@ -208,11 +200,10 @@ def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
 
 def _table(findings: Sequence[SurveyedFile]) -> Table:
     titles = ("File", "Format", "Model", "Precision", "GPU", "Steps", "tokens/s/GPU", "Warnings")
-    numeric = ("Steps", "tokens/s/GPU", "Warnings")
     return Table(
         key="files",
         title="Files",
-        columns=tuple(Column(title=title, numeric=title in numeric) for title in titles),
+        columns=headed(titles, words=titles[:5]),
         rows=tuple(_row(finding, finding.result) for finding in findings if finding.result is not None),
     )
 
@@ -270,7 +261,7 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
     return Table(
         key="profiles",
         title="Profiles: one profiled stretch, mean over ranks",
-        columns=tuple(Column(title=title, numeric=position > 0) for position, title in enumerate(titles)),
+        columns=headed(titles, words=("",)),
         rows=tuple(rows),
         note=_not_shown(len(names) - MOST_PARTS, "categories of kernels"),
     )
@@ -286,23 +277,19 @@ def _time_and_share(row: Contrast) -> Cell:
 
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
-    rows = tuple(
-        (
-            text(row.name),
-            text(row.dtype),
-            figure(row.group_size, quantities.count),
-            figure(row.message_bytes, lambda value: quantities.gigabytes(None if value is None else value / GB)),
-            figure(row.count, quantities.count),
-            figure(row.mean_seconds, quantities.seconds),
-            figure(row.bus_bytes_per_second, lambda value: quantities.rate(None if value is None else value / GB)),
-        )
-        for row in shown.collectives[:MOST_PARTS]
-    )
-    titles = ("Collective", "Type", "GPUs", "Message", "Count", "Mean time", "Bus GB/s")
-    return Table(
-        key="collectives",
-        title=f"Collectives of {finding.path}",
-        columns=tuple(Column(title=title, numeric=position > 1) for position, title in enumerate(titles)),
-        rows=rows,
-        note=_not_shown(len(shown.collectives) - MOST_PARTS, "collectives"),
-    )
+    columns: dict[str, Callable[[ProfiledCollective], Cell]] = {
+        "Collective": lambda row: text(row.name),
+        "Type": lambda row: text(row.dtype),
+        "GPUs": lambda row: figure(row.group_size, quantities.count),
+        "Message": lambda row: figure(row.message_bytes, lambda value: quantities.gigabytes(_giga(value))),
+        "Count": lambda row: figure(row.count, quantities.count),
+        "Mean time": lambda row: figure(row.mean_seconds, quantities.seconds),
+        "Bus GB/s": lambda row: figure(row.bus_bytes_per_second, lambda value: quantities.rate(_giga(value))),
+    }
+    title, rows = f"Collectives of {finding.path}", shown.collectives
+    more = _not_shown(len(rows) - MOST_PARTS, "collectives")
+    return table_of("collectives", title, rows[:MOST_PARTS], columns, words=("Collective", "Type"), note=more)
+
+
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value / GB

@@ -131,7 +131,7 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
 
 def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], memory_gb: float | None) -> None:
     from tensorprimat.core import quantities
-    from tensorprimat.reports.tables import Column, Table, figure, text
+    from tensorprimat.reports.tables import Table, figure, headed, text
 
     titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
     rows = tuple(
@@ -153,9 +153,7 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate
         Table(
             key="estimates",
             title="Estimates",
-            columns=tuple(
-                Column(title=title, numeric=title not in ("Model", "Pass", "Precision", "Fits")) for title in titles
-            ),
+            columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
             rows=rows,
             note=f"Estimates; nothing was run. {len(specs)} cells, about {rough_time(total)} in all.",
         )

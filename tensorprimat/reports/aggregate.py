@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
-from tensorprimat.reports.tables import Cell, Column, Table
+from tensorprimat.reports.tables import Cell, Column, Table, table_of
 
 TITLES = {
     "model_size": "Model",
@@ -118,38 +118,25 @@ def _plain(value: Any) -> float | int | str | None:
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Forward only against forward and backward."""
-    titles = (
-        "Model",
-        "Context",
-        "Batch",
-        "Precision",
-        "Forward, ms",
-        "Forward + backward, ms",
-        "Backward, ms",
-        "Ratio",
-        "Backward std, ms",
-        "Backward CV, %",
-    )
-    return Table(
-        key="passes",
-        title="Forward only against forward and backward",
-        columns=tuple(Column(title=title, numeric=title not in ("Model", "Precision")) for title in titles),
-        rows=tuple(
-            (
-                *(Cell(text=shown(key, pair.row.get(key))) for key in ("model_size", "context_length", "batch_size")),
-                Cell(text=shown("precision", pair.row.get("precision"))),
-                *(
-                    Cell(text=milliseconds(value))
-                    for value in (pair.forward_ms, pair.forward_backward_ms, pair.backward_ms)
-                ),
-                Cell(text=two_decimals(pair.ratio)),
-                Cell(text=milliseconds(pair.backward_std_ms)),
-                Cell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
-            )
-            for pair in pairs
-        ),
-        note="; ".join(dict.fromkeys(pair.method for pair in pairs)) + ".",
-    )
+    columns: dict[str, Callable[[PassPair], Cell]] = {
+        "Model": lambda pair: _of_row(pair, "model_size"),
+        "Context": lambda pair: _of_row(pair, "context_length"),
+        "Batch": lambda pair: _of_row(pair, "batch_size"),
+        "Precision": lambda pair: _of_row(pair, "precision"),
+        "Forward, ms": lambda pair: Cell(text=milliseconds(pair.forward_ms)),
+        "Forward + backward, ms": lambda pair: Cell(text=milliseconds(pair.forward_backward_ms)),
+        "Backward, ms": lambda pair: Cell(text=milliseconds(pair.backward_ms)),
+        "Ratio": lambda pair: Cell(text=two_decimals(pair.ratio)),
+        "Backward std, ms": lambda pair: Cell(text=milliseconds(pair.backward_std_ms)),
+        "Backward CV, %": lambda pair: Cell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
+    }
+    title = "Forward only against forward and backward"
+    note = "; ".join(dict.fromkeys(pair.method for pair in pairs)) + "."
+    return table_of("passes", title, pairs, columns, words=("Model", "Precision"), note=note)
+
+
+def _of_row(pair: PassPair, key: str) -> Cell:
+    return Cell(text=shown(key, pair.row.get(key)))
 
 
 def pivot_table(content: Pivot) -> Table:
@@ -177,27 +164,17 @@ def _mean(key: str, mean: float | str | None) -> Cell:
 
 def scaling_table(found: Sequence[SizeScaling]) -> Table:
     """Fitted exponents."""
-    return Table(
-        key="scaling",
-        title="Scaling of time",
-        columns=(
-            Column(title="Axis"),
-            Column(title="Cells"),
-            Column(title="Points", numeric=True),
-            Column(title="Exponent", numeric=True),
-        ),
-        rows=tuple(
-            (
-                Cell(text=scaling.axis),
-                Cell(text=scaling.label),
-                Cell(text=str(len(scaling.points))),
-                Cell(text=two_decimals(scaling.exponent)),
-            )
-            for scaling in found
-        ),
-        note="Time is proportional to the axis raised to the exponent: least squares of the logarithms, from "
-        f"{LEAST_POINTS} points on.",
+    columns: dict[str, Callable[[SizeScaling], Cell]] = {
+        "Axis": lambda scaling: Cell(text=scaling.axis),
+        "Cells": lambda scaling: Cell(text=scaling.label),
+        "Points": lambda scaling: Cell(text=str(len(scaling.points))),
+        "Exponent": lambda scaling: Cell(text=two_decimals(scaling.exponent)),
+    }
+    note = (
+        "Time is proportional to the axis raised to the exponent: least squares of the logarithms, from "
+        f"{LEAST_POINTS} points on."
     )
+    return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)
 
 
 def tables(

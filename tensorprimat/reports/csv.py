@@ -5,14 +5,12 @@ Numbers are unrounded and unmeasured ones are empty; text that a spreadsheet wou
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping
 
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.reports import formatting
+from tensorprimat.reports.tables import csv_of
 
 CsvValue = float | int | str | bool | None
 
@@ -60,14 +58,12 @@ PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_h
 
 def render(comparison: Comparison) -> str:
     """Return the whole file."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*COLUMNS, *PAIR_COLUMNS])
+    rows = []
     for side in comparison.sides:
         pair = next((pair for pair in comparison.pairs if pair.candidate is side), None)
-        row = [read(side) for read in COLUMNS.values()]
-        writer.writerow([_field(value) for value in (*row, *_against_baseline(pair))])
-    return buffer.getvalue()
+        row = (*(read(side) for read in COLUMNS.values()), *_against_baseline(pair))
+        rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in row])
+    return csv_of((*COLUMNS, *PAIR_COLUMNS), rows)
 
 
 def _against_baseline(pair: Pair | None) -> tuple[CsvValue, ...]:
@@ -82,9 +78,3 @@ def _against_baseline(pair: Pair | None) -> tuple[CsvValue, ...]:
         pair.baseline.label, pair.fairness.verdict, shown.metric, estimate.value, estimate.low, estimate.high,
         shown.verdict, ", ".join(pair.fairness.conditions) or None,
     )  # fmt: skip
-
-
-def _field(value: CsvValue) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    return csv_cell(value) if isinstance(value, str) else repr(value)

@@ -18,7 +18,7 @@ from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import console, formatting, markdown
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.reports.tables import Cell, Table, figure, headed, table_of, text
 
 SECTIONS = {
     section: tuple(name for name, one in DEFINITIONS.items() if one.section == section)
@@ -51,9 +51,9 @@ def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -
         for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
             alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
             if kind is not None or not unlike:
-                cells = [_metric_cell(metric, name) for metric in alike]
+                cells = [text(None) if metric is None else _explained_cell(metric) for metric in alike]
                 rows.append((text(f"{label}, {kind}" if kind else label), *cells))
-    columns = (Column(title=""), *(Column(title=side.side.label, numeric=True) for side in sides))
+    columns = headed(("", *(side.side.label for side in sides)), words=("",))
     return Table(key=title.lower(), title=title, columns=columns, rows=tuple(rows), sortable=False)
 
 
@@ -71,8 +71,8 @@ def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
     return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
 
 
-def _metric_cell(metric: Metric | None, name: str) -> Cell:
-    return text(None) if metric is None else figure(metric.value, FORMS[name], source=_explained(metric))
+def _explained_cell(metric: Metric) -> Cell:
+    return figure(metric.value, FORMS[metric.name], source=_explained(metric))
 
 
 def _explained(metric: Metric) -> str:
@@ -126,78 +126,56 @@ SAID = {
 
 def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
     """Return the table of cost, time and energy of training on the user's token budget."""
-    names = ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd")
-    titles = ("GPU-hours", "time", "energy", "cost")
-    rows = tuple(
-        (
-            text(side.side.label),
-            figure(side.side.result.training_config.num_gpus, quantities.count),
-            *(figure(side.metrics[name].value, FORMS[name], source=_explained(side.metrics[name])) for name in names),
-        )
-        for side in sides
-    )
-    columns = tuple(Column(title=title, numeric=bool(title)) for title in ("", "GPUs", *titles))
+    columns: dict[str, Callable[[Enhanced], Cell]] = {
+        "": lambda side: text(side.side.label),
+        "GPUs": lambda side: figure(side.side.result.training_config.num_gpus, quantities.count),
+        "GPU-hours": lambda side: _explained_cell(side.metrics["budget_gpu_hours"]),
+        "time": lambda side: _explained_cell(side.metrics["budget_seconds"]),
+        "energy": lambda side: _explained_cell(side.metrics["budget_energy_kwh"]),
+        "cost": lambda side: _explained_cell(side.metrics["budget_cost_usd"]),
+    }
     title = f"Training on {quantities.significant(budget_tokens / TERA)} T tokens"
-    return Table(key="budget", title=title, columns=columns, rows=rows)
+    return table_of("budget", title, sides, columns, words=("",))
 
 
 def returns_table(returns: Sequence[Return]) -> Table:
     """Return the table of each side's gain against the first one, with the fairness of the comparison."""
-    rows = tuple(
-        (
-            text(one.candidate),
-            text(one.baseline),
-            *(
-                figure(metric.value, FORMS[metric.name], source=_explained(metric))
-                for metric in (one.saving, one.break_even_price)
-            ),
-            text(one.grounds),
-        )
-        for one in returns
-    )
-    columns = (
-        Column(title="side"),
-        Column(title="against"),
-        Column(title="saving", numeric=True),
-        Column(title="break-even price", numeric=True),
-        Column(title="on these grounds"),
-    )
-    return Table(key="returns", title="Return on investment", columns=columns, rows=rows)
+    columns: dict[str, Callable[[Return], Cell]] = {
+        "side": lambda one: text(one.candidate),
+        "against": lambda one: text(one.baseline),
+        "saving": lambda one: _explained_cell(one.saving),
+        "break-even price": lambda one: _explained_cell(one.break_even_price),
+        "on these grounds": lambda one: text(one.grounds),
+    }
+    words = ("side", "against", "on these grounds")
+    return table_of("returns", "Return on investment", returns, columns, words=words)
 
 
 def explanation(side: Enhanced) -> tuple[Table, Table]:
     """Return every figure of one side with its formula, and everything that these rest on, once."""
-    figures: list[tuple[Cell, ...]] = []
     rests_on: dict[str, Input] = {}
     for metric in side.metrics.values():
-        definition = metric.definition
-        remark = f"unknown: {metric.because}" if metric.because else metric.remark
-        figures.append(
-            (text(definition.title), figure(metric.value, FORMS[metric.name]), text(definition.formula), text(remark))
-        )
         rests_on |= {item.name: item for item in metric.inputs}
     derived = {
         metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
     }
-    inputs = tuple(
-        (text(item.name), text(_input(item)), text(item.source if item.value is not None else item.because))
-        for item in rests_on.values()
-        if item.name not in derived
-    )
-    value = Column(title="value", numeric=True)
+    figures: dict[str, Callable[[Metric], Cell]] = {
+        "figure": lambda metric: text(metric.definition.title),
+        "value": lambda metric: figure(metric.value, FORMS[metric.name]),
+        "formula": lambda metric: text(metric.definition.formula),
+        "remark": lambda metric: text(f"unknown: {metric.because}" if metric.because else metric.remark),
+    }
+    inputs: dict[str, Callable[[Input], Cell]] = {
+        "input": lambda item: text(item.name),
+        "value": lambda item: text(_input(item)),
+        "source": lambda item: text(item.source if item.value is not None else item.because),
+    }
+    words = ("figure", "formula", "remark", "input", "source")
+    not_derived = [item for item in rests_on.values() if item.name not in derived]
+    label = side.side.label
     return (
-        Table(
-            key="figures",
-            title=f"{side.side.label}: figures",
-            columns=(Column(title="figure"), value, Column(title="formula"), Column(title="remark")),
-            rows=tuple(figures),
-        ),
-        Table(
-            key="inputs",
-            title=f"{side.side.label}: inputs of the metrics",
-            columns=(Column(title="input"), value, Column(title="source")),
-            rows=inputs,
-        ),
+        table_of("figures", f"{label}: figures", side.metrics.values(), figures, words=words),
+        table_of("inputs", f"{label}: inputs of the metrics", not_derived, inputs, words=words),
     )
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
 from tensorprimat.analysis.economics import Economics, Enhanced, Return
 from tensorprimat.analysis.metric import Input, Metric
-from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import formatting
+from tensorprimat.reports.tables import csv_of
 
 SCHEMA_VERSION = 1
 ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
@@ -41,14 +39,9 @@ def render(content: Economics) -> str:
 
 def render_csv(content: Economics) -> str:
     """Return one row per result with the flat values of the JSON document."""
-    rows = [{key: value for key, value in row.items() if key != "metrics"} for row in document(content)["results"]]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        row["files"] = "; ".join(row["files"])
-        writer.writerow({key: csv_cell(value) if isinstance(value, str) else value for key, value in row.items()})
-    return buffer.getvalue()
+    rows = [{**row, "files": "; ".join(row["files"])} for row in document(content)["results"]]
+    columns = [key for key in rows[0] if key != "metrics"]
+    return csv_of(columns, ([row[key] for key in columns] for row in rows))
 
 
 def _side(model: str, side: Enhanced) -> dict[str, Any]:

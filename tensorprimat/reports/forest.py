@@ -7,7 +7,7 @@ runs to one quality target the time, where less is better, otherwise the rate, w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
@@ -16,7 +16,7 @@ from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import middle_cut
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Cell, Column, Table, text
+from tensorprimat.reports.tables import Cell, Table, table_of, text
 
 LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
 LONGEST_BASE = 40  # characters of the baseline in a title
@@ -159,23 +159,15 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
 def table(forest: Forest) -> Table:
     """Return the marks as a ranked table, for documents without pictures."""
     levels = {mark.level for mark in forest.marks if mark.level is not None}
-    columns = [Column(title="Side"), Column(title="Ratio", numeric=True), Column(title="Interval", numeric=True)]
-    columns += [Column(title="Verdict"), *([Column(title="Level")] if len(levels) > 1 else [])]
-    return Table(
-        key="ranking",
-        title=forest.title,
-        columns=tuple(columns),
-        rows=tuple(
-            (
-                text(mark.label),
-                Cell(text=mark.text, value=mark.value),
-                text(mark.ends),
-                text(mark.verdict),
-                *([text(mark.level.title if mark.level else "")] if len(levels) > 1 else []),
-            )
-            for mark in forest.marks
-        ),
-    )
+    columns: dict[str, Callable[[ForestMark], Cell]] = {
+        "Side": lambda mark: text(mark.label),
+        "Ratio": lambda mark: Cell(text=mark.text, value=mark.value),
+        "Interval": lambda mark: text(mark.ends),
+        "Verdict": lambda mark: text(mark.verdict),
+    }
+    if len(levels) > 1:
+        columns["Level"] = lambda mark: text(mark.level.title if mark.level else "")
+    return table_of("ranking", forest.title, forest.marks, columns, words=("Side", "Verdict", "Level"))
 
 
 def answers(comparison: Comparison) -> list[str]:

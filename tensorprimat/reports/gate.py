@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensorprimat.analysis.gate import Check, GateReport
 from tensorprimat.core.quantities import UNMEASURED, change
 from tensorprimat.reports.markdown import bullets, table
-from tensorprimat.reports.tables import Cell, Column, Table, text
+from tensorprimat.reports.tables import Cell, table_of, text
 
 HEADLINES = {
     "pass": "Benchmark gate passed",
     "fail": "Benchmark gate failed",
     "undecided": "Benchmark gate undecided",
 }
-COLUMNS = ("model", "check", "outcome", "change", "interval", "limit", "why")
 
 
 def render(report: GateReport, *, confidence: float) -> str:
     """Headline, one row per check, notes."""
-    content = Table(
-        key="gate",
-        title="Gate",
-        columns=tuple(Column(title=title, numeric=title in ("change", "interval", "limit")) for title in COLUMNS),
-        rows=tuple(_row(check) for check in report.checks),
-    )
+    columns: dict[str, Callable[[Check], Cell]] = {
+        "model": lambda check: text(check.model),
+        "check": lambda check: text(check.what),
+        "outcome": lambda check: text(check.status),
+        "change": lambda check: Cell(text=change(check.change, 2), value=check.change),
+        "interval": lambda check: Cell(text=_interval(check)),
+        "limit": lambda check: Cell(text=change(check.limit, 2), value=check.limit),
+        "why": lambda check: text(check.sentence),
+    }
+    content = table_of("gate", "Gate", report.checks, columns, words=("model", "check", "outcome", "why"))
     closing = (
         f"Intervals at {100 * confidence:g} % confidence; a check fails or passes only if its whole interval does."
     )
@@ -30,14 +35,6 @@ def render(report: GateReport, *, confidence: float) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(check: Check) -> tuple[Cell, ...]:
+def _interval(check: Check) -> str:
     known = check.low is not None and check.high is not None and check.low != check.high
-    return (
-        text(check.model),
-        text(check.what),
-        text(check.status),
-        Cell(text=change(check.change, 2), value=check.change),
-        Cell(text=f"{change(check.low, 2)} to {change(check.high, 2)}" if known else UNMEASURED),
-        Cell(text=change(check.limit, 2), value=check.limit),
-        text(check.sentence),
-    )
+    return f"{change(check.low, 2)} to {change(check.high, 2)}" if known else UNMEASURED

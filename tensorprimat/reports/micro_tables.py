@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from tensorprimat.core import quantities
 from tensorprimat.core.micro_result import MicroResult, MicroRow
-from tensorprimat.core.safe_text import csv_cell
 from tensorprimat.core.units import TERA
-from tensorprimat.reports.tables import Cell, Column, Table
+from tensorprimat.reports.tables import Cell, Table, csv_of, table_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class MicroColumn:
+class MicroColumn(NamedTuple):
     """One column of the table of cells."""
 
     title: str
@@ -91,37 +87,27 @@ def _precision(cell: MicroResult) -> str:
 
 
 FIELDS = (
-    MicroColumn(title="Model", read=lambda cell: cell.model_size),
-    MicroColumn(title="Parameters", read=lambda cell: cell.num_parameters, form=quantities.count),
-    MicroColumn(title="Context", read=lambda cell: cell.context_length, form=quantities.count),
-    MicroColumn(title="Batch", read=lambda cell: cell.batch_size, form=quantities.count),
-    MicroColumn(title="Precision", read=_precision),
-    MicroColumn(title="Attention", read=lambda cell: cell.attention),
-    MicroColumn(title="Pass", read=lambda cell: cell.pass_name),
-    MicroColumn(title="Warm-up", read=lambda cell: cell.num_warmups, form=quantities.count),
-    MicroColumn(title="Step, ms", read=_spread),
-    MicroColumn(title="CV, %", read=lambda cell: cell.cv_percent, form=one_decimal),
-    MicroColumn(title="Median, ms", read=lambda cell: cell.median_time_ms, form=milliseconds),
-    MicroColumn(title="Forward, ms", read=_part("forward")),
-    MicroColumn(title="Backward, ms", read=_part("backward")),
-    MicroColumn(
-        title="Backward CV, %",
-        read=lambda cell: cell.backward_cv_percent,
-        form=one_decimal,
-    ),
-    MicroColumn(title="Optimizer, ms", read=_part("optimizer")),
-    MicroColumn(
-        title="Backward / forward",
-        read=lambda cell: cell.backward_forward_ratio,
-        form=two_decimals,
-    ),
-    MicroColumn(title="Tokens/s", read=lambda cell: cell.tokens_per_second, form=quantities.rate),
-    MicroColumn(
-        title="Model TFLOP/s", read=lambda cell: cell.flops_per_second, form=lambda value: quantities.rate(value / TERA)
-    ),
-    MicroColumn(title="MFU", read=lambda cell: cell.mfu, form=quantities.percent),
-    MicroColumn(title="Peak memory", read=lambda cell: cell.peak_memory_gb, form=quantities.gigabytes),
-    MicroColumn(title="Fits", read=fits),
+    MicroColumn("Model", lambda cell: cell.model_size),
+    MicroColumn("Parameters", lambda cell: cell.num_parameters, quantities.count),
+    MicroColumn("Context", lambda cell: cell.context_length, quantities.count),
+    MicroColumn("Batch", lambda cell: cell.batch_size, quantities.count),
+    MicroColumn("Precision", _precision),
+    MicroColumn("Attention", lambda cell: cell.attention),
+    MicroColumn("Pass", lambda cell: cell.pass_name),
+    MicroColumn("Warm-up", lambda cell: cell.num_warmups, quantities.count),
+    MicroColumn("Step, ms", _spread),
+    MicroColumn("CV, %", lambda cell: cell.cv_percent, one_decimal),
+    MicroColumn("Median, ms", lambda cell: cell.median_time_ms, milliseconds),
+    MicroColumn("Forward, ms", _part("forward")),
+    MicroColumn("Backward, ms", _part("backward")),
+    MicroColumn("Backward CV, %", lambda cell: cell.backward_cv_percent, one_decimal),
+    MicroColumn("Optimizer, ms", _part("optimizer")),
+    MicroColumn("Backward / forward", lambda cell: cell.backward_forward_ratio, two_decimals),
+    MicroColumn("Tokens/s", lambda cell: cell.tokens_per_second, quantities.rate),
+    MicroColumn("Model TFLOP/s", lambda cell: cell.flops_per_second, lambda value: quantities.rate(value / TERA)),
+    MicroColumn("MFU", lambda cell: cell.mfu, quantities.percent),
+    MicroColumn("Peak memory", lambda cell: cell.peak_memory_gb, quantities.gigabytes),
+    MicroColumn("Fits", fits),
 )
 ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
 SAME_SAID_ONCE = {"Precision", "Attention", "Warm-up"}
@@ -134,13 +120,8 @@ def table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
     in every row.
     """
     shown = [field for field in FIELDS if _says(field, cells)]
-    return Table(
-        key="cells",
-        title=title,
-        columns=tuple(Column(title=field.title, numeric=field.title not in WORDS) for field in shown),
-        rows=tuple(tuple(_place(field, cell) for field in shown) for cell in cells),
-        note=note(cells),
-    )
+    columns = {field.title: partial(_place, field) for field in shown}
+    return table_of("cells", title, cells, columns, words=WORDS, note=note(cells))
 
 
 def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
@@ -207,23 +188,12 @@ def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
 
 def rows_csv(rows: Sequence[MicroRow], columns: Sequence[str]) -> str:
     """Return a file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([csv_cell(column) for column in columns])
-    for row in rows:
-        writer.writerow([_field(row.get(column)) for column in columns])
-    return buffer.getvalue()
+    return csv_of(columns, ([row.get(column) for column in columns] for row in rows))
 
 
 def rows_json(rows: Sequence[MicroRow]) -> str:
     """Return every column of every row, lists too."""
     return json.dumps([dict(row) for row in rows], indent=2) + "\n"
-
-
-def _field(value: Any) -> str:
-    if value is None:
-        return ""
-    return csv_cell(value) if isinstance(value, str) else str(value)
 
 
 def render_csv(cells: Sequence[MicroResult]) -> str:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tensorprimat.core import quantities
-from tensorprimat.core.preflight import Preflight
+from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeRate, Preflight
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.reports.tables import Cell, Table, figure, table_of, text
 
 
 def _share(value: float, peak: float | None) -> Cell:
     return figure(value / peak if peak else None, quantities.percent)
+
+
+def _tera(flops_per_second: float | None) -> Cell:
+    return figure(flops_per_second / TERA if flops_per_second else None, quantities.rate)
+
+
+def _giga(bytes_per_second: float) -> Cell:
+    return figure(bytes_per_second / GB, quantities.rate)
 
 
 def _size(size_bytes: int) -> str:
@@ -32,115 +42,66 @@ def tables(found: Preflight) -> list[Table]:
 
 
 def _matmul(found: Preflight) -> Table:
-    titles = ("Precision", "Size", "Best, TFLOP/s", "Typical, TFLOP/s", "Others' best, TFLOP/s",
-              "Catalogue peak, TFLOP/s", "Best of peak")  # fmt: skip
     sources = dict.fromkeys(row.achieved_source for row in found.matmul if row.achieved_source)
-    return Table(
-        key="matmul",
-        title="Matrix products",
-        columns=tuple(Column(title=title, numeric=title != "Precision") for title in titles),
-        rows=tuple(
-            (
-                text(row.precision),
-                figure(row.size, quantities.count),
-                figure(row.best_flops_per_second / TERA, quantities.rate),
-                figure(row.typical_flops_per_second / TERA, quantities.rate),
-                figure(
-                    row.achieved_flops_per_second / TERA if row.achieved_flops_per_second else None, quantities.rate
-                ),
-                figure(row.peak_flops_per_second / TERA if row.peak_flops_per_second else None, quantities.rate),
-                _share(row.best_flops_per_second, row.peak_flops_per_second),
-            )
-            for row in found.matmul
-        ),
-        note=f"Others' best: the best matrix product measured on this GPU, {'; '.join(sources)}." if sources else "",
-    )
+    columns: dict[str, Callable[[MatrixRate], Cell]] = {
+        "Precision": lambda row: text(row.precision),
+        "Size": lambda row: figure(row.size, quantities.count),
+        "Best, TFLOP/s": lambda row: _tera(row.best_flops_per_second),
+        "Typical, TFLOP/s": lambda row: _tera(row.typical_flops_per_second),
+        "Others' best, TFLOP/s": lambda row: _tera(row.achieved_flops_per_second),
+        "Catalogue peak, TFLOP/s": lambda row: _tera(row.peak_flops_per_second),
+        "Best of peak": lambda row: _share(row.best_flops_per_second, row.peak_flops_per_second),
+    }
+    note = f"Others' best: the best matrix product measured on this GPU, {'; '.join(sources)}." if sources else ""
+    return table_of("matmul", "Matrix products", found.matmul, columns, words=("Precision",), note=note)
 
 
 def _bandwidth(found: Preflight) -> Table:
-    titles = ("Memory", "Size", "Best, GB/s", "Typical, GB/s", "Best of peak")
-    launch = quantities.microseconds(found.launch_seconds)
-    return Table(
-        key="bandwidth",
-        title="Memory and transfers",
-        columns=tuple(Column(title=title, numeric=title != "Memory") for title in titles),
-        rows=tuple(
-            (
-                text(row.kind.replace("_", " ")),
-                text(_size(row.size_bytes)),
-                figure(row.best_bytes_per_second / GB, quantities.rate),
-                figure(row.typical_bytes_per_second / GB, quantities.rate),
-                _share(row.best_bytes_per_second, row.peak_bytes_per_second),
-            )
-            for row in found.bandwidth
-        ),
-        note=f"Launch of one tiny kernel: {launch}.",
-    )
+    columns: dict[str, Callable[[Bandwidth], Cell]] = {
+        "Memory": lambda row: text(row.kind.replace("_", " ")),
+        "Size": lambda row: text(_size(row.size_bytes)),
+        "Best, GB/s": lambda row: _giga(row.best_bytes_per_second),
+        "Typical, GB/s": lambda row: _giga(row.typical_bytes_per_second),
+        "Best of peak": lambda row: _share(row.best_bytes_per_second, row.peak_bytes_per_second),
+    }
+    note = f"Launch of one tiny kernel: {quantities.microseconds(found.launch_seconds)}."
+    return table_of("bandwidth", "Memory and transfers", found.bandwidth, columns, words=("Memory",), note=note)
 
 
 def _collectives(found: Preflight) -> Table:
-    titles = ("Collective", "Message", "Time", "Bus, GB/s")
-    return Table(
-        key="collectives",
-        title=f"Exchange between {found.world_size} processes ({found.collective_backend})",
-        columns=tuple(Column(title=title, numeric=title != "Collective") for title in titles),
-        rows=tuple(
-            (
-                text(row.kind.replace("_", "-")),
-                text(_size(row.size_bytes)),
-                figure(row.seconds, quantities.seconds),
-                figure(row.bus_bytes_per_second / GB, quantities.rate),
-            )
-            for row in found.collectives
-        ),
-    )
+    columns: dict[str, Callable[[Collective], Cell]] = {
+        "Collective": lambda row: text(row.kind.replace("_", "-")),
+        "Message": lambda row: text(_size(row.size_bytes)),
+        "Time": lambda row: figure(row.seconds, quantities.seconds),
+        "Bus, GB/s": lambda row: _giga(row.bus_bytes_per_second),
+    }
+    title = f"Exchange between {found.world_size} processes ({found.collective_backend})"
+    return table_of("collectives", title, found.collectives, columns, words=("Collective",))
 
 
 def _devices(found: Preflight) -> Table:
     best = max(check.flops_per_second for check in found.devices)
-    several = len({check.host for check in found.devices}) > 1
-    return Table(
-        key="devices",
-        title=f"Each {found.unit}",
-        columns=(
-            *([Column(title="Node")] if several else []),
-            Column(title=found.unit.capitalize() if found.device == "cpu" else found.unit),
-            Column(title="TFLOP/s", numeric=True),
-            Column(title="Of the fastest", numeric=True),
-        ),
-        rows=tuple(
-            (
-                *([text(check.host or found.host)] if several else []),
-                text(str(check.index)),
-                figure(check.flops_per_second / TERA, quantities.rate),
-                _share(check.flops_per_second, best),
-            )
-            for check in found.devices
-        ),
-    )
+    unit = found.unit.capitalize() if found.device == "cpu" else found.unit
+    columns: dict[str, Callable[[DeviceCheck], Cell]] = {
+        "Node": lambda check: text(check.host or found.host),
+        unit: lambda check: text(str(check.index)),
+        "TFLOP/s": lambda check: _tera(check.flops_per_second),
+        "Of the fastest": lambda check: _share(check.flops_per_second, best),
+    }
+    if len({check.host for check in found.devices}) == 1:
+        del columns["Node"]
+    return table_of("devices", f"Each {found.unit}", found.devices, columns, words=("Node", unit))
 
 
 def _nodes(found: Preflight) -> Table:
-    return Table(
-        key="nodes",
-        title="Nodes, slowest first",
-        columns=(
-            Column(title="Node"),
-            Column(title=found.units.capitalize() if found.device == "cpu" else found.units, numeric=True),
-            Column(title="Median, TFLOP/s", numeric=True),
-            Column(title=f"Slowest {found.unit}", numeric=True),
-            Column(title="TFLOP/s", numeric=True),
-            Column(title="Of the median of all", numeric=True),
+    columns: dict[str, Callable[[NodeRate], Cell]] = {
+        "Node": lambda node: text(node.host),
+        found.units.capitalize() if found.device == "cpu" else found.units: (
+            lambda node: figure(node.gpus, quantities.count)
         ),
-        rows=tuple(
-            (
-                text(node.host),
-                figure(node.gpus, quantities.count),
-                figure(node.median_flops_per_second / TERA, quantities.rate),
-                figure(node.slowest.index, quantities.count),
-                figure(node.slowest.flops_per_second / TERA, quantities.rate),
-                figure(node.slowest_share, quantities.percent),
-            )
-            for node in found.nodes()
-        ),
-    )
+        "Median, TFLOP/s": lambda node: _tera(node.median_flops_per_second),
+        f"Slowest {found.unit}": lambda node: figure(node.slowest.index, quantities.count),
+        "TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
+        "Of the median of all": lambda node: figure(node.slowest_share, quantities.percent),
+    }
+    return table_of("nodes", "Nodes, slowest first", found.nodes(), columns, words=("Node",))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.records import Against, Comparison, Fairness, PublishedComparison
 from tensorprimat.core import quantities
-from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.reports.tables import Cell, Table, figure, headed, text
 
 MOST_DIFFERENCES = 5  # settings that a row names
 
@@ -20,20 +20,13 @@ def of_model(comparison: Comparison, model: str) -> Table:
 def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
     """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
     labels = [against.label for against in rows[0].against] if rows else []
+    ratios = [f"{label} over it" for label in labels]
+    figures = ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
+    titles = ("GPU", *figures, *ratios, "Level", "What differs", "Source")
     return Table(
         key="published",
         title="Published, not measured here",
-        columns=(
-            Column(title="GPU"),
-            *(
-                Column(title=title, numeric=True)
-                for title in ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
-            ),
-            *(Column(title=f"{label} over it", numeric=True) for label in labels),
-            Column(title="Level"),
-            Column(title="What differs"),
-            Column(title="Source"),
-        ),
+        columns=headed(titles, words=("GPU", "Level", "What differs", "Source")),
         rows=tuple(_published_row(row) for row in rows),
         note="Published figures use the timing of their source and have no interval; the ratio is the measured figure "
         "over the published one. Nearest first: comparable, same GPU, same number of GPUs."

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.metric import Metric
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import quantities
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.tables import Cell, Column, Table, figure, text
+from tensorprimat.reports.tables import Cell, Table, figure, headed, table_of, text
 
+SideColumns = dict[str, Callable[[Side], Cell]]
 Build = Callable[[Sequence[Side]], Table]
 """Function that builds a table from the sides of one model."""
 
@@ -93,101 +94,69 @@ def results(sides: Sequence[Side]) -> Table:
     device = (
         formatting.device_title if not named else lambda side: quantities.count(side.result.training_config.num_gpus)
     )
-    rates = (
-        _TOKENS if any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides) else ()
-    )
-    if not rates and any(side.result.performance_metrics.samples_per_second for side in sides):
+    known = any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides)
+    rates = _TOKENS
+    if not known and any(side.result.performance_metrics.samples_per_second for side in sides):
         rates = _SAMPLES
     step_time = quantities.seconds_together(side.step_time_seconds.value for side in sides)
 
     def peak(side: Side) -> Cell:
         return _peak_memory_cell(side, sides)
 
-    columns: list[tuple[Column, Callable[[Side], Cell]]] = [
-        (Column(title="Side"), lambda side: text(side.label)),
-        *(
-            [(Column(title="Model"), lambda side: text(formatting.model_title(side.result.model)))]
-            if len(titles) > 1
-            else []
-        ),
-        (Column(title="GPUs" if named else "Device", numeric=named), lambda side: text(device(side))),
-        (
-            Column(title="Step time", numeric=True),
-            lambda side: _estimate(side.step_time_seconds, step_time, side),
-        ),
-        *(rates or _TOKENS),
-        *([(Column(title="Peak memory", numeric=True), peak)] if any(peak(side).value for side in sides) else []),
-        (
-            Column(title="Runs × steps", numeric=True),
-            lambda side: Cell(text=_runs(side), value=side.result.performance_metrics.measured_steps),
-        ),
-    ]
-    return Table(
-        key="results",
-        title="Results",
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(tuple(build(side) for _, build in columns) for side in sides),
-        note=_unlike_memory(sides),
+    columns: SideColumns = {"Side": lambda side: text(side.label)}
+    if len(titles) > 1:
+        columns["Model"] = lambda side: text(formatting.model_title(side.result.model))
+    columns["GPUs" if named else "Device"] = lambda side: text(device(side))
+    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side)
+    columns |= rates
+    if any(peak(side).value for side in sides):
+        columns["Peak memory"] = peak
+    columns["Runs × steps"] = lambda side: Cell(text=_runs(side), value=side.result.performance_metrics.measured_steps)
+    words = ("Side", "Model", "Device")
+    return table_of("results", "Results", sides, columns, words=words, note=_unlike_memory(sides))
+
+
+_TOKENS: SideColumns = {
+    "tokens/s": lambda side: figure(side.tokens_per_second.value, quantities.rate, basis_of(side)),
+    "tokens/s/GPU": lambda side: _estimate(side.tokens_per_second_per_gpu, quantities.rate, side),
+}
+_SAMPLES: SideColumns = {
+    title: lambda side, name=name: figure(  # type: ignore[misc]
+        getattr(side.result.performance_metrics, name), quantities.rate, basis_of(side)
     )
-
-
-_TOKENS: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
-    (
-        Column(title="tokens/s", numeric=True),
-        lambda side: figure(side.tokens_per_second.value, quantities.rate, basis_of(side)),
-    ),
-    (
-        Column(title="tokens/s/GPU", numeric=True),
-        lambda side: _estimate(side.tokens_per_second_per_gpu, quantities.rate, side),
-    ),
-)
-_SAMPLES: tuple[tuple[Column, Callable[[Side], Cell]], ...] = (
-    (
-        Column(title="samples/s", numeric=True),
-        lambda side: figure(side.result.performance_metrics.samples_per_second, quantities.rate, basis_of(side)),
-    ),
-    (
-        Column(title="samples/s/GPU", numeric=True),
-        lambda side: figure(
-            side.result.performance_metrics.samples_per_second_per_gpu, quantities.rate, basis_of(side)
-        ),
-    ),
-)
+    for title, name in (("samples/s", "samples_per_second"), ("samples/s/GPU", "samples_per_second_per_gpu"))
+}
 
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
     """Return one row per pair, best first within a model: the ratio to its baseline and what it shows."""
-    rows = []
-    for pair in ranked(pairs):
-        ratio = pair.ratio if pair.fairness.verdict != "not_comparable" else None
-        form = formatting.ratio_form(ratio) if ratio else quantities.times
-        ends = formatting.interval(ratio.estimate, form) if ratio else None
-        rows.append(
-            (
-                text(formatting.model_title(pair.candidate.result.model)),
-                text(pair.candidate.label),
-                text(pair.baseline.label),
-                figure(ratio.estimate.value, form, formatting.ratio_in_words(ratio)) if ratio else text(None),
-                text(ends),
-                text(formatting.verdict_of(pair)),
-                text(formatting.fairness_title(pair)),
-            )
-        )
-    return Table(
-        key="verdicts",
-        title="Verdicts",
-        columns=(
-            Column(title="Model"),
-            Column(title="Candidate"),
-            Column(title="Baseline"),
-            Column(title="Ratio", numeric=True),
-            Column(title="Interval", numeric=True),
-            Column(title="Verdict"),
-            Column(title="Fairness"),
-        ),
-        rows=tuple(rows),
-        note=" ".join(filter(None, (_ratio_note(pairs), family_note(pairs)))),
-    )
+    columns: dict[str, Callable[[Pair], Cell]] = {
+        "Model": lambda pair: text(formatting.model_title(pair.candidate.result.model)),
+        "Candidate": lambda pair: text(pair.candidate.label),
+        "Baseline": lambda pair: text(pair.baseline.label),
+        "Ratio": _ratio,
+        "Interval": _interval,
+        "Verdict": lambda pair: text(formatting.verdict_of(pair)),
+        "Fairness": lambda pair: text(formatting.fairness_title(pair)),
+    }
+    words = ("Model", "Candidate", "Baseline", "Verdict", "Fairness")
+    note = " ".join(filter(None, (_ratio_note(pairs), family_note(pairs))))
+    return table_of("verdicts", "Verdicts", ranked(pairs), columns, words=words, note=note)
+
+
+def _ratio(pair: Pair) -> Cell:
+    if (ratio := _shown(pair)) is None:
+        return text(None)
+    return figure(ratio.estimate.value, formatting.ratio_form(ratio), formatting.ratio_in_words(ratio))
+
+
+def _interval(pair: Pair) -> Cell:
+    ratio = _shown(pair)
+    return text(None if ratio is None else formatting.interval(ratio.estimate, formatting.ratio_form(ratio)))
+
+
+def _shown(pair: Pair) -> Ratio | None:
+    return None if pair.fairness.verdict == "not_comparable" else pair.ratio
 
 
 def ranked(pairs: Sequence[Pair]) -> list[Pair]:
@@ -228,15 +197,11 @@ def fairness(pair: Pair) -> Table:
     """Return the table of differences between the two sides of a pair, the most important first."""
     order = tuple(formatting.WEIGHT_TITLES)
     differences = sorted(pair.fairness.differences, key=lambda difference: order.index(difference.weight))
+    titles = ("Setting", pair.baseline.label, pair.candidate.label, "Weight")
     return Table(
         key="fairness",
         title=f"What differs: {pair.baseline.label} and {pair.candidate.label}",
-        columns=(
-            Column(title="Setting"),
-            Column(title=pair.baseline.label),
-            Column(title=pair.candidate.label),
-            Column(title="Weight"),
-        ),
+        columns=headed(titles, words=titles),
         rows=tuple(
             (
                 text(difference.label),
@@ -271,7 +236,7 @@ def efficiency(sides: Sequence[Side]) -> Table:
     return Table(
         key="efficiency",
         title="Efficiency",
-        columns=(Column(title=""), *(Column(title=side.label, numeric=True) for side in sides)),
+        columns=headed(("", *(side.label for side in sides)), words=("",)),
         rows=tuple(rows),
         note=" ".join(notes) if rows else None,
         sortable=False,
@@ -329,57 +294,41 @@ def runs(sides: Sequence[Side]) -> Table:
         )
         for side, run in every[:MOST_RUNS]
     )
-    columns = ("Started", "Host", "Steps", "Warm-up", "Step time", "tokens/s/GPU", "Final loss", "Ended")
+    titles = (
+        "Side", "Run", "Started", "Host", "Steps", "Warm-up", "Step time", "tokens/s/GPU", "Final loss", "Ended",
+    )  # fmt: skip
+    more = f"The first {MOST_RUNS} of {len(every)} runs; all are in the result files."
     return Table(
         key="runs",
         title="Runs",
-        note=f"The first {MOST_RUNS} of {len(every)} runs; all are in the result files."
-        if len(every) > MOST_RUNS
-        else None,
-        columns=(
-            Column(title="Side"),
-            Column(title="Run", numeric=True),
-            *(Column(title=title, numeric=title not in ("Started", "Host", "Ended")) for title in columns),
-        ),
+        note=more if len(every) > MOST_RUNS else None,
+        columns=headed(titles, words=("Side", "Started", "Host", "Ended")),
         rows=rows,
     )
 
 
 def analysis(sides: Sequence[Side]) -> Table:
     """Return the table of the data behind the estimates, and of the runs that would make them precise."""
-    rows = []
-    for side in sides:
-        estimate = next(
-            (
-                one
-                for one in (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds)
-                if one.value is not None
-            ),
-            side.step_time_seconds,
-        )
-        rows.append(
-            (
-                text(side.label),
-                text(estimate.rests_on),
-                text(formatting.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"),
-                figure(estimate.runs_for_one_percent, quantities.count),
-                figure(side.result.performance_metrics.cv_step_time, quantities.percent, basis_of(side)),
-                text(_BASES.get(side.result.performance_metrics.basis or "")),
-            )
-        )
-    return Table(
-        key="analysis",
-        title="Detailed analysis",
-        columns=(
-            Column(title="Side"),
-            Column(title="Interval from"),
-            Column(title="95 % interval", numeric=True),
-            Column(title="Runs for ±1 %", numeric=True),
-            Column(title="CV of step time", numeric=True),
-            Column(title="Rates from"),
+    columns: SideColumns = {
+        "Side": lambda side: text(side.label),
+        "Interval from": lambda side: text(_main_estimate(side).rests_on),
+        "95 % interval": lambda side: text(_plus_minus(_main_estimate(side))),
+        "Runs for ±1 %": lambda side: figure(_main_estimate(side).runs_for_one_percent, quantities.count),
+        "CV of step time": lambda side: figure(
+            side.result.performance_metrics.cv_step_time, quantities.percent, basis_of(side)
         ),
-        rows=tuple(rows),
-    )
+        "Rates from": lambda side: text(_BASES.get(side.result.performance_metrics.basis or "")),
+    }
+    return table_of("analysis", "Detailed analysis", sides, columns, words=("Side", "Interval from", "Rates from"))
+
+
+def _main_estimate(side: Side) -> Estimate:
+    known = (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds)
+    return next((one for one in known if one.value is not None), side.step_time_seconds)
+
+
+def _plus_minus(estimate: Estimate) -> str:
+    return formatting.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"
 
 
 _BASES = {

@@ -1,4 +1,4 @@
-"""`Table`, the one form in which every report shows figures, and the two ways to build one.
+"""`Table`, the one form in which every report shows figures, and the ways to build one.
 
 A table is data: console, Markdown, HTML and CSV each render the same object. Texts are as they came (untrusted); the
 renderers make them harmless.
@@ -6,14 +6,18 @@ renderers make them harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorprimat.analysis.records import Side
 from tensorprimat.core.quantities import UNMEASURED
+from tensorprimat.core.safe_text import csv_cell
 
 TableValue = float | int | str | None
+TableRecord = TypeVar("TableRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,34 @@ def figure(value: float | None, form: Callable[[float | None], str], source: str
     return Cell(text=form(value), value=value, source=source if value is not None else None)
 
 
+def headed(titles: Iterable[str], *, words: Collection[str] = ()) -> tuple[Column, ...]:
+    """Return a column for each title. words: titles of the columns that hold no numbers."""
+    return tuple(Column(title=title, numeric=title not in words) for title in titles)
+
+
+def table_of(
+    key: str,
+    title: str,
+    records: Iterable[TableRecord],
+    columns: Mapping[str, Callable[[TableRecord], Cell]],
+    *,
+    words: Collection[str] = (),
+    note: str | None = None,
+) -> Table:
+    """Return a table with a row for each record. columns: title → cell of a record; words: as in `headed`."""
+    rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
+    return Table(key=key, title=title, columns=headed(columns, words=words), rows=rows, note=note)
+
+
+def csv_of(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a file for spreadsheets: numbers unrounded, None empty, no text that would run as a formula."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for row in (titles, *rows):
+        writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in row])
+    return buffer.getvalue()
+
+
 @dataclass(frozen=True, kw_only=True)
 class SideRow:
     """One row of a table with one column per side."""
@@ -89,5 +121,6 @@ def side_by_side(
             for side, value in zip(sides, values, strict=True)
         ]
         rows.append((text(fact.label), *cells))
-    columns = (Column(title=""), *(Column(title=side.label, numeric=numeric) for side in sides))
+    labels = [side.label for side in sides]
+    columns = headed(("", *labels), words=("",) if numeric else ("", *labels))
     return Table(key=key, title=title, columns=columns, rows=tuple(rows), note=note, sortable=False)
