@@ -6,6 +6,7 @@ import pytest
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.core import configurations
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
@@ -76,6 +77,32 @@ def test_asking_for_a_precision_takes_the_row_of_that_precision():
     made = spec(H100, precision="bf16")
     assert configuration(made) == ("bf16", 1, 2, 1, 128, 8192)
     assert made.methodology == "agreed"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "engine", "precision", "context", "micro"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85.0, "nemo", "fp8", 2, 1), ("NVIDIA H100 80GB HBM3", 85.0, "bridge", "fp8", 1, 1),
+        ("NVIDIA H200", 150.8, "nemo", "bf16", 2, 1), ("NVIDIA H200", 150.8, "bridge", "bf16", 2, 1),
+        ("NVIDIA B200", 191.5, "nemo", "fp8", 1, 2), ("NVIDIA B200", 191.5, "nemo", "bf16", 1, 2),
+        ("NVIDIA B200", 191.5, "bridge", "bf16", 1, 2), ("NVIDIA GB200", 198.0, "nemo", "fp8", 1, 4),
+        ("NVIDIA GB200", 198.0, "bridge", "fp8", 1, 2), ("NVIDIA B300", 288.0, "bridge", "fp8", 1, 4),
+        ("NVIDIA GB300", 288.0, "bridge", "bf16", 1, 4),
+    ],
+)  # fmt: skip
+def test_max_is_what_nvidia_publishes_for_that_engine_and_gpu(name, memory_gb, engine, precision, context, micro):
+    on = machine(name, memory_gb=memory_gb)
+    made = spec(on, engine=engine, methodology="max", precision=precision)
+    assert configuration(made) == (precision, 1, context, micro, 128, 8192)
+    prepare.check_memory(made, on)
+    assert spec(on, engine=engine, methodology="max").precision == "fp8", "FP8 is the headline"
+
+
+def test_a_row_of_one_engine_names_the_source_of_that_engine():
+    sources = {"nemo": "NVIDIA/NeMo ", "bridge": "NVIDIA-NeMo/Megatron-Bridge "}
+    rows = [row for row in configurations.methodologies() if row.engine]
+    assert {row.engine for row in rows} == set(sources)
+    assert all(row.source.startswith(sources[row.engine]) for row in rows)
 
 
 @pytest.mark.parametrize("on", [H100, MI300X], ids=["nvd", "amd"])

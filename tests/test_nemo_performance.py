@@ -30,9 +30,37 @@ def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connecti
     assert nemo_performance.environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
 
 
-@pytest.mark.parametrize(("gpu", "expandable"), [("NVIDIA H100", True), ("NVIDIA B200", False), ("NVIDIA GB200", True)])
-def test_expandable_segments_are_left_out_where_they_fail(gpu, expandable):
-    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.environment(spec(), gpu)) is expandable
+@pytest.mark.parametrize(
+    ("gpu", "changes", "expandable"),
+    [
+        ("NVIDIA H100", {}, True),
+        ("NVIDIA B200", {"recompute": "full"}, False),
+        ("NVIDIA GB200", {"recompute": "full"}, True),
+        ("NVIDIA GB200", {}, False),
+    ],
+)
+def test_expandable_segments_are_left_out_where_they_fail_and_with_cuda_graphs(gpu, changes, expandable):
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.environment(spec(**changes), gpu)) is expandable
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "graphs"),
+    [
+        ("NVIDIA H100 80GB HBM3", {}, False),
+        ("NVIDIA B200", {}, True),
+        ("NVIDIA GB200", {}, True),
+        ("NVIDIA B200", {"recompute": "full"}, False),
+        ("NVIDIA B200", {"model": "mistral"}, False),
+        (None, {}, False),
+    ],
+)
+def test_cuda_graphs_are_on_where_nvidias_table_has_them(gpu, changes, graphs):
+    assert nemo_performance.uses_cuda_graphs(spec(**changes), gpu) is graphs
+
+
+def test_the_network_of_gb200_is_reached_through_its_cpu():
+    assert nemo_performance.environment(spec(), "NVIDIA GB200")["NCCL_NET_GDR_LEVEL"] == "PHB"
+    assert "NCCL_NET_GDR_LEVEL" not in nemo_performance.environment(spec(), "NVIDIA B200")
 
 
 def test_settings_that_change_speed_are_recorded_and_places_are_not(monkeypatch):

@@ -121,6 +121,8 @@ class TrainingConfig(ConfigurationRecord):
     attention_kernel: str | None = None
     """The kernel that computed attention: flash, efficient, cudnn, math, flex …"""
     compile: bool | None = None
+    cuda_graphs: bool | None = None
+    """Kernels are launched as recorded graphs."""
     recompute: str | None = None
     fused_kernels: str | None = None
     peft: str | None = None

@@ -211,6 +211,7 @@ SETTINGS: tuple[Setting, ...] = (
             shown_default="on a GPU", engine="torch engine",
         ),
     ),
+    Setting(name="cuda_graphs", label="CUDA graphs", applies="where stated"),
     Setting(name="padded_vocabulary_size", label="padded vocabulary", kind="count", applies="Megatron"),
     Setting(
         name="optimizer", label="optimizer", kind="word",

@@ -85,6 +85,23 @@ def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_pat
     assert serialiser.deserialize(serialiser.serialize(recipe)) == recipe
 
 
+@pytest.mark.parametrize(("gpu", "graphs"), [("NVIDIA B200", True), ("NVIDIA H100 80GB HBM3", False)])
+def test_a_recipe_has_cuda_graphs_where_nvidias_table_has_them_and_says_so(gpu, graphs, tmp_path):
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
+
+    spec = RunSpec(
+        model="llama", preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=2,
+        global_batch_size=128, sequence_length=8192, precision="fp8", num_gpus=8, platform="nvd",
+        output_dir=str(tmp_path),
+    )  # fmt: skip
+    recipe = nemo_recipe.build(spec, device_name=gpu)
+    assert recipe.model.config.enable_cuda_graph is graphs
+    assert recipe.trainer.strategy.use_te_rng_tracker is graphs
+    (ours,) = (one for one in recipe.trainer.callbacks if one.__fn_or_cls__.__name__ == "BenchmarkCallback")
+    assert ours.training_config.get("cuda_graphs", False) is graphs
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_nemos_own_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
     import nemo_run

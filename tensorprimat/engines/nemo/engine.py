@@ -84,7 +84,9 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
     """Build the recipe and train it. Raises UsageError where NeMo cannot, RunError where the training fails."""
     if reason := unavailable():
         raise UsageError(f"{reason}; try benchmark.py --engine torch")
-    recipe = nemo_recipe.build(spec.check(), result_file=None if result_file is None else str(result_file))
+    recipe = nemo_recipe.build(
+        spec.check(), result_file=None if result_file is None else str(result_file), device_name=_device_name(spec)
+    )
     try:
         execute(recipe, spec)
     except RunError as error:
@@ -116,8 +118,12 @@ def _environment(spec: RunSpec) -> dict[str, str]:
     """Return NVIDIA's performance variables for this machine's GPU, the user's own values where there are any."""
     if spec.platform != "nvd":
         return {}
-    variables = nemo_performance.environment(spec, detect().gpu_info.device_name)
+    variables = nemo_performance.environment(spec, _device_name(spec))
     return {name: os.environ.get(name, value) for name, value in variables.items()}
+
+
+def _device_name(spec: RunSpec) -> str | None:
+    return detect().gpu_info.device_name if spec.platform == "nvd" else None
 
 
 def _run_here(recipe: Any, spec: RunSpec) -> None:

@@ -2,8 +2,10 @@
 
 Source: NVIDIA/NeMo, scripts/performance (helpers.py, executors.py, llm/pretrain_llama3_8b.py), PerfEnvPlugin of
 nemo.lightning.run.plugins and `pretrain_performance_optimizations` of the recipes, read at commit 8cfedd72 of
-2025-09-20. NVIDIA publishes this block for Llama 3 8B; the same is set for all three models, because qwen's and
-mistral's recipes have no performance mode of their own.
+2025-09-20, and for the GPUs of the Hopper generation at v2.4.0rc2 (7ac5a8eb), the last version that trains there
+without Megatron's FSDP; of this block it has the same. NVIDIA publishes it for Llama 3 8B; the same is set for all
+three models, because qwen's and mistral's recipes have no performance mode of their own. Only CUDA graphs, which a
+table switches on for a model and a GPU, stay with llama.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ ALWAYS = {
 }
 """Environment variables that every run of the performance scripts has."""
 
+GRACE = {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}
+"""Environment variables of GB200: GPUs exchange through the network card of their CPU."""
+
+GRAPHS_ON = ("B200", "GB200")
+"""GPUs on which the table of recommended configurations trains Llama 3 8B with CUDA graphs."""
+
 
 def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
     """Return the environment variables that NVIDIA sets for this configuration on this GPU."""
@@ -36,12 +44,21 @@ def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if is_blackwell else "1"
     if spec.pipeline_model_parallel_size > 1:
         variables["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"
-    if "B200" not in (device_name or "") or "GB200" in (device_name or ""):  # fails on B200, as NVIDIA notes
+    if "GB200" in (device_name or ""):
+        variables |= GRACE
+    fails = "B200" in (device_name or "") and "GB200" not in (device_name or "")  # on B200, as NVIDIA notes
+    if not fails and not uses_cuda_graphs(spec, device_name):
         variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     return variables
 
 
-def apply(recipe: Any, spec: RunSpec) -> None:
+def uses_cuda_graphs(spec: RunSpec, device_name: str | None) -> bool:
+    """Return True if NVIDIA's table switches CUDA graphs on. Megatron Core has none with recomputed activations."""
+    is_listed = any(name in (device_name or "") for name in GRAPHS_ON)
+    return spec.model == "llama" and is_listed and spec.recompute == "none"
+
+
+def apply(recipe: Any, spec: RunSpec, device_name: str | None) -> None:
     """Set NVIDIA's performance settings in a `nemo_run.Partial` whose parallel sizes and precision are set already.
 
     Raises ImportError without NeMo.
@@ -54,6 +71,8 @@ def apply(recipe: Any, spec: RunSpec) -> None:
     recipe.trainer.plugins.grad_reduce_in_fp32 = False
     recipe.optim.config.use_precision_aware_optimizer = spec.precision == "bf16"
     recipe.model.config.cross_entropy_fusion_impl = "te"
+    recipe.model.config.enable_cuda_graph = uses_cuda_graphs(spec, device_name)
+    recipe.trainer.strategy.use_te_rng_tracker = recipe.model.config.enable_cuda_graph
     recipe.trainer.strategy.ddp = run.Config(
         DistributedDataParallelConfig,
         check_for_nan_in_grad=False,

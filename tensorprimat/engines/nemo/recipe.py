@@ -23,8 +23,8 @@ PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_
 """Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
 
 
-def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
-    """Return the recipe as `nemo_run.Partial`, ready to run or to serialise.
+def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | None = None) -> Any:
+    """Return the recipe as `nemo_run.Partial`, ready to run or to serialise. device_name: of the GPUs that train.
 
     Raises UsageError for a precision that NeMo has no recipe for, ImportError without NeMo.
     """
@@ -46,8 +46,8 @@ def build(spec: RunSpec, *, result_file: str | None = None) -> Any:
         recipe.model.config.recompute_num_layers = 1
     if profiling.STEM in spec.options:
         recipe.trainer.profiler = _profiler(run, spec)
-    nemo_performance.apply(recipe, spec)
-    recipe.trainer.callbacks = [*recipe.trainer.callbacks, callback(run, spec, result_file)]
+    nemo_performance.apply(recipe, spec, device_name)
+    recipe.trainer.callbacks = [*recipe.trainer.callbacks, callback(run, spec, result_file, device_name)]
     return recipe
 
 
@@ -58,7 +58,7 @@ def precision_recipe(spec: RunSpec) -> str:
     return PRECISIONS[spec.precision]
 
 
-def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
+def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
     """Our callback as a configuration: it survives serialisation, a live instance would not.
 
     training_config holds what NeMo's objects cannot tell about themselves.
@@ -66,6 +66,8 @@ def callback(run: Any, spec: RunSpec, result_file: str | None) -> Any:
     from tensorprimat.engines.callback import BenchmarkCallback
 
     settings: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
+    if nemo_performance.uses_cuda_graphs(spec, device_name):
+        settings["cuda_graphs"] = True
     if spec.precision == "fp8":  # to Lightning it is bf16
         settings |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
     return run.Config(
