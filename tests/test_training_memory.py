@@ -174,3 +174,33 @@ def test_float32_master_weights_double_the_state():
 def test_flags_of_the_torch_engine_are_refused_by_others(said, engine, message):
     with pytest.raises(UsageError, match=message):
         prepare.spec_of("llama", settings(**said), engine=ENGINES[engine], machine=H100)
+
+
+OF_FLAG = {
+    "--activation-checkpointing": lambda word: {"recompute": {"selective": "every second layer"}.get(word, word)},
+    "--micro-batch-size": lambda word: {"micro_batch_size": int(word)},
+    "--sequence-length": lambda word: {"sequence_length": int(word)},
+    "--strategy": lambda word: {"strategy": word},
+    "--num-gpus": lambda word: {"num_gpus": int(word), "strategy": "fsdp"},
+    "--preset": lambda word: {"preset": word, "recompute": "none"},
+}
+
+
+@pytest.mark.parametrize("memory", [24, 48, 60, 72, 85, 100])
+@pytest.mark.parametrize("micro", [1, 4])
+@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+@pytest.mark.parametrize("devices", [1, 8])
+def test_each_remedy_for_memory_makes_the_run_fit_as_it_is_written(memory, micro, recompute, devices):
+    told = spec(micro_batch_size=micro, recompute=recompute, num_gpus=devices, strategy="ddp")
+    if training_memory.estimate(told).total <= memory * GB:
+        return
+    said = training_memory.remedies(told, memory * GB)
+    assert said
+    for remedy in said:
+        words = remedy.removesuffix(" (other work)").replace(" (other work) with", "").replace(" with", "").split()
+        changed = told
+        for flag, word in zip(words[::2], words[1::2], strict=True):
+            changes = OF_FLAG[flag](word)
+            assert any(getattr(told, name) != value for name, value in changes.items()), f"{remedy} changes nothing"
+            changed = changed.model_copy(update=changes)
+        assert training_memory.estimate(changed).total <= memory * GB, remedy

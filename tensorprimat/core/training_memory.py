@@ -121,27 +121,40 @@ def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:
 
 
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
-    """Return the flags that make the spec fit into the device's memory, each alone, the mildest first."""
+    """Return the flags that make the spec fit into the device's memory, the mildest first.
+
+    A flag that is not enough by itself comes with --activation-checkpointing full.
+    """
     devices = spec.num_gpus * spec.num_nodes
-    smaller_micro = {"micro_batch_size": max(1, spec.micro_batch_size // 2)}
     candidates: list[tuple[str, Mapping[str, object]]] = [
-        ("--activation-checkpointing selective", {"recompute": "every second layer"}),
-        ("--activation-checkpointing full", {"recompute": "full"}),
-        (f"--micro-batch-size {smaller_micro['micro_batch_size']}", {**smaller_micro, "recompute": "full"}),
-        ("--strategy fsdp", {"strategy": "fsdp", "recompute": "full"}),
+        (f"{RECOMPUTE_FLAG} selective", {"recompute": "every second layer"}),
+        (ALL_RECOMPUTED, {"recompute": "full"}),
+        (f"--micro-batch-size {spec.micro_batch_size // 2}", {"micro_batch_size": spec.micro_batch_size // 2}),
+        ("--strategy fsdp", {"strategy": "fsdp"}),
     ]
     for length in (spec.sequence_length // 2, spec.sequence_length // 4):
-        if length >= 2:
-            change = {"sequence_length": length, "recompute": "full"}
-            candidates.append((f"--sequence-length {length} (other work)", change))
+        candidates.append((f"--sequence-length {length} (other work)", {"sequence_length": length}))
     for count in (2, 4, 8):
         if count > devices:
-            candidates.append((f"--num-gpus {count}", {"num_gpus": count, "strategy": "fsdp", "recompute": "full"}))
+            candidates.append((f"--num-gpus {count}", {"num_gpus": count, "strategy": "fsdp"}))
     candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none"}))
-    fitting = [
-        flag
-        for flag, changes in candidates
-        if any(getattr(spec, name) != value for name, value in changes.items())
-        and estimate(spec.model_copy(update=changes)).total <= memory_bytes
-    ]
+    fitting = []
+    for flag, changes in candidates:
+        changed = spec.model_copy(update=dict(changes))
+        if changed == spec or not (changed.micro_batch_size and changed.sequence_length > 1):
+            continue
+        if estimate(changed).total <= memory_bytes:
+            fitting.append(flag)
+        elif ALL_RECOMPUTED in fitting or "recompute" in changes:
+            continue
+        elif estimate(_recomputing(changed)).total <= memory_bytes:
+            fitting.append(f"{flag} with {ALL_RECOMPUTED}")
     return fitting[:2]
+
+
+RECOMPUTE_FLAG = "--activation-checkpointing"
+ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
+
+
+def _recomputing(spec: RunSpec) -> RunSpec:
+    return spec.model_copy(update={"recompute": "full"})
