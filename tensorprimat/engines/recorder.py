@@ -6,18 +6,14 @@ step's mark, so that they hold their value once the mark is reached.
 
 from __future__ import annotations
 
-import math
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tensorprimat.core.quantities import fixed
-from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
+from tensorprimat.core.steps import Step, Steps, StepsBuilder
 from tensorprimat.engines.clock import Clock, StepMark
 
 if TYPE_CHECKING:
@@ -53,70 +49,6 @@ class _Interruption:
     end: StepMark | None = None
 
 
-FIGURES = ("seconds", "ended_at", "loss", "learning_rate", "data_wait_seconds", "power_watts_per_gpu")
-
-
-class _Rows:
-    """Finished steps in columns: appending a row costs a microsecond, ten times less than making a `Step` of it."""
-
-    def __init__(self) -> None:
-        self.indices, self._covers, self._interrupted = array("q"), array("q"), array("b")
-        self._figures = {name: array("d") for name in FIGURES}
-        self._nan_losses: list[int] = []
-        self._memory: dict[int, MemoryReading] = {}
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def append(self, end: _StepEnd, figures: Sequence[float | None]) -> None:
-        """Add a row for a step that ended.
-
-        figures: in the order of FIGURES, None where unmeasured.
-        """
-        row = len(self.indices)
-        self.indices.append(end.index)
-        self._covers.append(end.covers)
-        self._interrupted.append(INTERRUPTIONS.index(end.interrupted_by))
-        for column, figure in zip(self._figures.values(), figures, strict=True):
-            column.append(math.nan if figure is None else figure)
-        if end.memory:
-            self._memory[row] = end.memory
-        if end.loss is not None and self._figures["loss"][row] != self._figures["loss"][row]:
-            self._nan_losses.append(row)
-
-    def step(self, row: int) -> Step:
-        """Return one row, without its memory."""
-        figures = {name: column[row] for name, column in self._figures.items()}
-        return Step(
-            index=self.indices[row],
-            covers=self._covers[row],
-            interrupted_by=INTERRUPTIONS[self._interrupted[row]],
-            **{name: None if figure != figure else figure for name, figure in figures.items()},  # type: ignore[arg-type]
-        )
-
-    def steps(self) -> Steps:
-        """Return all rows."""
-        unseen = np.full(len(self), math.nan)
-        columns: dict[str, np.ndarray] = {
-            "index": np.array(self.indices, np.int64),
-            "covers": np.array(self._covers, np.int64),
-            "interrupted_by": np.array(self._interrupted, np.int8),
-            **{name: np.array(column) for name, column in self._figures.items()},
-        }
-        for row, reading in self._memory.items():
-            for name, value in reading.items():
-                columns.setdefault(name, unseen.copy())[row] = value
-        nan_losses = np.zeros(len(self), np.bool_)
-        nan_losses[self._nan_losses] = True
-        kept = ("index", "covers", "seconds", *(("loss",) if self._nan_losses else ()))
-        seen = {name: column for name, column in columns.items() if name in kept or _any_seen(column)}
-        return Steps(seen, logged_nan={"loss": nan_losses})
-
-
-def _any_seen(column: np.ndarray) -> bool:
-    return bool(np.isfinite(column).any() if column.dtype.kind == "f" else column.any())
-
-
 class Recorder:
     """Steps of one run on one rank."""
 
@@ -132,7 +64,8 @@ class Recorder:
         self.interruption_seconds: dict[str, float] = {}
         """Time of validations and of checkpoints, which is in no measured step."""
         self._power_at = power_at
-        self._rows = _Rows()
+        self._rows = StepsBuilder()
+        self._indices: list[int] = []
         self._waiting: deque[_StepEnd] = deque()
         self._interruptions: list[_Interruption] = []
         self._interrupted_by = ""
@@ -195,25 +128,28 @@ class Recorder:
             self.timed_steps += end.covers
             self.timed_seconds += elapsed
         wait = end.data_wait_seconds
-        self._rows.append(
-            end,
-            (
-                elapsed / end.covers,
-                ended_at,
-                None if end.loss is None else end.loss.item(),
-                end.learning_rate,
-                None if wait is None else wait / end.covers,
-                self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
-            ),
+        step = Step(
+            index=end.index,
+            seconds=elapsed / end.covers,
+            covers=end.covers,
+            ended_at=ended_at,
+            loss=None if end.loss is None else end.loss.item(),
+            learning_rate=end.learning_rate,
+            data_wait_seconds=None if wait is None else wait / end.covers,
+            power_watts_per_gpu=self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
+            interrupted_by=end.interrupted_by,
+            **end.memory,  # type: ignore[arg-type]  # columns of Step
         )
+        self._rows.append(step)
+        self._indices.append(end.index)
 
     def index(self, row: int) -> int:
         """Return the number of the optimizer step in a row."""
-        return self._rows.indices[row]
+        return self._indices[row]
 
     def step(self, row: int) -> Step:
         """Return the step that the console shows for a row."""
-        return self._rows.step(row)
+        return self._rows[row]
 
     def abandon(self, patience_seconds: float = ABANDON_SECONDS) -> None:
         """Read what the device still finishes in a moment: after a failure it may never answer again."""
@@ -248,7 +184,8 @@ class Recorder:
     @property
     def steps(self) -> Steps:
         """Return the rows read so far."""
-        return self._rows.steps()
+        rows = self._rows.build()
+        return rows.replace(covers=rows.column("covers"))  # stated even where every row covers one step
 
 
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
