@@ -93,8 +93,11 @@ def devices() -> str:
 def sampler() -> str:
     """Return the cost of a look at the GPUs, which must be a small share of the time between two."""
     from tensorprimat.machine import telemetry
-    from tensorprimat.machine.device import DeviceReading, Replay
+    from tensorprimat.machine.device import DeviceReading
     from tensorprimat.machine.platform import detect
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    from replay import Replay
 
     known = telemetry.open_devices(detect().gpu_ids) if on_gpu() else [Replay([DeviceReading(power_watts=1.0)])]
     looks = telemetry.Sampler(known)

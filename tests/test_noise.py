@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from replay import Replay
 from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
 
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.machine import noise
-from tensorprimat.machine.device import DeviceReading, Process, Replay
+from tensorprimat.machine.device import DeviceReading, Process
 
 REAL_LOOK = noise.look  # the suite replaces it by a quiet machine
 QUIET = noise.NoiseReading(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)

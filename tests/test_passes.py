@@ -8,6 +8,7 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from replay import Replay
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.core import micro_result, models
@@ -15,7 +16,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
-from tensorprimat.machine.device import DeviceReading, Process, Replay
+from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import advice, grid, memory, passes
 from tensorprimat.micro.workload import Network, Workload

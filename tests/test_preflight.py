@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from replay import Replay
 
 from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, measure
@@ -20,7 +21,7 @@ from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.machine import telemetry
-from tensorprimat.machine.device import DeviceReading, Process, Replay
+from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
 from tensorprimat.reports.plots import canvas

@@ -6,13 +6,14 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from replay import Replay
 
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import power
 from tensorprimat.machine import amd, nvidia, telemetry
-from tensorprimat.machine.device import DeviceReading, Process, Replay
+from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.telemetry import Sampler
 
 
@@ -320,8 +321,6 @@ def test_nvml_is_read_in_si_units(monkeypatch):
         "nvmlDeviceGetPowerUsage": 612_345,
         "nvmlDeviceGetEnforcedPowerLimit": 700_000,
         "nvmlDeviceGetClockInfo": 1_755,
-        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 10**9, total=85 * 10**9),
-        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97),
         "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
         "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=77, usedGpuMemory=None)],
     }
@@ -331,8 +330,6 @@ def test_nvml_is_read_in_si_units(monkeypatch):
     assert reading.power_watts == pytest.approx(612.345)
     assert reading.power_limit_watts == 700.0
     assert reading.clock_hertz == 1.755e9
-    assert reading.utilisation == 0.97
-    assert (reading.memory_used_bytes, reading.memory_total_bytes) == (5e9, 85e9)
     assert reading.throttled_by == ("the power cap",)
     assert reading.processes == (Process(pid=77, memory_bytes=None),)
     assert reading.energy_joules is None  # not supported is not zero
@@ -401,8 +398,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     reading = device.read()
     assert (reading.power_watts, reading.power_limit_watts) == (731.0, pytest.approx(750.0))
     assert reading.energy_joules == pytest.approx(15.3)
-    assert (reading.clock_hertz, reading.memory_clock_hertz, reading.utilisation) == (2.1e9, 1.3e9, pytest.approx(0.88))
-    assert (reading.memory_used_bytes, reading.memory_total_bytes) == (1e9, None)
+    assert reading.clock_hertz == 2.1e9
     assert reading.temperature_celsius == 61.0
     assert reading.processes == (Process(pid=5, memory_bytes=1e8),)
     limits = [reading.throttled_by, *(device.read().throttled_by for _ in range(4))]

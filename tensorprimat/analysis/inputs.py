@@ -112,16 +112,6 @@ def sequence_length(result: Result) -> Input:
     )
 
 
-def precision(result: Result) -> Input:
-    """Return the precision that ran."""
-    return Input(
-        name="precision",
-        value=result.training_config.precision,
-        source=_config_source(result, "precision"),
-        because="the precision is not stated; give --precision",
-    )
-
-
 def _config_source(result: Result, key: str) -> str:
     return result.provenance.assumed.get(key, "the run's configuration")
 

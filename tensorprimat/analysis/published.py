@@ -31,7 +31,6 @@ from tensorprimat.core.result import (
     TrainingConfig,
 )
 
-PRIMARY = "tokens_per_second_per_gpu"
 ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
 """Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""

@@ -94,8 +94,8 @@ class Decoder:
         """
         total = 0.0
         for layer in self.layers:
-            pairs = sum(_half_diagonal_pairs(length, layer.window, layer.chunk) for length in lengths)
-            total += 6 * (layer.query_width + layer.value_width) * pairs
+            visited = sum(pairs(length, window=layer.window, chunk=layer.chunk) for length in lengths)
+            total += 6 * (layer.query_width + layer.value_width) * visited
         return total
 
     def flops_per_token(self, lengths: Sequence[int], *, lora: bool = False) -> float:
@@ -122,21 +122,14 @@ class Decoder:
         return (head + body + scores) / seconds
 
 
-def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -> int:
-    """Return the pairs of query and key that causal attention over one document visits, the diagonal included.
+def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -> float:
+    """Return the pairs of query and key of causal attention over one document, a pair at the diagonal as half.
+
+    T²/2 of T tokens, T·W − W²/2 within a window, and those of every chunk.
 
     >>> pairs(4), pairs(4, window=2), pairs(4, chunk=2)
-    (10, 7, 6)
+    (8.0, 6.0, 4.0)
     """
-    if chunk is not None and chunk < length:
-        whole, rest = divmod(length, chunk)
-        return whole * pairs(chunk) + pairs(rest)
-    reach = min(length, window or length)
-    return length * reach - reach * (reach - 1) // 2
-
-
-def _half_diagonal_pairs(length: int, window: int | None, chunk: int | None) -> float:
-    """Return T·W − W²/2 of every document or chunk, the pairs as Megatron counts them."""
     if chunk is not None and chunk < length:
         whole, rest = divmod(length, chunk)
         return whole * chunk**2 / 2 + rest**2 / 2

@@ -65,15 +65,10 @@ class AmdDevice:
     def read(self) -> DeviceReading:
         smi = self._smi
         clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
-        memory_clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
         return replace(
             self.glance(),
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
-            memory_clock_hertz=_product(_number(memory_clock, "clk", "cur_clk"), MEGA),
-            utilisation=_product(_number(self._ask("amdsmi_get_gpu_activity"), "gfx_activity"), 0.01),
-            memory_used_bytes=_number(self._ask("amdsmi_get_gpu_memory_usage", smi.AmdSmiMemoryType.VRAM), "value"),
-            memory_total_bytes=_number(self._ask("amdsmi_get_gpu_memory_total", smi.AmdSmiMemoryType.VRAM), "value"),
             processes=self._processes(),
         )
 

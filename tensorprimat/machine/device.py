@@ -1,8 +1,7 @@
-"""The interface of a GPU that every vendor implements: its readings, the processes on it, and a replay of both."""
+"""The interface of a GPU that every vendor implements: its readings, and the processes on it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,11 +25,6 @@ class DeviceReading:
     clock_hertz: float | None = None
     """Of the compute units."""
     max_clock_hertz: float | None = None
-    memory_clock_hertz: float | None = None
-    utilisation: float | None = None
-    """Fraction of the last sampling period in which any kernel ran."""
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
     """Reasons for a reduced clock, in words; empty if the clock is not reduced, or if the device reports no reason."""
@@ -51,23 +45,3 @@ class Device(Protocol):
 
     def glance(self) -> DeviceReading:
         """Power, energy, clock, temperature and throttling: the figures that are read while training runs."""
-
-
-class Replay:
-    """A device that gives recorded readings in their order, then the last one for ever."""
-
-    def __init__(self, readings: Sequence[DeviceReading], *, id: str = "replay", name: str = "replayed device") -> None:
-        if not readings:
-            raise ValueError("nothing to replay")
-        self.id, self.name = id, name
-        self._readings, self._next = tuple(readings), 0
-
-    boundary: str | None = None
-
-    def glance(self) -> DeviceReading:
-        return self.read()
-
-    def read(self) -> DeviceReading:
-        reading = self._readings[min(self._next, len(self._readings) - 1)]
-        self._next += 1
-        return reading

@@ -54,17 +54,11 @@ class NvidiaDevice:
 
     def read(self) -> DeviceReading:
         nvml = self._nvml
-        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))
-        busy = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(self._handle))
         present = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or ()
         return replace(
             self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
             max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
-            memory_clock_hertz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, scale=MEGA),
-            utilisation=None if busy is None else busy.gpu / 100,
-            memory_used_bytes=None if memory is None else float(memory.used),
-            memory_total_bytes=None if memory is None else float(memory.total),
             processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in present),
         )
 

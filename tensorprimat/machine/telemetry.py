@@ -1,4 +1,4 @@
-"""Telemetry of a working GPU: power, clocks, utilisation, temperature, and other processes on it.
+"""Telemetry of a working GPU: power, clocks, temperature, and other processes on it.
 
 `Sampler` reads devices in the background. A figure that a device does not give is None.
 """
