@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tensorprimat.logs import deepspeed, formats, lightning
+from tensorprimat.logs import deepspeed, formats, metric_names
 from tensorprimat.logs.huggingface import rows as huggingface
 from tensorprimat.logs.megatron import bridge, rows
 from tensorprimat.logs.mlperf import reader as mlperf
@@ -33,7 +33,7 @@ def test_the_table_states_the_texts_that_the_readers_look_for():
     assert needles("mlperf") == {mlperf.MARK}
     assert needles("huggingface") == {f"'{huggingface.LOSS}'", f'"{huggingface.LOSS}"', huggingface.RUNTIME}
     looks_for = next(one for one in formats.FORMATS if one.name == "lightning").looks_for
-    assert all(name in looks_for for name in (lightning.TIME_SO_FAR[0], *lightning.STEP_SECONDS))
+    assert all(name in looks_for for name in (metric_names.LIGHTNING[0], metric_names.LIGHTNING[-1]))
 
 
 def test_every_format_of_the_table_has_a_reader_that_finds_no_row_in_an_empty_log(tmp_path):

@@ -268,6 +268,26 @@ def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text: 
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.0)
 
 
+def factory(n: int, seconds: int, **more: float) -> str:
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    row = {"current_steps": n, "total_steps": 500, "loss": 2.5 - n / 1000, "lr": 1e-05, "epoch": n / 100}
+    row |= {"elapsed_time": clock, **more}
+    return json.dumps(row) + "\n"
+
+
+def test_the_clock_of_a_resumed_training_says_nothing_about_the_steps_before(read_text: Any) -> None:
+    rows = [factory(n, 6 * n) for n in range(10, 310, 10)] + [factory(n, 6 * (n - 300)) for n in range(310, 510, 10)]
+    result = read_text("".join(rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(6.0)
+    assert not [warning for warning in result.warnings if "the framework reported" in warning]
+
+
+def test_llama_factorys_memory_is_the_peak_of_the_allocator(read_text: Any) -> None:
+    memory = read_text("".join(factory(n, 6 * n, vram_allocated=40.25, vram_reserved=50.5) for n in range(10, 310, 10)))
+    peaks = memory.memory_metrics
+    assert (peaks.peak_memory_allocated_gb, peaks.peak_memory_reserved_gb) == pytest.approx((43.218, 54.224), rel=1e-4)
+
+
 COLLECTED = {
     "docker": "2026-01-05T08:{:02}:{:02}.250000000Z ",
     "docker compose": "trainer-1  | 2026-01-05T08:{:02}:{:02}.250000000Z ",

@@ -68,6 +68,29 @@ def test_any_other_csv_is_not_lightnings(tmp_path):
     assert logs.detect(logs.Log(path)) is None
 
 
+def test_a_metrics_file_keeps_the_rates_batches_and_memory_that_stand_beside_its_times(tmp_path):
+    head = (
+        "epoch,step,train_step_timing in s,global_batch_size,consumed_samples,max_memory_allocated,reduced_train_loss"
+    )
+    result = read(tmp_path, head, *(f"0,{n},2.0,128,{128 * n},1e11,2.5{n % 10}" for n in range(60)))
+    assert (result.provenance.format, result.performance_metrics.samples_per_second) == ("lightning", 64)
+    assert result.memory_metrics.peak_memory_allocated_gb == 100
+    assert not [warning for warning in result.warnings if warning.startswith(("format", "steps"))]
+
+
+def test_a_restart_that_repeats_its_losses_is_timed_by_its_own_clock(tmp_path):
+    again = [f"0,{n},{20 + (n - 200) * 0.7},{2 + n / 1000}" for n in range(210, 500, 10)]
+    lines = ["epoch,step,train/time,train_loss", *(f"0,{n},{20 + n * 0.5},{2 + n / 1000}" for n in range(10, 310, 10))]
+    result = read(tmp_path, *lines, *again)
+    assert (len(result.steps), result.runs[0].segments) == (59, 2)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+
+
+def test_a_table_with_quoted_names_is_read(tmp_path):
+    lines = ['\ufeff"epoch","step","train/time"', *(f'"0","{n}","{20 + n * 0.5}"' for n in range(10, 310, 10))]
+    assert read(tmp_path, *lines).performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+
+
 def test_a_torn_row_and_a_clock_that_stands_still_give_no_step_time(tmp_path):
     lines = [*rows([9.0, 10.0, 10.0, 11.0]), "0,,24,4"]
     assert read(tmp_path, *lines).steps.column("seconds")[1:].tolist() == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)

@@ -95,6 +95,18 @@ def test_a_cut_last_line_has_no_wrong_number(tmp_path: Path) -> None:
     assert set(logs.read(run).steps.column("reported_tokens_per_second")[:19].tolist()) == {32768.5}
 
 
+def test_an_evaluation_between_two_losses_is_not_measured(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"loss": [3 - n / 100 for n in range(40)], "eval_loss": [2.5]})
+    late = [START + 2000 * n + (30_000 if n > 20 else 0) for n in range(1, 41)]
+    (run / "metrics" / "loss").write_text(
+        "".join(f"{time} {3 - n / 100} {n}\n" for n, time in enumerate(late, start=1))
+    )
+    (run / "metrics" / "eval_loss").write_text(f"{late[19] + 30_000} 2.5 20\n")
+    result = logs.read(run)
+    assert [step.index for step in result.steps if step.interrupted_by] == [21]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
 HEADER = (
     "model,n_gpus,nnodes,gpus_per_node,training_precision,pipeline,args,tags,docker_file,machine_name,gpu_architecture,"
     "performance,metric,relative_change,status"

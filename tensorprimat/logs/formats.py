@@ -105,7 +105,7 @@ FORMATS: tuple[Format, ...] = (
         "lightning",
         reads="Lightning's CSVLogger (metrics.csv) and progress bars",
         looks_for="a metrics.csv with step and train/time or train_step_timing in s, or bars 'Epoch N: … it/s' or s/it",
-        needles=(b",step", b"step,", b"it/s", b"s/it"),
+        needles=(b",step", b"step,", b'"step"', b"it/s", b"s/it"),
     ),
     _format(
         "mlperf",

@@ -24,7 +24,8 @@ EMPTY = frozenset(("", "NaN", "None"))
 TOTAL_TOKENS = ("total_tokens", "tokens_before")
 """All tokens with those of the step, and before it."""
 OTHER_WORK = "other_work"
-NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK)
+SO_FAR = "seconds_so_far"
+NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -162,16 +163,18 @@ class MetricColumns:
         rows = np.flatnonzero(numbered & has_any)
         begins = np.flatnonzero(np.diff(index[rows], prepend=-1))
         opening = rows[begins]
-        columns = {}
+        columns, lines = {}, np.array(self.lines)[opening]
         for kind, (present, values) in found.items():
             holder, known = _first_known(present[rows], begins)
             if known.any():
                 columns[kind] = np.where(known, values[rows[holder]], np.nan), known
+            if kind in ("seconds", SO_FAR):  # cite the row that states the time
+                lines = np.where(known, np.array(self.lines)[rows[holder]], lines)
         evaluated = np.zeros(length, np.bool_)
         evaluated[np.array(self._evaluated, np.int64)] = True
         seen = np.cumsum(evaluated & numbered)[opening]
         return Merged(
-            lines=np.array(self.lines)[opening],
+            lines=lines,
             steps=index[opening],
             columns=columns,
             interrupted=np.diff(seen, prepend=0) > 0,
@@ -239,16 +242,25 @@ class Merged(NamedTuple):
     clock: RowClock
 
     def rows(self) -> Steps:
-        """Return the steps once each."""
+        """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines
-        known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
         if OTHER_WORK in self.columns:
             columns["interrupted_by"] = self.columns[OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
+        known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
+        columns |= {name: values for name, (values, _) in known.items()}
         masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
-        values = {name: values for name, (values, _) in known.items()}
-        return fields.merged_columns(Steps({**columns, **values}, logged_nan=masks)) if known else Steps({})
+        if SO_FAR not in self.columns or "seconds" in known:
+            return fields.merged_columns(Steps(columns, logged_nan=masks)) if known else Steps({})
+        so_far, rows = self.columns[SO_FAR][0], np.flatnonzero(self.columns[SO_FAR][1])
+        grown, covers = np.diff(so_far[rows], prepend=np.nan), np.diff(self.steps[rows], prepend=0)
+        seconds = grown / np.maximum(covers, 1)
+        forward = (covers > 0) & (seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS)
+        steps = Steps(columns, logged_nan=masks).take(rows)
+        return fields.merged_columns(
+            steps.replace(seconds=np.where(forward, seconds, np.nan), covers=np.where(forward, covers, 1))
+        )
 
     @property
     def has_lines(self) -> bool:

@@ -6,10 +6,11 @@ rates go to the field per GPU, whatever their name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.tensorboard import DIALECTS as TENSORBOARD
+from tensorprimat.logs.tensorboard import TIME_SO_FAR
 
 SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
@@ -76,6 +77,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
         ),
         ("total_tokens", 1.0),
     ),
+    **dict.fromkeys(TIME_SO_FAR, ("seconds_so_far", 1.0)),
     "time/token": ("tokens_before", 1.0),  # Composer's, logged at the beginning of the step
     "mem": ("memory_allocated_peak_bytes", GIB),  # NeMo Automodel's
     "memory/peak_allocated_mem": ("memory_allocated_peak_bytes", 1e9),
@@ -96,7 +98,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("timing/train/validation", "timing/train/checkpointing"), ("other_work", 1.0)),  # NeMo-RL's
 }
 """Name → field of Step and factor to its unit. Or `total_tokens`: all so far; `tokens_before`: all before the step;
-`other_work`: a validation or checkpoint that the time of the step includes."""
+`seconds_so_far`: of training, without validation; `other_work`: a validation or checkpoint in the time of the step."""
 OTHERWISE: Mapping[str, tuple[str, str]] = {
     "global_batch_size": ("time_per_iteration_ms", "tokens"),  # nanotron's
     "perf/throughput": ("perf/total_num_images", "reported_samples_per_second_per_gpu"),  # verl's
@@ -126,6 +128,15 @@ TOTALS: Mapping[str, str] = {
 """Means over a whole run that the Hugging Face Trainer logs once → field of Reported."""
 
 
+LIGHTNING = (*TIME_SO_FAR, "train_step_timing in s")
+"""Names of which a metrics.csv of Lightning or NeMo has one."""
+
+
+def is_lightnings(names: Collection[str]) -> bool:
+    """Return True for the columns of a metrics.csv of Lightning or NeMo."""
+    return "step" in names and any(name in names for name in LIGHTNING)
+
+
 def field_of(name: str) -> tuple[str, float] | None:
     """Return the field that a metric is, and the factor to its unit; None for one that is not known.
 
@@ -134,5 +145,7 @@ def field_of(name: str) -> tuple[str, float] | None:
     """
     if name in FIELDS:
         return FIELDS[name]
+    if name.startswith("lr-"):  # Lightning's LearningRateMonitor adds the optimizer
+        return FIELDS["lr"]
     section = next((section for section in SECTIONS if name.startswith(section)), "")
     return FIELDS.get(name.removeprefix(section)) if section else None

@@ -25,7 +25,7 @@ from tensorprimat.logs import fields, metric_columns, prefixes, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
-from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, field_of
+from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, field_of, is_lightnings
 from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
@@ -43,7 +43,19 @@ def detect(log: Log) -> int:
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
     names = _header(first)
-    return sum(text.count(",") >= len(names) - 1 for _, text in log.head()) - 1 if _names_a_table(names) else 0
+    return rows_in_head(log) if _names_a_table(names) and not is_lightnings(names) else 0
+
+
+def header_of(log: Log) -> list[str]:
+    """Return the names of a CSV's columns; none for another shape of table and for no table."""
+    shape, _, first = _opening(log)
+    return _header(first) if shape == "csv" else []
+
+
+def rows_in_head(log: Log) -> int:
+    """Return the number of a CSV's rows in the lines that detection looks at."""
+    lines = [text for _, text in log.head() if text.strip()]
+    return sum(text.count(",") >= lines[0].count(",") for text in lines[1:])
 
 
 def read(log: Log) -> Reading:
@@ -52,6 +64,8 @@ def read(log: Log) -> Reading:
     if shape == "csv":
         if any(_plain(name) in WANDB_MARKS for name in _header(text)):
             reading.source = "Weights & Biases"
+        if is_lightnings(_header(text)):
+            reading.source = "Lightning"
         return _filled(log, reading, _of_csv(log, line, _header(text), reading))
     table = iter(_document(log)) if shape == "document" else _json_lines(log)
     first = list(islice(table, 50))
@@ -128,7 +142,7 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
 
 
 def _is_head(text: str) -> bool:
-    return ("tep" in text or "iteration" in text) and _names_a_table(_header(text))
+    return ("tep" in text or "iteration" in text) and (_names_a_table(names := _header(text)) or is_lightnings(names))
 
 
 def _header(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from tensorprimat.logs.metric_columns import MetricRow
 from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
 from tensorprimat.logs.metrics import read_table
 from tensorprimat.logs.model_names import model_name
+from tensorprimat.logs.tensorboard import EVALUATION
 from tensorprimat.logs.text import Log
 
 FOLDER, PARAMETERS = "metrics", "params"
@@ -60,11 +61,14 @@ def read(log: Log) -> Reading:
     root = _root(log.path)
     found = list(_metric_files(root)) if root.is_dir() else [(log.path.name, log.path)]
     known = [(name, path) for name, path in found if field_of(name) or name.removeprefix("train/") in TOTALS]
+    evaluations = [(name, path) for name, path in found if name.startswith(EVALUATION)]
     if not known:
         some = ", ".join(name for name, _ in found[:5])
         reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
         return reading
-    entries = list(islice((entry for name, path in known for entry in _entries(name, path)), MOST_VALUES + 1))
+    entries = list(
+        islice((entry for name, path in (*known, *evaluations) for entry in _entries(name, path)), MOST_VALUES + 1)
+    )
     if len(entries) > MOST_VALUES:
         raise InputError(
             f"holds more than {MOST_VALUES:,} values",

@@ -206,6 +206,8 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
     """Yield the numbers of a line that has labels; in a line of numbers alone the place is the label."""
     end, place, labels = 0, 0, set[str]()
     bare = not any(character.isalpha() for character in text)
+    if bare and " " not in text:
+        text = text.replace(",", " ")  # cells of a CSV
     for match in _NUMBER.finditer(text):
         before = text[max(end, match.start() - LABEL_CHARACTERS) : match.start()]
         end, place = match.end(), place + 1

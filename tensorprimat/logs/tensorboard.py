@@ -33,7 +33,6 @@ from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import event_records, files
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, iso, last_of_steps, merged, whole, with_intervals
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.lightning import TIME_SO_FAR
 from tensorprimat.logs.paths import platform_of
 from tensorprimat.logs.text import Log
 
@@ -121,6 +120,8 @@ DIALECTS = (
     ),
 )
 
+TIME_SO_FAR = ("train/time", "train|time")
+"""Tags of the seconds of training since its start, by Lightning's ThroughputMonitor."""
 UNTIMED_LOSSES = ("train/loss", "train_loss", "train_loss_step", "loss", "Loss/train", "lm loss", "reduced_train_loss")
 """Tags that a training loop writes once per logged step, in the order in which they are believed."""
 UNTIMED_FIELDS: Mapping[str, tuple[str, float]] = {
@@ -132,7 +133,7 @@ RUN_TOTALS = {
     "train/train_samples_per_second": "samples_per_second",
 }
 """Tag that the Hugging Face Trainer logs once at the end → field of Reported."""
-EVALUATION = ("eval/", "val/", "validation", "val_loss")
+EVALUATION = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
 """Prefixes of tags of an evaluation."""
 ARGUMENTS = {
     "seq_length": "sequence_length",

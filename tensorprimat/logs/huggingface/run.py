@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
@@ -92,7 +93,11 @@ def reported_by(content: Content) -> dict[str, Any]:
         if (steps := position_of(summary)) and (runtime := reported.get("runtime_seconds")):
             reported["step_time_seconds"] = runtime / steps
         return reported
+    clocks = [row.clock[0] for row in content.rows if row.clock]
+    resumed = any(after < before for before, after in pairwise(clocks))  # the clock began behind its first steps
     last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
+    if resumed:
+        return reported
     if last is not None and last.step and last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0]:
         reported["step_time_seconds"] = last.clock[0] / last.step
     elif content.rows and content.bar and content.bar[0] and CLOCK_RESOLUTION * content.bar[1] >= 0.5:
