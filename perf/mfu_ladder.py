@@ -6,24 +6,30 @@
 
 Each part writes one line (PASS, FAIL or SKIP) and never keeps the next one from running. Exit code 1 if a part failed.
 The goal of the ladder: at least 60 % of the BF16 peak for a model of 3 billion parameters or more, by the convention
-megatron, and at least 75 % of the best matrix product. A global batch of 4 sequences on each GPU keeps all parts within
-about 10 minutes on one H200, estimated at 35 to 60 % MFU.
+megatron, and at least 75 % of the best matrix product that this machine reaches. A global batch of 4 sequences on each
+GPU keeps all parts within about 10 minutes on one H200, estimated at 35 to 60 % MFU.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from tensorprimat.analysis.metric import Metric
 
 GOAL, GOAL_OF_PRODUCT = 0.60, 0.75
 SEQUENCES = 4  # of one optimizer step on each GPU
@@ -261,6 +267,33 @@ def flash() -> str:
     return f"kernel {kernel}"
 
 
+@functools.cache
+def best_product(precision: str) -> float:
+    """Return the best rate of a matrix product on one device, in FLOP/s, by the code of preflight."""
+    import torch
+
+    from tensorprimat.micro import matmul
+
+    device = torch.device("cuda" if on_gpu() else "cpu")
+    return max(matmul.rate(size, precision, device)[0] for size in ((4096, 8192) if on_gpu() else (256, 512)))
+
+
+def product() -> str:
+    """Return the best matrix product in the precisions of the ladder."""
+    precisions = ("bf16", *(("fp8",) if has_fp8() else ())) if on_gpu() else ("fp32",)
+    return ", ".join(f"{one} {best_product(one) / 1e12:,.3g} TFLOP/s" for one in precisions)
+
+
+def has_fp8() -> bool:
+    """Return True if the GPU is known to have matrix units for FP8."""
+    from tensorprimat.core import catalogue
+    from tensorprimat.machine.platform import detect
+
+    found = detect().gpu_info
+    gpu = catalogue.find_gpu(found.device_name, found.total_memory_gb)
+    return gpu is not None and "fp8" not in gpu.lacks
+
+
 def _rung(*flags: str) -> str:
     from tensorprimat.analysis import metrics
     from tensorprimat.core.result import Result
@@ -268,14 +301,22 @@ def _rung(*flags: str) -> str:
     result = Result.model_validate(benchmark(*flags))
     rate = result.performance_metrics.tokens_per_second_per_gpu
     measured = metrics.measure(result)
-    mfu, of_product = measured["mfu"], measured["achievable_fraction"]
+    said = [f"{rate:,.0f} tokens/s/GPU", _mfu(measured["mfu"])]
+    if (done := measured["model_tflops_per_gpu"].value) is not None:
+        share = done * 1e12 / best_product(result.training_config.precision)
+        said.append(f"{share:.1%} of the best matrix product{_against(share, GOAL_OF_PRODUCT)}")
+    return ", ".join(said)
+
+
+def _mfu(mfu: Metric) -> str:
     if mfu.value is None:
-        return f"{rate:,.0f} tokens/s/GPU; MFU: {'; '.join(mfu.reasons)}"
-    verdict = "" if mfu.value >= GOAL else f", below the goal of {GOAL:.0%}"
-    if of_product.value is not None:
-        below = "" if of_product.value >= GOAL_OF_PRODUCT else f", below the goal of {GOAL_OF_PRODUCT:.0%}"
-        verdict += f"; {of_product.value:.1%} of the best matrix product{below}"
-    return f"{rate:,.0f} tokens/s/GPU, MFU {mfu.value:.1%} ({mfu.remark}){verdict}"
+        return f"no MFU ({'; '.join(mfu.reasons)})"
+    return f"MFU {mfu.value:.1%} ({mfu.remark}){_against(mfu.value, GOAL)}"
+
+
+def _against(share: float, goal: float) -> str:
+    """Return the goal, and whether a share reaches it; nothing on a CPU, whose tiny model has no goal."""
+    return f", goal {goal:.0%} {'reached' if share >= goal else 'missed'}" if on_gpu() else ""
 
 
 def eager() -> str:
@@ -285,8 +326,8 @@ def eager() -> str:
 
 def compiled() -> str:
     """Return the second rung: each layer compiled."""
-    if not on_gpu():
-        raise NotHereError("compiling for a CPU says nothing about a GPU")
+    if not on_gpu() and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
     return _rung("--compile", "--num-gpus", "1")
 
 
@@ -308,27 +349,60 @@ def fp8() -> str:
     return "; ".join(f"{recipe}: {_rung(*flags, recipe)}" for recipe in recipes)
 
 
+def group() -> str:
+    """DDP and FSDP2 each take a step over a group of one: NCCL (RCCL) starts on a single GPU, gloo on a CPU."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines.torch.model import LanguageModel
+
+    kind, backend = ("cuda", "nccl") if on_gpu() else ("cpu", "gloo")
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh(kind, (1,))
+        losses = []
+        for strategy in ("ddp", "fsdp"):
+            torch.manual_seed(1)
+            with torch.device(kind):
+                model, tokens = LanguageModel(find("llama", "tiny"), sequence_length=32), torch.arange(66).view(2, 33)
+            network = torch.nn.parallel.DistributedDataParallel(model) if strategy == "ddp" else model
+            if strategy == "fsdp":
+                model.shard(mesh)
+            loss = network(tokens)
+            loss.backward()
+            torch.optim.AdamW(network.parameters(), fused=True).step()
+            losses.append(loss.item())
+    finally:
+        dist.destroy_process_group()
+    if abs(losses[0] - losses[1]) > 1e-3 * losses[0]:
+        raise RuntimeError(f"the losses differ: DDP {losses[0]:.4f}, FSDP2 {losses[1]:.4f}")
+    return f"{backend}: DDP and FSDP2, loss {losses[0]:.4f}"
+
+
 def ddp() -> str:
-    """Replicas on two processes (gloo on a CPU, NCCL or RCCL on GPUs)."""
+    """Replicas on all GPUs here (NCCL or RCCL), on two processes of a CPU (gloo)."""
     return _shared("ddp")
 
 
 def fsdp() -> str:
-    """Return the weights split over two processes."""
+    """Return the rate with the weights split over all GPUs here, or over two processes of a CPU."""
     return _shared("fsdp")
 
 
 def _shared(strategy: str) -> str:
     import torch
 
-    if on_gpu() and torch.cuda.device_count() < 2:
-        raise NotHereError("one GPU only")
-    return _rung("--num-gpus", "2", "--strategy", strategy)
+    count = torch.cuda.device_count() if on_gpu() else 2
+    if count < 2:
+        raise NotHereError("one GPU only; see group")
+    return _rung("--num-gpus", str(count), "--strategy", strategy)
 
 
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
-    for part in (devices, sampler, callback, sync, events, flash, oom, eager, compiled, fp8, ddp, fsdp)
+    for part in (devices, sampler, callback, sync, events, flash, oom, product, eager, compiled, fp8, group, ddp, fsdp)
 }
 
 

@@ -1,13 +1,16 @@
 """Runs of perf/mfu_ladder.py on a CPU: the same parts as on a GPU, and one line for each whatever fails."""
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
 import pytest
+from plausible import result as plausible_result
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
+from tensorprimat.cli import main  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
@@ -44,8 +47,10 @@ def test_a_part_that_fails_takes_no_other_line_with_it(capsys):
 
 
 def test_the_parts_of_a_step_run_on_a_cpu(capsys):
-    assert ladder.main(["--parts", "devices,sampler,sync,events,flash,compiled"]) == 0
-    assert [line.split()[0] for line in lines(capsys)] == ["SKIP", "PASS", "PASS", "PASS", "PASS", "SKIP"]
+    assert ladder.main(["--parts", "devices,sampler,sync,events,flash,product,fp8,group"]) == 0
+    said = lines(capsys)
+    assert [line.split()[0] for line in said] == ["SKIP", "PASS", "PASS", "PASS", "PASS", "PASS", "SKIP", "PASS"]
+    assert "gloo: DDP and FSDP2, loss" in said[-1]
 
 
 def test_a_wait_in_the_training_step_of_the_engine_is_found(monkeypatch, capsys):
@@ -92,16 +97,64 @@ def test_on_a_gpu_every_rung_trains_a_batch_that_fits_ten_minutes(monkeypatch):
     for rung in (ladder.eager, ladder.compiled, ladder.ddp, ladder.fsdp):
         with pytest.raises(RuntimeError, match="noted"):
             rung()
+    assert all(command[command.index("--num-gpus") + 1] == "2" for command in commands[2:]), "all GPUs there are"
     batches = [command[command.index("--global-batch-size") + 1] for command in commands]
     assert batches == ["4", "4", "8", "8"]
     settings = RunSettings(steps=10, warmup_steps=3, seed=1, num_gpus=1, global_batch_size=4)
     gpu = GpuInfo(device_name="NVIDIA H200", device_count=1, total_memory_gb=150.0)
     one = Machine(platform="nvd", gpu_info=gpu, host="here")
     spec = prepare.spec_of("llama", settings, engine=ENGINES["torch"], machine=one)
+    assert spec.recompute == "none"
     flops = 13 * 4 * 8192 * 51_470_401_536
     rungs = flops / (0.35 * 989.4e12) + flops / (0.6 * 989.4e12) + 2 * flops / (0.35 * 1978.9e12)
-    assert spec.recompute == "none"
     assert rungs + 4 * 60 < 600, "four starts of a minute, and the steps"
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA B200", "AMD Instinct MI300X"])
+@pytest.mark.parametrize("count", [1, 8])
+def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, capsys, tmp_path, device, count):
+    """The real command line with a machine that only states its name: nothing of it can be misspelled."""
+    commands = []
+    gpu = GpuInfo(device_name=device, device_count=count, total_memory_gb=180.0)
+    here = Machine(platform="amd" if "AMD" in device else "nvd", gpu_info=gpu, host="here")
+
+    def noted(command, **_):
+        commands.append(command)
+        raise RuntimeError("noted")
+
+    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
+    monkeypatch.setattr(ladder.subprocess, "run", noted)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
+    monkeypatch.setattr("tensorprimat.engines.torch.fp8.importable", lambda _: True)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: here)
+    recipes = ("tensorwise", "rowwise", *(("mxfp8",) if "B200" in device else ()))
+    monkeypatch.setattr(ladder, "_rung", lambda *flags, rung=ladder._rung: _quiet(rung, *flags))
+    ladder.run(["eager", "compiled", "fp8", "ddp", "fsdp"], ladder.PARTS)
+    assert [command[command.index("--fp8-recipe") + 1] for command in commands if "fp8" in command] == list(recipes)
+    assert len(commands) == 2 + len(recipes) + (2 if count > 1 else 0)
+    for command in commands:
+        arguments = [*command[2:], "--dry-run"]
+        arguments[arguments.index("--output") + 1] = str(tmp_path)
+        assert main(["run", *arguments]) == 0, capsys.readouterr().err
+
+
+def _quiet(rung, *flags):
+    with contextlib.suppress(RuntimeError):
+        rung(*flags)
+    return "noted"
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(12.8, "missed"), (9.0, "reached")])
+def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, seconds, outcome):
+    made = plausible_result("h100", seconds=seconds, precision="bf16")
+    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
+    monkeypatch.setattr(ladder, "benchmark", lambda *_: made.model_dump(mode="json"))
+    monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
+    said = ladder.compiled()
+    assert f"goal 60% {outcome}" in said
+    assert f"of the best matrix product, goal 75% {outcome}" in said
 
 
 @pytest.mark.usefixtures("warm")
