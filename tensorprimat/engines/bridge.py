@@ -26,13 +26,13 @@ from typing import Any
 
 from tensorprimat import logs
 from tensorprimat.core import models, store
-from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
 from tensorprimat.engines.entry import parser_of, run_engine
-from tensorprimat.engines.launcher_output import follow
+from tensorprimat.engines.launcher_output import follow, keep
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect
@@ -96,6 +96,8 @@ TUNED = {
 """Settings that every performance recipe has; they are applied to other recipes if this version has the place. Source:
 NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py."""
 
+OF_THE_LOG = ("global_batch_size", "micro_batch_size", "sequence_length", "precision", "warmup_steps")
+"""Settings by which the log is read."""
 STATED = (
     "num_nodes", *MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
 )  # fmt: skip
@@ -249,13 +251,7 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
         failure = follow(
             [*ours, *torchrun, *module, "--rank"], file, name="Megatron-Bridge", spec=spec, environment=variables
         )
-    try:
-        result = read(spec, log, detect(), variables)
-    except TensorPrimatError as error:
-        raise failure or RunError(f"Megatron-Bridge ended well, but {error}") from error
-    store.write(result.model_copy(update={"complete": failure is None and result.complete}), result_file)
-    if failure is not None:
-        raise failure
+    keep(lambda: read(spec, log, detect(), variables), result_file, name="Megatron-Bridge", failure=failure)
 
 
 def _variables(brought: Path) -> dict[str, str]:
@@ -272,11 +268,7 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
     facts = UserFacts(
         model_name=spec.model,
         num_gpus=spec.num_gpus * spec.num_nodes,
-        global_batch_size=spec.global_batch_size,
-        micro_batch_size=spec.micro_batch_size,
-        sequence_length=spec.sequence_length,
-        precision=spec.precision,
-        warmup_steps=spec.warmup_steps,
+        **{name: getattr(spec, name) for name in OF_THE_LOG},
     )
     result = logs.read(log, facts=facts)
     config = result.training_config

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core import processes
-from tensorprimat.core.errors import RunError
+from tensorprimat.core import processes, store
+from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
+from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
@@ -83,6 +84,21 @@ def follow(
         finally:
             processes.end(child)
     return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
+
+
+def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: RunError | None) -> None:
+    """Write what the log of a training tells, and raise its failure if it had one.
+
+    read: returns the log as a result. name: what the framework is called. Raises RunError too where a training that
+    ended well has left nothing to read.
+    """
+    try:
+        result = read()
+    except TensorPrimatError as error:
+        raise failure or RunError(f"{name} ended well, but {error}") from error
+    store.write(result.model_copy(update={"complete": failure is None and result.complete}), result_file)
+    if failure is not None:
+        raise failure
 
 
 def pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
 CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "full"}
 """--activation-checkpointing → RunSpec.recompute."""
+AS_CHOSEN = (
+    "steps", "warmup_steps", "num_nodes", "strategy", "attention_backend", "master_weights", "fp8_recipe", "seed",
+)  # fmt: skip
+"""Fields of a RunSpec that have the value of the flag or its default."""
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
@@ -40,7 +44,8 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     platform = machine.platform
     preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
-    num_gpus = _said(settings.num_gpus, 1 if platform == "cpu" else devices)
+    default = 1 if platform == "cpu" else devices
+    num_gpus = default if settings.num_gpus is None else settings.num_gpus
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
     configured = methodology.values(
@@ -62,18 +67,11 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "preset": preset.name,
         "config": preset.config if isinstance(preset, ConfiguredModel) else None,
         "engine": engine.name,
-        "steps": settings.steps,
-        "warmup_steps": settings.warmup_steps,
         "num_gpus": num_gpus,
-        "num_nodes": settings.num_nodes,
-        "strategy": settings.strategy,
         "recompute": _recompute(settings.recompute, engine),
         "compile": (engine.own_training and platform != "cpu") if settings.compile is None else settings.compile,
-        "attention_backend": settings.attention_backend,
-        "master_weights": settings.master_weights,
-        "fp8_recipe": settings.fp8_recipe,
-        "seed": settings.seed,
         "platform": platform,
+        **{name: getattr(settings, name) for name in AS_CHOSEN},
     }
     try:
         spec = RunSpec.model_validate(fields)
@@ -139,10 +137,6 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
         if option and "torch engine" in (option.engine or "") and value not in (None, False, option.default):
             flag = option.flag.partition("/")[0]
             raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
-
-
-def _said(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def least_memory_bytes(spec: RunSpec) -> float:

@@ -23,12 +23,12 @@ from typing import IO, Any
 
 from tensorprimat import logs
 from tensorprimat.core import atomic, models, processes, regular, result_names, store
-from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.entry import parser_of, run_engine
-from tensorprimat.engines.launcher_output import complaint, follow, plain
+from tensorprimat.engines.launcher_output import complaint, follow, keep, plain
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import config as primus_config
 from tensorprimat.engines.primus.spec import (
@@ -82,15 +82,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     _write_config(spec, files.config)
     print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
     failure = _run(spec, files)
-    try:
-        result = _read(spec, files.log)
-    except TensorPrimatError as error:
-        raise failure or RunError(f"Primus ended well, but {error}") from error
-    if failure is not None:
-        result = result.model_copy(update={"complete": False})
-    store.write(result, result_file)
-    if failure is not None:
-        raise failure
+    keep(lambda: _read(spec, files.log), result_file, name="Primus", failure=failure)
 
 
 def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:

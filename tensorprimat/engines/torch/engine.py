@@ -110,7 +110,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
         result_file=str(result_file),
         print_every=max(1, min(10, spec.max_steps // PRINTED_LINES)),
     )
-    trainer = trainer_of(spec, [callback, *_profile(spec)])
+    trainer = trainer_of(spec, [callback])
     if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
         rendezvous.check_srun()
     _fit(trainer, module, spec)
@@ -130,6 +130,7 @@ def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
         precision=lightning_precision(spec),
         max_steps=spec.max_steps,
         callbacks=callbacks,
+        profiler=_profiler(spec),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -140,13 +141,13 @@ def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
     )
 
 
-def _profile(spec: RunSpec) -> list[Any]:
+def _profiler(spec: RunSpec) -> Any:
     """Return the profiler, if one was requested: it looks at steps after the warm-up."""
     if profiling.STEM not in spec.options:
-        return []
-    from tensorprimat.engines.torch.profile import TorchProfile
+        return None
+    from tensorprimat.engines.torch.profile import StepProfiler
 
-    return [TorchProfile(Path(spec.options[profiling.STEM]), first_step=spec.warmup_steps)]
+    return StepProfiler(spec.options[profiling.STEM], first_step=spec.warmup_steps)
 
 
 def _prepare_process(spec: RunSpec) -> None:
@@ -199,26 +200,23 @@ def _is_srun_task(spec: RunSpec) -> bool:
     return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_NTASKS") == ranks
 
 
+_OF_SPEC = (
+    "max_steps", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "num_nodes",
+    "data_parallel_size", "precision", "compile", "recompute", "seed",
+)  # fmt: skip
+"""Facts that a spec states under the name that the result has for them."""
+
+
 def _declared(spec: RunSpec) -> dict[str, Any]:
     """Return the facts about the training that only the spec knows."""
     return {
-        "max_steps": spec.max_steps,
-        "global_batch_size": spec.global_batch_size,
-        "micro_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
-        "sequence_length": spec.sequence_length,
-        "num_gpus": spec.num_gpus * spec.num_nodes,
-        "num_nodes": spec.num_nodes,
+        **{name: getattr(spec, name) for name in _OF_SPEC},
         **dict.fromkeys(settings.PARALLEL_SIZES, 1),
-        "data_parallel_size": spec.data_parallel_size,
-        "precision": spec.precision,
+        "num_gpus": spec.num_gpus * spec.num_nodes,
         "attention_backend": spec.attention_backend or "sdpa",
-        "compile": spec.compile,
-        "recompute": spec.recompute,
         **({} if spec.reshard else {"strategy": "fsdp, weights kept after forward"}),
         "fp8_recipe": fp8.recipe_of(spec),
         "data": "synthetic",
-        "seed": spec.seed,
         "framework": "transformers on Lightning",
         "framework_version": environment.versions(("transformers",)).get("transformers"),
     }
