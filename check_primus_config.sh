@@ -10,12 +10,6 @@
 # PRIMUS_PATH and PRIMUS_GPU_MODEL as in run_primus_llama.sh. Exit codes: 0 shown, 2 usage or a file that cannot be read.
 set -euo pipefail
 
-here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=tools/primus.sh
-source "$here/tools/primus.sh"
-
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  manual_of "${BASH_SOURCE[0]}"
-  exit 0
-fi
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$(python_of "$here")" -m tensorprimat primus "$@"
+source "$(dirname -- "${BASH_SOURCE[0]}")/tools/primus.sh"
+command_script "${BASH_SOURCE[0]}" primus "$@"

@@ -16,12 +16,6 @@
 # Exit codes: 0 nothing to do, or done, 1 a process could not be ended, 2 usage, or --pid names one that is left alone.
 set -euo pipefail
 
-here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=tools/primus.sh
-source "$here/tools/primus.sh"
-
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  manual_of "${BASH_SOURCE[0]}"
-  exit 0
-fi
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$(python_of "$here")" -m tensorprimat processes "$@"
+source "$(dirname -- "${BASH_SOURCE[0]}")/tools/primus.sh"
+command_script "${BASH_SOURCE[0]}" processes "$@"

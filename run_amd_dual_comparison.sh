@@ -18,14 +18,9 @@
 # Exit codes: 0 done, 1 a training failed, 2 usage. A failed methodology does not keep the other from running.
 set -euo pipefail
 
-here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=tools/primus.sh
-source "$here/tools/primus.sh"
-
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-  manual_of "${BASH_SOURCE[0]}"
-  exit 0
-fi
+source "$(dirname -- "${BASH_SOURCE[0]}")/tools/primus.sh"
+folder_of "${BASH_SOURCE[0]}" "$@"
 model=all
 if [[ $# -gt 0 && $1 != -* ]]; then
   model=$1

@@ -1,4 +1,4 @@
-# Functions that run_primus_*.sh, run_amd_dual_comparison.sh and check_primus_config.sh share. Sourced, never run.
+# Functions that the shell scripts at the top share. Sourced, never run.
 # shellcheck shell=bash
 
 # The comment at the top of a script, as its manual.
@@ -26,13 +26,27 @@ primus_train() {
     --warmup-steps 1 --steps "$((10#$iterations - 1))" "$@"
 }
 
+# folder_of SCRIPT [ARGUMENT...]: set `here` to the script's folder; with --help print its manual and end.
+folder_of() {
+  here="$(cd -- "$(dirname -- "$1")" && pwd)"
+  if [[ ${2:-} == -h || ${2:-} == --help ]]; then
+    manual_of "$1"
+    exit 0
+  fi
+}
+
 # primus_script SCRIPT MODEL [ARGUMENT...]: all that a run_primus_*.sh does.
 primus_script() {
   local script=$1 model=$2
   shift 2
-  if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    manual_of "$script"
-    return 0
-  fi
-  primus_train "$(cd -- "$(dirname -- "$script")" && pwd)" "$model" "$@"
+  folder_of "$script" "$@"
+  primus_train "$here" "$model" "$@"
+}
+
+# command_script SCRIPT COMMAND [ARGUMENT...]: all that a script does which stands for one command.
+command_script() {
+  local script=$1 command=$2
+  shift 2
+  folder_of "$script" "$@"
+  PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$(python_of "$here")" -m tensorprimat "$command" "$@"
 }
