@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from tensorprimat.core.preflight import Collective
+from tensorprimat.micro import matmul
 
 SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
@@ -106,13 +107,11 @@ def _timed(kind: CollectiveKind, size: int, device: torch.device, processes: int
     for _ in range(REPEATS):
         refill()  # sums grow with every call
         dist.barrier()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        matmul.synchronise(device)
         start = time.perf_counter()
         for _ in range(calls):
             work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        matmul.synchronise(device)
         slowest = torch.tensor([(time.perf_counter() - start) / calls], dtype=torch.float64, device=device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         seconds.append(float(slowest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
@@ -20,7 +20,8 @@ FFN_FACTOR = 4  # d_ff over d_model where only the width is given, as in every s
 class Size:
     """One shape with its label."""
 
-    label: str
+    model_size: str
+    """Name of the shape."""
     architecture: str
     preset: str | None
     """None for numbers."""
@@ -30,7 +31,7 @@ class Size:
     num_heads: int
     vocab: int
     context_length: int
-    """Context length if --context-length does not set it."""
+    """Its own, which --context-length replaces."""
     batch_size: int
 
 
@@ -75,16 +76,7 @@ def cells(options: GridOptions) -> list[CellSpec]:
     batches = None if options.batch_size is None else whole_numbers("--batch-size", options.batch_size)
     return [
         CellSpec(
-            model_size=size.label,
-            architecture=size.architecture,
-            preset=size.preset,
-            d_model=size.d_model,
-            d_ff=size.d_ff,
-            num_layers=size.num_layers,
-            num_heads=size.num_heads,
-            vocab=size.vocab if options.vocab_size is None else options.vocab_size,
-            context_length=context,
-            batch_size=batch,
+            **{**asdict(size), "context_length": context, "batch_size": batch},
             pass_name=pass_name,  # type: ignore[arg-type]  # one of PASSES: _passes has looked
             precision=precision,
             autocast=precision == "fp16" if options.autocast is None else options.autocast,
@@ -146,19 +138,21 @@ def sizes(options: GridOptions) -> list[Size]:
     small = _named("small")
     if numbers:
         width = numbers.get("d_model", small.d_model)
-        found = [replace(small, label="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
+        found = [replace(small, model_size="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
     else:
         own = [_own(text, small) for text in options.shapes]
         names = _split("--model-size", options.model_size) if options.model_size else []
-        known = {size.label: size for size in own}
+        known = {size.model_size: size for size in own}
         found = [known.get(name) or _named(name) for name in names]
-        found += [size for size in own if size.label not in names]
+        found += [size for size in own if size.model_size not in names]
         found = found or [small]
     if options.label is not None:
         if len(found) > 1:
             raise UsageError(f"--label {options.label}: there are {len(found)} sizes, and a label names one")
-        found = [replace(found[0], label=options.label)]
-    labels = [size.label for size in found]
+        found = [replace(found[0], model_size=options.label)]
+    if options.vocab_size is not None:
+        found = [replace(size, vocab=options.vocab_size) for size in found]
+    labels = [size.model_size for size in found]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UsageError(f"two sizes have the name {twice}; rename one")
     return found
@@ -182,7 +176,7 @@ def _named(word: str) -> Size:
 def _of_preset(preset: Preset, label: str) -> Size:
     shape = preset.shape
     return Size(
-        label=label,
+        model_size=label,
         architecture=preset.model,
         preset=None if preset.model == COURSE else preset.name,
         d_model=shape.hidden_size,
@@ -198,7 +192,7 @@ def _of_preset(preset: Preset, label: str) -> Size:
 def _own(text: str, small: Size) -> Size:
     """--shape custom=384/1536/6/6."""
     name, (width, ffn, layers, heads) = shapes.of_four_numbers(text)
-    return replace(small, label=name, d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
+    return replace(small, model_size=name, d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
 
 
 def _passes(text: str) -> list[str]:

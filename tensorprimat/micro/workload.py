@@ -16,9 +16,9 @@ from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
+from tensorprimat.micro.matmul import DTYPES
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 TimingMark = Callable[[], None]
 

@@ -25,14 +25,12 @@ MEMORY_KINDS = (
 
 def peak_memory(side: Side, kind: str) -> float | None:
     """Return the peak in GB of one kind of MEMORY_KINDS."""
-    memory = side.result.memory_metrics
-    return None if memory is None else getattr(memory, f"peak_{kind}_gb")
+    return getattr(side.result.memory_metrics, f"peak_{kind}_gb", None)
 
 
 def average_memory(side: Side, kind: str) -> float | None:
     """Return the average over the measured steps in GB of one kind of MEMORY_KINDS."""
-    memory = side.result.memory_metrics
-    return None if memory is None else getattr(memory, f"avg_{kind}_gb")
+    return getattr(side.result.memory_metrics, f"avg_{kind}_gb", None)
 
 
 def source_of(side: Side) -> str:
@@ -64,22 +62,22 @@ def basis_of(side: Side) -> str:
     return f"{how} of {measured}{aside}; {source_of(side)}"
 
 
+def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:
+    return SideRow(label=label, read=lambda side: getattr(side.result.gpu_info, field), form=form)
+
+
 HARDWARE = (
-    SideRow(label="Device", read=lambda side: side.result.gpu_info.device_name),
+    _gpu_info("Device", "device_name"),
     SideRow(label="Devices used", read=lambda side: side.result.training_config.num_gpus, form=quantities.count),
     SideRow(label="Nodes", read=lambda side: side.result.training_config.num_nodes, form=quantities.count),
-    SideRow(label="Devices present", read=lambda side: side.result.gpu_info.device_count, form=quantities.count),
-    SideRow(
-        label="Memory of one device", read=lambda side: side.result.gpu_info.total_memory_gb, form=quantities.gigabytes
-    ),
-    SideRow(label="Cores of one device", read=lambda side: side.result.gpu_info.gpu_cores, form=quantities.count),
-    SideRow(
-        label="Power limit", read=lambda side: side.result.gpu_info.power_limit_watts, form=lambda watts: f"{watts:g} W"
-    ),
+    _gpu_info("Devices present", "device_count", quantities.count),
+    _gpu_info("Memory of one device", "total_memory_gb", quantities.gigabytes),
+    _gpu_info("Cores of one device", "gpu_cores", quantities.count),
+    _gpu_info("Power limit", "power_limit_watts", lambda watts: f"{watts:g} W"),
     SideRow(label="Platform", read=lambda side: side.result.platform),
-    SideRow(label="Software stack", read=lambda side: side.result.gpu_info.software_stack),
-    SideRow(label="Stack version", read=lambda side: side.result.gpu_info.software_version),
-    SideRow(label="PyTorch", read=lambda side: side.result.gpu_info.pytorch_version),
+    _gpu_info("Software stack", "software_stack"),
+    _gpu_info("Stack version", "software_version"),
+    _gpu_info("PyTorch", "pytorch_version"),
     SideRow(label="Host", read=lambda side: side.result.provenance.host),
 )
 
@@ -244,7 +242,7 @@ def _power(field: str, label: str, form: quantities.Form, of: str) -> SideRow:
 
 
 POWER = (
-    SideRow(label="Power includes", read=lambda side: side.result.gpu_info.power_boundary),
+    _gpu_info("Power includes", "power_boundary"),
     _power("avg_power_watts_per_gpu", "Power of one GPU", quantities.watts, "energy over time of the measured steps"),
     _power("energy_joules_per_gpu", "Energy of one GPU", quantities.joules, "over the measured steps"),
     _power(

@@ -15,18 +15,9 @@ from tensorprimat.core.safe_text import one_line
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
 CONFIGURED = "by a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
-    "minutes",
-    "GPUs",
-    "batch",
-    "tokens/s/GPU",
-    "runs",
-    "seconds",
-    "training",
-    "evaluation",
-    "samples",
-    "samples/s",
+    "minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples", "samples/s",
     "efficiency",
-}
+}  # fmt: skip
 
 
 def row(entry: Entry) -> dict[str, Any]:
@@ -63,17 +54,17 @@ def row(entry: Entry) -> dict[str, Any]:
 
 def rows_json(entries: Sequence[Entry]) -> str:
     """Return the rows of `list --json`."""
-    return _json([row(entry) for entry in entries])
+    return as_document([row(entry) for entry in entries])
 
 
 def entries_json(entries: Sequence[Entry]) -> str:
     """Return the rows of `show --json`: those of `list` with parallelism, software and every run."""
-    return _json([{**row(entry), **_details(entry)} for entry in entries])
+    return as_document([{**row(entry), **_details(entry)} for entry in entries])
 
 
 def baselines_json(found: Sequence[Baseline]) -> str:
     """Return the rows of `list --published --json`: MLPerf entries and published rows with the same keys."""
-    return _json([_baseline_row(one) for one in found])
+    return as_document([_baseline_row(one) for one in found])
 
 
 def baselines(found: Sequence[Baseline]) -> str:
@@ -252,5 +243,6 @@ def _marks(entries: Sequence[Entry]) -> list[str]:
     return [f"Rates, samples and their times: {DERIVED.format(round=rounds)}."]
 
 
-def _json(rows: Sequence[dict[str, Any]]) -> str:
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+def as_document(content: Any) -> str:
+    """Return what --json prints."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import count, fixed, percent, rate, rounded, significant, times
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports.mlperf import configured_note, precision_cell, table
+from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table
 
 
 def text(found: Sequence[TaskComparison], confidence: float) -> str:
@@ -50,7 +49,7 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
 
 def as_json(found: Sequence[TaskComparison], confidence: float) -> str:
     """Return the comparisons as JSON."""
-    return json.dumps([_document(comparison, confidence) for comparison in found], indent=2, ensure_ascii=False) + "\n"
+    return as_document([_document(comparison, confidence) for comparison in found])
 
 
 def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
@@ -123,7 +122,7 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
         }
         for one in rounds
     ]
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+    return as_document(rows)
 
 
 def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
@@ -153,7 +152,7 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         ],
         "rounds": [_document(one, confidence) for one in rounds],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return as_document(document)
 
 
 def _block(comparison: TaskComparison, confidence: float) -> str:

@@ -24,6 +24,7 @@ from tensorprimat.reports.plots.canvas import (
     drawable,
     drawn,
     plain_log_ticks,
+    say,
     shortened,
 )
 
@@ -51,15 +52,10 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
         f"Rates and samples: {DERIVED.format(round=_rounds(comparison.sides))}.",
     ]
     lines = [line for one in sentences for line in textwrap.wrap(drawable(one), CHARACTERS)]
-    head = 0.5 + 0.19 * len(lines)
 
     def fill(figure: Any) -> None:
-        figure.set_size_inches(WIDTH_INCHES, head + body)
-        top, below = figure.subfigures(2, 1, height_ratios=(head, body))
         goal = f"{comparison.task.benchmark} on {comparison.task.num_gpus} GPUs"
-        top.text(0.012, 1 - 0.26 / head, f"MLPerf Training, {goal}: time to one quality target", fontsize=13.5,
-                 fontweight="bold", va="center")  # fmt: skip
-        top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
+        below = _below(figure, f"MLPerf Training, {goal}: time to one quality target", lines, body)
         entries, parts = below.subplots(1, 2, width_ratios=(1.9, 1))
         _entries(entries, comparison, confidence)
         _parts(parts, comparison)
@@ -77,14 +73,9 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
     gpus = ", ".join(dict.fromkeys(one.gpu for one in found))
     lines = [line for one in found for line in textwrap.wrap(drawable(_law(one)), CHARACTERS)]
     lines += [f"Rates: {DERIVED.format(round=rounds)}."]
-    head = 0.5 + 0.19 * len(lines)
 
     def fill(figure: Any) -> None:
-        figure.set_size_inches(WIDTH_INCHES, head + 4.6)
-        top, below = figure.subfigures(2, 1, height_ratios=(head, 4.6))
-        top.text(0.012, 1 - 0.26 / head, drawable(f"Strong scaling of {gpus} on {found[0].benchmark}"), fontsize=13.5,
-                 fontweight="bold", va="center")  # fmt: skip
-        top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
+        below = _below(figure, drawable(f"Strong scaling of {gpus} on {found[0].benchmark}"), lines, 4.6)
         rates, efficiency = below.subplots(1, 2)
         for number, one in enumerate(found):
             _rates(rates, one, number, confidence)
@@ -107,6 +98,16 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
         efficiency.set_ylim(bottom=0)
 
     return drawn(fill, formats)
+
+
+def _below(figure: Any, title: str, lines: Sequence[str], height: float) -> Any:
+    """Set a figure's size, write title and lines on top, and return what is left: `height` inches to draw in."""
+    head = 0.5 + 0.19 * len(lines)
+    figure.set_size_inches(WIDTH_INCHES, head + height)
+    top, below = figure.subfigures(2, 1, height_ratios=(head, height))
+    top.text(0.012, 1 - 0.26 / head, title, fontsize=13.5, fontweight="bold", va="center")
+    top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
+    return below
 
 
 def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
@@ -147,8 +148,6 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     """Draw by how much each part lengthens or shortens the first side's time, and their product."""
     first, second = comparison.sides
     if not comparison.parts:
-        from tensorprimat.reports.plots.canvas import say
-
         say(axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors.")
         return
     factors = {PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
@@ -181,9 +180,7 @@ def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     counts = np.array([point.scored.entry.num_gpus or math.nan for point in one.points])
     rates = np.array([point.scored.samples_per_second or math.nan for point in one.points])
-    axes.plot(
-        counts, rates, marker=mark, linestyle="none", color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}")
-    )
+    axes.plot(counts, rates, mark, color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}"))
     smallest = rates[counts == counts.min()].mean() / counts.min()
     ends = np.geomspace(counts.min(), counts.max(), 60)
     axes.plot(ends, smallest * ends, color=colour, linestyle=":", linewidth=1.0)
@@ -200,9 +197,7 @@ def _efficiency(axes: Any, one: Scaling, number: int) -> None:
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     shares = [point.efficiency if point.efficiency is not None else math.nan for point in one.points]
-    axes.plot(
-        counts, shares, marker=mark, linestyle="none", color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}")
-    )
+    axes.plot(counts, shares, mark, color=colour, ms=5)
     for count in sorted(set(counts)):
         batches = {point.scored.entry.global_batch_size for point in one.points if point.scored.entry.num_gpus == count}
         axes.text(
