@@ -19,7 +19,7 @@ PLACE = ROOT / "tensorprimat" / "data" / "mlperf_library.jsonl"
 def main() -> int:
     """Read the rounds and write the file; exit 2 without arguments."""
     from tensorprimat.core import mlperf_library
-    from tensorprimat.logs.mlperf.round import round_name
+    from tensorprimat.logs.mlperf import round as mlperf_round
     from tensorprimat.session import mlperf_import
 
     rounds = [argument.partition("=")[::2] for argument in sys.argv[1:]]
@@ -28,8 +28,8 @@ def main() -> int:
         return 2
     libraries = [mlperf_library.load(PLACE)] if PLACE.exists() else []
     for version, folder in rounds:
-        name = round_name(version)
-        found = mlperf_import.find(Path(folder), name)
+        name = mlperf_round.round_name(version)
+        found = mlperf_round.find(Path(folder), name)
         libraries.append(mlperf_import.library(found, list(mlperf_import.entries(found)), round=name))
     library = mlperf_library.merged(libraries)
     PLACE.write_text(mlperf_library.dump(library), "utf-8")

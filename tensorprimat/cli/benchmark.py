@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from tensorprimat.cli.live import Screen
+from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
@@ -66,7 +65,7 @@ def benchmark(request: Request) -> int:
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
         return _dry_run(jobs, request, machine, screen)
-    with _terminated_like_interrupted():
+    with ended_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         outcomes = list(outcomes_of(jobs, request, machine, screen, partial(_show_end, screen)))
     return _finish(outcomes, request, screen)
 
@@ -140,21 +139,6 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
         return 2
     screen.say(f"Dry run: nothing was trained, read or written{'' if worst else '; every check passed'}")
     return worst
-
-
-@contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Handle SIGTERM and a closed terminal like Ctrl-C: end the child process too and keep the results."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _show_end(screen: Screen, result: Result, path: Path) -> None:

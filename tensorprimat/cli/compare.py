@@ -12,9 +12,8 @@ import typer
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_files, writable_folder
+from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_each, say_files, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
@@ -182,8 +181,7 @@ def _loaded(
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
     loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_two)
-    for problem in problems:
-        print(one_line(problem), file=sys.stderr)
+    say_each(problems)
     loaded = laid_over(loaded, stated)
     return loaded if warmup_steps is None else [sides.redeclared(item, warmup_steps) for item in loaded]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,37 +12,40 @@ import typer
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, folders_here
-from tensorprimat.cli.options import TO_FILE, named_file, say_files, writable_folder
+from tensorprimat.cli.options import TO_FILE, named_file, say_each, say_files, writable_folder
+from tensorprimat.cli.shared_options import option, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
-from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.economics import Economics
     from tensorprimat.analysis.metrics import MetricChoices
 
 DEFAULT_FOLDER = Path("output")
-FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 PICTURE = "enhanced_plot"
+FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
+BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
+OF_METRICS = (
+    option("price", list[str] | None, "[GPU=]USD", prices.PRICE),
+    option("flops", str, "CONVENTION", FLOPS, default="megatron"),
+    option("budget_tokens", str, "N", BUDGET, default="1e12"),
+)
+"""Options of the commands that show derived metrics."""
 
 
 @facts.with_facts(after="output_dir")
+@with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default=PLACES),
     ] = None,
-    price: prices.Prices = None,
-    flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
-    budget_tokens: Annotated[
-        str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
-    ] = "1e12",
     output_dir: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help=f"Folder for enhanced_*{TO_FILE}")
     ] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
-    **typed_facts: Any,
+    **typed: Any,
 ) -> int:
     """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
@@ -70,11 +73,10 @@ def command(
     from tensorprimat.reports import enhanced, enhanced_json
 
     results = results or folders_here()
-    stated = facts.statements(typed_facts)
-    assumptions = assumed(price, flops, budget_tokens, near=results)
+    stated = facts.statements(typed)
+    assumptions = choices(typed, near=results)
     loaded, problems = load_all(results)
-    for problem in problems:
-        print(one_line(problem), file=sys.stderr)
+    say_each(problems)
     content = economics(laid_over(loaded, stated), assumptions)
     document = enhanced_json.render(content)
     files: dict[str, str | bytes] = {}
@@ -113,26 +115,21 @@ def _pictures(content: Economics) -> dict[str, str | bytes]:
         return {}
 
 
-def assumed(
-    typed_prices: Sequence[str] | None, convention: str, budget_tokens: str, *, near: Sequence[Path] = ()
-) -> MetricChoices:
-    """Return the user's choices, checked, and the preflights found with the results. Raises UsageError that names the
-    flag.
+def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
+    """Return the values of OF_METRICS, checked, and the preflights found with the results.
+
+    Raises UsageError that names the flag.
     """
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named
 
+    tokens = prices.number(typed["budget_tokens"])
+    if tokens is None or tokens < 1:
+        raise UsageError(f"--budget-tokens {typed['budget_tokens']}: must be a number of tokens, such as 1e12")
     return MetricChoices(
-        convention=convention_named(convention).name,
-        prices=prices.of(typed_prices),
-        budget_tokens=_tokens(budget_tokens),
+        convention=convention_named(typed["flops"]).name,
+        prices=prices.of(typed["price"]),
+        budget_tokens=tokens,
         preflights=preflight.kept(dict.fromkeys(path if path.is_dir() else path.parent for path in near)),
     )
-
-
-def _tokens(text: str) -> float:
-    tokens = prices.number(text)
-    if tokens is None or tokens < 1:
-        raise UsageError(f"--budget-tokens {text}: must be a number of tokens, such as 1e12")
-    return tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorprimat.cli.shared_options import Command, option, with_options
 from tensorprimat.core import settings
@@ -36,8 +36,8 @@ def with_facts(*, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS) 
     return with_options(made, after=after)
 
 
-def statements(facts: Mapping[str, list[str] | None], *, warmup_steps: int | None = None) -> tuple[Statement, ...]:
-    """Return the stated facts, checked. facts: the keywords of a command. Raises UsageError that names the flag."""
+def statements(typed: Mapping[str, Any], *, warmup_steps: int | None = None) -> tuple[Statement, ...]:
+    """Return the stated facts, checked. typed: the keywords of a command. Raises UsageError that names the flag."""
     from tensorprimat.core.statements import read
 
-    return read({**facts, "warmup_steps": warmup_steps})
+    return read({**{name: typed.get(name) for name in OF_A_LOG}, "warmup_steps": warmup_steps})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli.options import fraction
+from tensorprimat.cli.options import fraction, say_each
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,8 +97,7 @@ def command(
     stated = facts.statements(typed_facts)
     bases, problems = _bases(baseline or [], against)
     candidates, more_problems = load_all(candidate)
-    for problem in (*problems, *more_problems):
-        print(one_line(problem), file=sys.stderr)
+    say_each((*problems, *more_problems))
     named = [replace(item, side="baseline") for item in bases] + [
         replace(item, side="candidate") for item in candidates
     ]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensorprimat.cli.options import named_file, refuse_file, say_files, writable_folder
+from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
-from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.core.store import Loaded
@@ -107,8 +106,7 @@ def _loaded(paths: list[Path]) -> list[Loaded]:
             refusals.append(error)
             continue
         found += loaded
-        for problem in problems:
-            print(one_line(problem), file=sys.stderr)
+        say_each(problems)
     if refusals and not found:
         raise refusals[0]
     return found

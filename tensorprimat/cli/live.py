@@ -1,18 +1,20 @@
-"""Output of a running benchmark: blocks, the engine's own lines, a progress bar on a terminal, a countdown."""
+"""Output of a running command: blocks, the engine's own lines, progress bars on a terminal, a countdown."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from tensorprimat.reports import harmless
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
+Watched = TypeVar("Watched")
 FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
 _STEP_LINE = re.compile(
     r"\[\w{1,9}\] Step\s{1,12}(\d{1,12}) \|"
@@ -102,3 +104,17 @@ class Screen:
             refresh_per_second=2,  # drawing takes time from what a CPU benchmark measures
             disable=not self.is_terminal,
         )
+
+
+def with_progress(
+    items: Iterable[Watched], total: int, name: Callable[[Watched], str] = lambda _: ""
+) -> Iterator[Watched]:
+    """Yield items as they are read, with a bar on a terminal. name: text of an item behind the bar."""
+    screen = harmless.console(stderr=True)
+    counted = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (*counted, TextColumn("{task.fields[name]}"))
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("reading", total=total, name="")
+        for item in items:
+            bar.update(task, advance=1, name=name(item))
+            yield item

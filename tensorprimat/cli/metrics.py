@@ -8,20 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.enhance import FLOPS, assumed
+from tensorprimat.cli.enhance import OF_METRICS, choices
+from tensorprimat.cli.shared_options import with_options
 
 
 @facts.with_facts(after="budget_tokens")
+@with_options(OF_METRICS, after="result")
 def command(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="One result file.")],
-    price: prices.Prices = None,
-    flops: Annotated[str, typer.Option(metavar="CONVENTION", help=FLOPS)] = "megatron",
-    budget_tokens: Annotated[
-        str, typer.Option(metavar="N", help="Tokens to train on, such as 1e12, for cost, time and energy.")
-    ] = "1e12",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    **typed_facts: Any,
+    **typed: Any,
 ) -> int:
     """Show every derived figure of one result with its inputs: MFU, memory, energy, cost, time to train.
 
@@ -43,9 +39,9 @@ def command(
     from tensorprimat.core.store import Loaded, load
     from tensorprimat.reports import enhanced, enhanced_json
 
-    stated = facts.statements(typed_facts)
+    stated = facts.statements(typed)
     loaded = laid_over([Loaded(path=result, result=load(result))], stated)
-    content = economics(loaded, assumed(price, flops, budget_tokens, near=[result]))
+    content = economics(loaded, choices(typed, near=[result]))
     if json:
         print(enhanced_json.render(content), end="")
         return 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,16 +80,6 @@ LEFT_OUT_FIRST = (
 )  # fmt: skip
 """Columns that a narrow terminal does without, one after another until the table fits; files have them."""
 UNBOUNDED = 10_000  # columns of a terminal on which every table fits
-
-
-@contextlib.contextmanager
-def ended_like_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C: end the process of the present cell too and keep the finished cells."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def resolved_device(device: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -188,9 +187,10 @@ def _write(plot: Path, picture: bytes) -> None:
 
 
 def _import(names: list[str], round: str | None, output: Path | None) -> int:
+    from tensorprimat.cli.live import with_progress
     from tensorprimat.core import mlperf_library
     from tensorprimat.core.atomic import write_atomically
-    from tensorprimat.logs.mlperf.round import round_name
+    from tensorprimat.logs.mlperf import round as mlperf_round
     from tensorprimat.session import mlperf_import
 
     if len(names) != 1:
@@ -198,13 +198,13 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     if round is None or output is None:
         raise UsageError(f"import: {'--round' if round is None else '--output'} is missing")
     try:
-        name = round_name(round)
+        name = mlperf_round.round_name(round)
     except ValueError as error:
         raise UsageError(f"--round {round}: {error}") from None
-    found = mlperf_import.find(Path(names[0]), name)
+    found = mlperf_round.find(Path(names[0]), name)
     if not found.pairs:
         raise InputError("no result of a language-model benchmark in it", path=names[0])
-    entries = list(_with_progress(mlperf_import.entries(found), len(found.pairs)))
+    entries = list(with_progress(mlperf_import.entries(found), len(found.pairs)))
     library = mlperf_import.library(found, entries, round=name)
     write_atomically(output, mlperf_library.dump(library))
     _say(library, output)
@@ -232,17 +232,3 @@ def _say(library: Library, output: Path) -> None:
         f"{output}: {len(runs)} runs of {len(scored)} systems and benchmarks; {failed} failed, {missing} missing, "
         f"{without} without a score."
     )
-
-
-def _with_progress(entries: Iterable[Entry], total: int) -> Iterator[Entry]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tensorprimat.reports import harmless
-
-    screen = harmless.console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("reading", total=total)
-        for entry in entries:
-            bar.update(task, advance=1)
-            yield entry

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.safe_text import one_line
 
 
 def fraction(flag: str, text: str) -> float:
@@ -73,6 +76,23 @@ def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> 
         raise UsageError(f"{flag} {path}: is a folder")
     writable_folder(flag, path.parent)
     return path
+
+
+def say_each(sentences: Iterable[str]) -> None:
+    """Print each sentence to stderr on a line of its own, without control characters."""
+    for sentence in sentences:
+        print(one_line(sentence), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def ended_like_ctrl_c(*signals: signal.Signals) -> Iterator[None]:
+    """Handle these signals like Ctrl-C: end the child process too and keep what is finished."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say_files(lead: str, names: Sequence[str]) -> None:

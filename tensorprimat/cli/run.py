@@ -163,6 +163,7 @@ def _request(options: Mapping[str, Any]) -> Request:
     from tensorprimat.session.plan import Request, stated_facts
 
     name, config = _model(options["model"], options["engine"])
+    same = ("model", "runs", "engine", "append", "typed", "dry_run", "json", "profile")
     recompute = {"recompute": "full"} if options["recompute"] else {}
     stated = values(options).get("recompute")
     if recompute and stated not in (None, "full"):
@@ -176,17 +177,10 @@ def _request(options: Mapping[str, Any]) -> Request:
     if file is not None:
         refuse_several(file, len(MODELS) if options["model"] == "all" else 1)
     return Request(
-        model=options["model"],
-        runs=options["runs"],
-        engine=options["engine"],
+        **{name: options[name] for name in same},
         output=DEFAULT_FOLDER if file else options["output"],
         file=file,
         cooldown_seconds=options["cooldown"],
-        append=options["append"],
-        typed=options["typed"],
-        dry_run=options["dry_run"],
-        json=options["json"],
-        profile=options["profile"],
         cluster=cluster.cluster_of({**options, "gpu": options["gpu"] if options["executor"] else None}),
         budget=Budget(
             runs=options["runs"],

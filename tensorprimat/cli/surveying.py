@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tensorprimat.cli import options
+from tensorprimat.cli.live import with_progress
 from tensorprimat.core import atomic, quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
@@ -76,8 +76,7 @@ def show_survey(
         raise UsageError(f"--output {output}: --save writes several files; name a folder")
     save_to = options.writable_folder("--output", output) if save else None
     survey = survey_folders(folders, stated, save_to=save_to, watch=_with_progress)
-    for note in survey.notes:
-        print(one_line(note), file=sys.stderr)
+    options.say_each(survey.notes)
     if file is not None:
         atomic.write_atomically(file, _file_of(survey, file.suffix.lower()))
         print(f"wrote {file}", file=sys.stderr)
@@ -99,22 +98,7 @@ def show_survey(
 
 
 def _with_progress(findings: Iterable[SurveyedFile], total: int) -> Iterator[SurveyedFile]:
-    screen = harmless.console(stderr=True)
-    if not screen.is_terminal:
-        yield from findings
-        return
-    columns = (
-        TextColumn("reading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[file]}"),
-    )
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("reading", total=total, file="")
-        for finding in findings:
-            bar.update(task, advance=1, file=Text(one_line(finding.path.name, longest=30)).plain)
-            yield finding
+    return with_progress(findings, total, lambda finding: one_line(finding.path.name, longest=30))
 
 
 def _warnings(finding: SurveyedFile) -> tuple[str, ...]:

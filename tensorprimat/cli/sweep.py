@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorprimat.cli import micro_options as options
-from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.core.quantities import rough_time, significant
 from tensorprimat.core.regular import resolved
 
@@ -94,7 +95,7 @@ def command(
     complete = False
     try:
         weights = [estimate.seconds or 1.0 for estimate in estimates]
-        with options.ended_like_ctrl_c(), Progress(weights) as progress:
+        with ended_like_ctrl_c(signal.SIGTERM), Progress(weights) as progress:
             for outcome in sweep.run(specs, folder, measure=measure, device_name=name, fit=fit):
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)

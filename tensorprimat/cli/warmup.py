@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensorprimat.cli import micro_options as options
-from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import with_options
 from tensorprimat.core.quantities import fixed
 
@@ -79,7 +80,7 @@ def command(
     cells: list[MicroResult] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
-        with options.ended_like_ctrl_c():
+        with ended_like_ctrl_c(signal.SIGTERM):
             for cell in warmup.run(specs[0], sorted(tried), measure=isolated.measure):
                 cells.append(cell)
                 options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_figure_of(cell)}")

@@ -1,4 +1,4 @@
-"""A second process that takes over part of a command's work, where this system forks safely and has two cores."""
+"""Processes that take over part of a command's work: a fork of this one, or fresh ones for many files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
 from tensorprimat.core import processes
+from tensorprimat.core.errors import RunError
 from tensorprimat.core.processes import usable_cores
 
+MOST_WORKERS = 16  # more would only wait for the disk
+
+FileItem = TypeVar("FileItem")
+FileContent = TypeVar("FileContent")
 Aside = Callable[..., Callable[[], Any]]
 """aside(function, *arguments) starts the call and returns a function that waits for its result or raises its error."""
 
@@ -54,3 +60,29 @@ def _begin(parent: int) -> None:
     gc.disable()  # it does one piece of work and hands over all of it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def in_processes(
+    read: Callable[[FileItem], FileContent], items: Sequence[FileItem], *, worth: int, at_once: int = 1
+) -> Iterator[FileContent]:
+    """Yield what `read` returns of each item, in their order; several processes read where there are many items.
+
+    worth: items that are worth the start of a process. Raises RunError where the system ends one of them.
+    """
+    workers = min(usable_cores(), MOST_WORKERS, len(items) // worth)
+    if workers < 2:
+        yield from map(read, items)
+        return
+    # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, fresh, initializer=_begin_reading, initargs=(os.getpid(),)) as pool:
+        try:
+            yield from pool.map(read, items, chunksize=at_once)
+        except BrokenProcessPool as error:
+            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
+
+
+def _begin_reading(parent: int) -> None:
+    """Let Ctrl-C end this worker without a message (the first process prints one), and end with that process."""
+    processes.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

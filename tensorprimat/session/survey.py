@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tensorprimat.core import identity, processes, store
-from tensorprimat.core.errors import InputError, RunError, UsageError
-from tensorprimat.core.processes import usable_cores
+from tensorprimat.core import identity, store
+from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.logs import survey
 from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.session.extract import Extracted, joined
+from tensorprimat.session.second_process import in_processes
 
 WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
-MOST_WORKERS = 16  # more would only wait for the disk
 ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
@@ -56,7 +50,8 @@ def survey_folders(
     """
     places = _places(folders)
     items = list(survey.items(places))
-    every = list(watch(_looked_at(items, stated), len(items)))
+    look = partial(_look, stated=stated, alone=len(items) == 1)
+    every = list(watch(in_processes(look, items, worth=WORTH_A_PROCESS, at_once=ITEMS_AT_ONCE), len(items)))
     found = [finding for finding in every if not finding.is_foreign]
     if stated and found:
         check_sides(stated, [_words(finding) for finding in found])
@@ -90,33 +85,8 @@ def _words(finding: SurveyedFile) -> set[str]:
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
-def _looked_at(items: Sequence[survey.Item], stated: Sequence[Statement]) -> Iterator[SurveyedFile]:
-    """Yield the findings in the order of the items, by several processes where there are many.
-
-    Raises RunError where the system ends one of them.
-    """
-    look = partial(_look, stated=stated, alone=len(items) == 1)
-    workers = min(usable_cores(), MOST_WORKERS, len(items) // WORTH_A_PROCESS)
-    if workers < 2:
-        yield from map(look, items)
-        return
-    # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=(os.getpid(),)) as pool:
-        try:
-            yield from pool.map(look, items, chunksize=ITEMS_AT_ONCE)
-        except BrokenProcessPool as error:
-            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
-
-
 def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
     return survey.look(item, stated, alone=alone).without_steps()
-
-
-def _begin(parent: int) -> None:
-    """Let Ctrl-C end this worker without a message (the first process prints one), and end with that process."""
-    processes.die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _save(
