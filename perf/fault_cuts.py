@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "perf")]
+sys.path[:0] = [str(ROOT), str(ROOT / "perf"), str(ROOT / "tests")]
 
 import fuzz_readers  # noqa: E402
+from job_logs import ALL_JOBS, Job  # noqa: E402
 
 from tensorprimat.core.steps import FLOAT_COLUMNS  # noqa: E402
 
@@ -20,21 +21,26 @@ UNUSED = ("ended_at", "learning_rate", "gradient_norm")
 """Metrics that change by powers of ten and are printed with %g: two that were spliced look like one. No figure of a
 report is computed from them."""
 COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in UNUSED)
-SAME = 1e-5  # relative
+SAME = 5e-3  # relative: a number that lost only digits that no comparison resolves
 SHARE = 0.1  # of the values that may be new: fewer do not move a median
 ROWS = 9
 TERMINALS = (60, 80, 100, 120)  # characters: usual widths
+TABLES = ("lightning", "metrics table")  # of the jobs: metrics.csv files
 
 
-def variants(text: str, chance: random.Random) -> tuple[str, str]:
-    """Return the name of a damage and the damaged text."""
+def variants(text: str, chance: random.Random, *, is_job: bool = False) -> tuple[str, str]:
+    """Return the name of a damage and the damaged text.
+
+    is_job: the text is a whole log, so that a cut at one column may be inside the last number of its rows.
+    """
     lines = text.splitlines()
     width = chance.choice((chance.randrange(12, max(len(line) for line in lines) + 1), *TERMINALS))
     match chance.randrange(7):
         case 0:
             return f"folded at {width}", folded(text, width)
         case 1:
-            return f"cut at {width}", "\n".join(line[: behind_number(line, width)] for line in lines) + "\n"
+            cut = (line[: width if is_job else behind_number(line, width)] for line in lines)
+            return f"cut at {width}", "\n".join(cut) + "\n"
         case 2:
             return "decimal commas", with_commas(text)
         case 3:
@@ -62,7 +68,10 @@ def with_commas(text: str) -> str:
 
 
 def behind_number(line: str, width: int) -> int:
-    """Return where a line is cut: rows that all end inside their last number cannot be told from whole ones."""
+    """Return where a line of eight equal rows without a banner is cut: behind its number.
+
+    Inside it, they would be whole rows of a framework that prints fewer digits.
+    """
     while 0 < width < len(line) and line[width - 1] in "0123456789.,eE+-" and line[width] in "0123456789.,eE+-":
         width += 1
     return width
@@ -84,33 +93,73 @@ def foreign(whole: dict[str, set[float]], damaged: dict[str, set[float]]) -> str
     return None
 
 
-def run(count: int, seed: int) -> list[str]:
-    """Try damaged logs over all formats; return a sentence for each that is silently wrong."""
+def any_job(chance: random.Random) -> Job:
+    """Return a job of any size; it prints 40 rows and its settings."""
+    seconds = round(chance.choice((0.1, 0.3, 1, 3, 10, 40)) * chance.uniform(1, 3), 4)
+    return Job(
+        gpus=chance.choice((1, 4, 8, 16, 64)),
+        batch=chance.choice((16, 64, 256, 512)),
+        length=chance.choice((2048, 4096, 8192)),
+        seconds=seconds,
+        startup=seconds * chance.uniform(1, 4),
+    )
+
+
+def silently_wrong(path: Path, text: str, damaged: str) -> str | None:
+    """Return the first column of a damaged log that is wrong without a warning; None too where either is refused."""
     from tensorprimat import logs
     from tensorprimat.core.errors import TensorPrimatError
 
+    results = []
+    for content in (text, damaged):
+        path.write_text(content)
+        try:
+            results.append(logs.read(path))
+        except TensorPrimatError:
+            return None
+    whole, found = results
+    return None if set(found.warnings) - set(whole.warnings) else foreign(values(whole), values(found))
+
+
+def run(count: int, seed: int) -> list[str]:
+    """Try damaged logs over all formats; return a sentence for each that is silently wrong."""
     failures = []
     begun = time.monotonic()
     rows = [(name, row) for name, listed in fuzz_readers.ROWS.items() for row in listed]
+    jobs = list(ALL_JOBS.items())
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
-        path = Path(folder, "a.log")
         for number in range(seed, seed + count):
-            name, row = rows[number % len(rows)]
-            text = "\n".join(row.format(n) for n in range(1, ROWS)) + "\n"
-            path.write_text(text)
-            try:
-                whole = logs.read(path)
-            except TensorPrimatError:  # a row that is only part of a log
-                continue
-            what, damaged = variants(text, random.Random(f"cut {number}"))
-            path.write_text(damaged)
-            try:
-                found = logs.read(path)
-            except TensorPrimatError:
-                continue
-            wrong = foreign(values(whole), values(found))
-            if wrong and not set(found.warnings) - set(whole.warnings):
+            chance = random.Random(f"cut {number}")
+            if is_job := number % 2 == 0:
+                name, make = jobs[number // 2 % len(jobs)]
+                text = "\n".join(make(any_job(chance))) + "\n"
+            else:
+                name, row = rows[number // 2 % len(rows)]
+                text = "\n".join(row.format(n) for n in range(1, ROWS)) + "\n"
+            what, damaged = variants(text, chance, is_job=is_job)
+            path = Path(folder, "a.csv" if is_job and name in TABLES else "a.log")
+            if wrong := silently_wrong(path, text, damaged):
                 failures.append(f"{name} {what} (number {number}): {wrong} without a warning")
     spent = time.monotonic() - begun
     print(f"cuts       {count:>7} spliced, folded and cut logs, {len(failures)} failed, {spent:.0f} s", flush=True)
+    return failures
+
+
+def every_column(jobs: int, seed: int) -> list[str]:
+    """Cut the logs of some jobs, in every format, at every column; return a sentence for each silently wrong cut."""
+    failures, count = [], 0
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="faults_") as folder:
+        for number in range(seed, seed + jobs):
+            job = any_job(random.Random(f"columns {number}"))
+            for name, make in ALL_JOBS.items():
+                lines = make(job)
+                path = Path(folder, "a.csv" if name in TABLES else "a.log")
+                for width in range(12, max(len(line) for line in lines)):
+                    count += 1
+                    cut = "\n".join(line[:width] for line in lines) + "\n"
+                    if wrong := silently_wrong(path, "\n".join(lines) + "\n", cut):
+                        failures.append(f"{name} of job {number} cut at {width}: {wrong} without a warning")
+    spent = time.monotonic() - begun
+    print(f"columns    {count:>7} logs cut at one column, {len(failures)} failed, {spent:.0f} s", flush=True)
     return failures

@@ -2,7 +2,8 @@
 """Fault injection: damaged inputs for every reading command, kills at random moments for every command with processes.
 
     make test-faults             # a sample, under three minutes
-    make test-faults FULL=1      # 100,000 damaged inputs, 1,000 spliced, folded and cut logs, 300 kills
+    make test-faults FULL=1      # 100,000 damaged inputs, 1,000 spliced, folded and cut logs,
+                                 # 3,000 logs cut at every column, 300 kills
     perf/faults.py --inputs 2000 --kind cells --seed 7
     perf/faults.py --large       # 100 MB of every kind: seconds and memory of every command that reads it
 
@@ -36,8 +37,8 @@ from fault_inputs import KINDS, unpacked_series
 HANG_SECONDS = 20
 MOST_BYTES = 10**9
 BATCH = 50  # inputs of one process: a fresh one each would spend its time on imports
-SAMPLE = {"inputs": 900, "kills": 8, "cuts": 120}
-FULL = {"inputs": 100_000, "kills": 300, "cuts": 1_000}
+SAMPLE = {"inputs": 900, "kills": 8, "cuts": 120, "columns": 0}
+FULL = {"inputs": 100_000, "kills": 300, "cuts": 1_000, "columns": 1}
 SIGNS = ("unexpected error", "internal error", "Traceback")
 
 
@@ -128,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, help="damaged inputs, over all kinds")
     parser.add_argument("--kills", type=int, help="kills, over all commands")
     parser.add_argument("--cuts", type=int, help="spliced, folded and cut logs, over all formats")
+    parser.add_argument("--columns", type=int, help="jobs whose logs, in every format, are cut at every column")
     parser.add_argument("--kind", action="append", choices=[*KINDS], help="only this kind of input (repeatable)")
     parser.add_argument(
         "--large", nargs="*", metavar="KIND", help="instead of these: inputs of 100 MB, of every kind or of those named"
@@ -153,6 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if planned["cuts"]:
         failures += fault_cuts.run(planned["cuts"], given.seed)
+    if planned["columns"]:
+        failures += fault_cuts.every_column(planned["columns"], given.seed)
     if planned["kills"]:
         failures += fault_kills.run(planned["kills"], given.seed)
     for place, times in Counter(failures).most_common():

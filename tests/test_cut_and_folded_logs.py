@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "perf"))
 
 import fault_cuts
 import fuzz_readers
+from job_logs import ALL_JOBS, Job
 
 HEADED = {
     "metrics.csv": ("epoch,train_loss,train_step_timing in s,step", "0,9.1,0.5{0},{0}0"),
@@ -77,3 +78,34 @@ def test_step_times_with_a_decimal_comma_are_no_thousands_of_seconds(tmp_path):
     with pytest.raises(TensorPrimatError, match="decimal commas") as caught:
         logs.read(path)
     assert "decimal points" in str(caught.value)
+
+
+COLUMNS_OF_A_JOB = 12  # of some 150 that are tried
+
+
+@pytest.mark.parametrize("name", ALL_JOBS)
+def test_a_log_of_which_every_line_is_cut_at_one_column_gives_no_number_that_it_lacks(tmp_path, name):
+    chance = random.Random(name)
+    lines = ALL_JOBS[name](fault_cuts.any_job(chance))
+    path = tmp_path / ("a.csv" if name in fault_cuts.TABLES else "a.log")
+    for width in chance.sample(range(12, max(map(len, lines))), COLUMNS_OF_A_JOB):
+        cut = "\n".join(line[:width] for line in lines) + "\n"
+        assert fault_cuts.silently_wrong(path, "\n".join(lines) + "\n", cut) is None, width
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "cut", "column"),
+    [
+        ("megatron", "throughput per GPU (TFLOP/s/GPU):", "40", "reported_tflops_per_gpu"),
+        ("torchtitan", "tps:", "8", "reported_tokens_per_second_per_gpu"),
+        ("nanochat", "tok/sec:", "65", "reported_tokens_per_second"),
+        ("composer", "device/tokens_per_sec:", "819", "reported_tokens_per_second_per_gpu"),
+        ("nemo_rl", "- E2E (Tokens/sec/gpu):", "819", "reported_tokens_per_second_per_gpu"),
+    ],
+)
+def test_a_number_of_which_the_delimiter_or_decimals_are_missing_is_not_read(tmp_path, name, label, cut, column):
+    lines = ALL_JOBS[name](Job(startup=2.0))
+    assert any(label in line for line in lines)
+    shortened = [line[: line.index(label) + len(f"{label} {cut}")] if label in line else line for line in lines]
+    found = read(tmp_path / "a.log", "\n".join(shortened) + "\n")
+    assert found is None or not found.steps.has(column)

@@ -26,6 +26,8 @@ class Number:
     of training so far, or `label_tokens`: tokens of the step that enter the loss."""
     scale: float = 1.0
     """Factor to the field's unit."""
+    decimals: int = 0
+    """Decimals that the framework always prints: with fewer, except a single zero, the number was cut. 0: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,7 @@ NANOTRON = Dialect(
     marks=("time_per_iteration_ms: ",),
     numbers=(
         Number(spelled="| time_per_iteration_ms: {} |", means="seconds", scale=MILLISECOND),
-        Number(spelled="| elapsed_time_per_iteration_ms: {} ", means="seconds", scale=MILLISECOND),
+        Number(spelled="| elapsed_time_per_iteration_ms: {} |", means="seconds", scale=MILLISECOND),
         Number(spelled="| tokens_per_sec: {} |", means="reported_tokens_per_second"),
         Number(spelled="| tokens_per_sec_per_gpu: {} |", means="reported_tokens_per_second_per_gpu"),
         Number(spelled="| lm_loss: {} ", means="loss"),
@@ -182,15 +184,28 @@ COMPOSER = Dialect(
     row=r"(?:\[epoch=(?P<epoch>\d{1,9})\])?\[batch=(?P<step>\d{1,15})(?:/(?P<last>\d{1,15}))?\]:?\s*$",
     marks=("Train throughput/", "Train time/secs_per_step"),
     numbers=(
-        Number(spelled="Train time/secs_per_step: {} ", means="seconds"),
+        Number(spelled="Train time/secs_per_step: {} ", means="seconds", decimals=4),
         Number(spelled="Train time/token: {} ", means="total_tokens"),
         Number(spelled="Train time/train: {} ", means="elapsed", scale=3600.0),
-        Number(spelled="Train throughput/tokens_per_sec: {} ", means="reported_tokens_per_second"),
-        Number(spelled="Train throughput/device/tokens_per_sec: {} ", means="reported_tokens_per_second_per_gpu"),
-        Number(spelled="Train throughput/samples_per_sec: {} ", means="reported_samples_per_second"),
-        Number(spelled="Train throughput/device/samples_per_sec: {} ", means="reported_samples_per_second_per_gpu"),
-        Number(spelled="Train throughput/device/flops_per_sec: {} ", means="reported_tflops_per_gpu", scale=1e-12),
-        Number(spelled="Train throughput/device/mfu: {} ", means="reported_mfu"),
+        Number(spelled="Train throughput/tokens_per_sec: {} ", means="reported_tokens_per_second", decimals=4),
+        Number(
+            spelled="Train throughput/device/tokens_per_sec: {} ",
+            means="reported_tokens_per_second_per_gpu",
+            decimals=4,
+        ),
+        Number(spelled="Train throughput/samples_per_sec: {} ", means="reported_samples_per_second", decimals=4),
+        Number(
+            spelled="Train throughput/device/samples_per_sec: {} ",
+            means="reported_samples_per_second_per_gpu",
+            decimals=4,
+        ),
+        Number(
+            spelled="Train throughput/device/flops_per_sec: {} ",
+            means="reported_tflops_per_gpu",
+            decimals=4,
+            scale=1e-12,
+        ),
+        Number(spelled="Train throughput/device/mfu: {} ", means="reported_mfu", decimals=4),
         Number(spelled="Train loss/train/total: {} ", means="loss"),
         Number(spelled="Train l2_norm/grad/global: {} ", means="gradient_norm"),
         Number(spelled="Train memory/current_allocated_mem: {} ", means="memory_allocated_bytes", scale=1e9),
@@ -310,10 +325,10 @@ NEMO_RL = Dialect(
         Number(spelled="• loss: {} ", means="loss"),  # preference optimization
         Number(spelled="• Policy Loss: {} ", means="loss"),
         Number(spelled="• Grad norm: {} ", means="gradient_norm"),
-        Number(spelled="- E2E (Tokens/sec/gpu): {} ", means="reported_tokens_per_second_per_gpu"),
-        Number(spelled="- E2E (Tokens/sec): {} ", means="reported_tokens_per_second"),
-        Number(spelled="- E2E (Samples/sec/gpu): {} ", means="reported_samples_per_second_per_gpu"),
-        Number(spelled="- E2E (Samples/sec): {} ", means="reported_samples_per_second"),
+        Number(spelled="- E2E (Tokens/sec/gpu): {} ", means="reported_tokens_per_second_per_gpu", decimals=2),
+        Number(spelled="- E2E (Tokens/sec): {} ", means="reported_tokens_per_second", decimals=2),
+        Number(spelled="- E2E (Samples/sec/gpu): {} ", means="reported_samples_per_second_per_gpu", decimals=2),
+        Number(spelled="- E2E (Samples/sec): {} ", means="reported_samples_per_second", decimals=2),
     ),
     block=True,
     varies=True,

@@ -51,13 +51,14 @@ _MEASURES = (
 
 
 @cache
-def _expression(spelled: str, suffixes: bool) -> re.Pattern[str]:
+def _expression(spelled: str, suffixes: bool, decimals: int) -> re.Pattern[str]:
     """Return the number in its surroundings; see `dialects` for what may end a spelling."""
     before, _, behind = spelled.partition("{}")
+    digits = rf"[-+]?\d+(?:,\d{{3}})*\.(?:\d{{{decimals}}}|0)|[-+]?(?:nan|inf)" if decimals else _DIGITS
     suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""
     ends = {" ": r"(?:\s|$)", ",": r"[,)}]"}.get(behind[-1:])
     follows = re.escape(behind[:-1]) + ends if ends else re.escape(behind)
-    return re.compile(rf"{re.escape(before)}\s{{0,12}}(?P<number>{_DIGITS}){suffix}(?={follows})")
+    return re.compile(rf"{re.escape(before)}\s{{0,12}}(?P<number>{digits}){suffix}(?={follows})")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -242,7 +243,7 @@ def _note(text: str, dialect: Dialect, seen: _Seen) -> None:
 
 
 def _value(text: str, number: Number, dialect: Dialect) -> float | None:
-    match = _expression(number.spelled, dialect.suffixes).search(text)
+    match = _expression(number.spelled, dialect.suffixes, number.decimals).search(text)
     if match is None:
         return None
     scale = number.scale * (_SUFFIX.get(match["suffix"] or "", 1.0) if dialect.suffixes else 1.0)

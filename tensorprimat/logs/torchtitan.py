@@ -36,10 +36,12 @@ NO_LOSS = -1.0  # printed by ranks that hold none
 
 _ROW = re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s")
 _FIELD = re.compile(
-    rf"\b(loss|grad_norm|tflops):\s{{0,9}}({NUMBER})(?=\s)|\b(?P<sized>memory|mfu):\s{{0,9}}(?P<size>{NUMBER})(?:GiB|%)"
-    rf"|\b(?P<rate>tps|wps):\s{{0,9}}(?P<value>{NUMBER})(?=\s|$)"
+    rf"\b(loss|grad_norm|tflops|tps|wps):\s{{0,9}}({NUMBER})(?=\s)"
+    rf"|\b(?P<sized>memory|mfu):\s{{0,9}}(?P<size>{NUMBER})(?:GiB|%)"
+    r"|\b(?P<rate>tps|wps):\s{0,9}(?P<value>\d{1,3},\d{3})$"
 )
-"""A rate may be the last of a row; every other number is followed by its unit or by the next name."""
+"""A rate with a separator of thousands may be the last of a row: cut inside, it would have none, or fewer digits behind
+it. Every other number is followed by its unit or by the next name."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
 _START = re.compile(r"Training starts at step (\d{1,15})")

@@ -38,7 +38,8 @@ _ADDING_NEIGHBOURS = tuple(
 _POWERS = 10.0 ** np.arange(EXACT_POWER + 1)
 _DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _NUMBER = rb"([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
-_END = rb"(?=[ \t]*(?:[|/(\r]|$|\x1b|\[\d*m))"  # a number that another process wrote into is no number
+_END = rb"(?=[ \t]*(?:[|/(]|\x1b|\[\d*m))"
+"""With what follows a number in every spelling: one at the end of a line was cut, or another process wrote into it."""
 _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("samples", rb"global batch size:\s*", 1.0),
     ("consumed_samples", rb"consumed samples:\s*", 1.0),
@@ -67,8 +68,7 @@ _LABELS: tuple[tuple[str, bytes, float], ...] = (
 _PATTERNS = tuple((name, re.compile(label + _NUMBER + _END), scale) for name, label, scale in _LABELS)
 _LOSS_OF_ANY_NAME = re.compile(rb"\|\s*(?:[\w-]+ )?loss:\s*" + _NUMBER + _END)
 _ITERATION = re.compile(rb"\biteration[ :]\s*(\d+)\s*/\s*(\d+)\s*\|")
-_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\)\s*:\s*" + _NUMBER + rb"(?=[ \t]*[|/(\x1b\[])")
-"""With what follows the number in every spelling: in a folded line its digits may go on in the next one."""
+_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\)\s*:\s*" + _NUMBER + _END)
 # GB or GiB: Primus divides by 2**30 under either label.
 _USED = re.compile(
     rb"(?:hip|rocm) mem usage/free/total/usage_ratio:\s*" + _NUMBER + rb"\s*Gi?B/[\d.]+\s*Gi?B/" + _NUMBER

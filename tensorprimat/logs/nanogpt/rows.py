@@ -48,8 +48,8 @@ SPELLINGS = (
         pattern=re.compile(
             rf"\bstep +(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))? \([\d.]+%\) \| loss: (?P<loss>{NUMBER}) \|"
             rf"(?: grad norm: (?P<norm>{NUMBER}) \|)?.{{0,60}}? dt: (?P<time>{NUMBER})ms"
-            rf" \| tok/sec: (?P<tokens>{NUMBER})"
-            rf"(?: \| (?:bf16_)?mfu: (?P<mfu>{NUMBER}))?"
+            rf" \| tok/sec: (?P<tokens>{NUMBER})(?= \|)"
+            rf"(?: \| (?:bf16_)?mfu: (?P<mfu>{NUMBER})(?= \|))?"
             rf"(?:.{{0,200}}? \| total time: (?P<total>{NUMBER})m)?"
         ),
     ),
