@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
-from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.units import GIB
 
 pytest.importorskip("tensorboard")
@@ -156,6 +156,7 @@ def test_without_a_step_time_the_writers_clock_is_used_and_that_is_said(tmp_path
     assert result.steps.column("seconds")[1:].tolist() == [2.0] * 4
     assert result.steps.column("covers")[1:].tolist() == [10] * 4
     assert any("clock of the event writer" in warning for warning in result.warnings)
+    assert result.provenance.timing == "timestamps"
     assert result.timestamp == "2023-11-14T22:13:40"
 
 
@@ -188,6 +189,50 @@ def test_files_of_one_folder_are_one_run_and_a_restart_is_a_segment(tmp_path):
     result = logs.read(second.close())
     assert result.steps.column("segment").tolist() == [0] * 5 + [1] * 6
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.25)
+
+
+def test_a_step_that_was_trained_twice_keeps_the_values_of_each_time(tmp_path):
+    for start, batch, seconds in ((0, 64.0, 0.5), (100, 128.0, 1.0)):
+        events = Events(tmp_path / str(start))
+        for row in range(1, 30 - start // 10):
+            events.log(row, start + row * seconds, {**MEGATRON, "batch-size": batch, "iteration-time": seconds})
+        next(events.close().iterdir()).rename(tmp_path / f"events.out.tfevents.17000{start:05}.host.1.0")
+        (tmp_path / str(start)).rmdir()
+    result = logs.read(tmp_path)
+    assert result.steps.column("samples").tolist() == [64.0] * 29 + [128.0] * 19
+    assert result.performance_metrics.samples_per_second == pytest.approx(128)
+
+
+def test_files_that_two_processes_wrote_side_by_side_are_one_table(tmp_path):
+    for name, value in (("a", {"iteration-time": 0.5}), ("b", {"lm loss": 9.5})):
+        events = Events(tmp_path / name)
+        for row in range(1, 9):
+            events.log(row, 0.5 * row, value)
+        next(events.close().iterdir()).rename(tmp_path / f"events.out.tfevents.1700000000.{name}")
+        (tmp_path / name).rmdir()
+    steps = logs.read(tmp_path).steps
+    assert (steps.column("loss").tolist(), steps.column("segment").tolist()) == ([9.5] * 8, [0] * 8)
+
+
+VERL = {"perf/time_per_step": 2.0, "perf/throughput": 5000.0, "perf/total_num_tokens": 80000.0}
+LEVANTER = {"throughput/duration": 2.0, "throughput/tokens_per_second": 40000.0, "train/loss": 2.5}
+
+
+@pytest.mark.parametrize("values", [VERL, LEVANTER])
+def test_tags_mean_what_the_same_names_mean_in_other_tables(tmp_path, values):
+    events = Events(tmp_path)
+    for row in range(1, 20):
+        events.log(row, 2.0 * row, values)
+    performance = logs.read(events.close()).performance_metrics
+    assert (performance.avg_step_time_seconds, performance.tokens_per_second) == (2, 40000)
+
+
+def test_a_folder_of_events_without_any_time_says_so(tmp_path):
+    events = Events(tmp_path)
+    for row in range(1, 9):
+        events.log(row, 2.0 * row, {"temperature": 50.0})
+    with pytest.raises(NotALogError, match="read as tensorboard: the table has neither step times nor rates"):
+        logs.read(events.close())
 
 
 def test_the_tenth_file_of_one_second_comes_after_the_ninth(tmp_path):

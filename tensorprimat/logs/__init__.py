@@ -172,7 +172,7 @@ NO_TIME = "no step time follows"  # part of the sentence in which a reader says 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
     """Return the error that explains in one line why the log gave no result."""
-    if log.is_folder:
+    if log.is_folder and read is None:
         return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
@@ -185,7 +185,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
         needed = "(the first never counts, and a row needs a time or a rate)"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy="train for more steps")
-    cause = failures.cause_of(log)
+    cause = None if log.is_folder else failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
         reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None

@@ -218,21 +218,6 @@ def merged_columns(steps: Steps) -> Steps:
     return merged((None, row) for row in steps)
 
 
-def last_of_steps(numbers: np.ndarray, values: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each wanted step the last value that was given for it (NaN without one), and a mask of those known.
-
-    >>> values, known = last_of_steps(np.array([3, 1, 3]), np.array([0.5, 1.5, 2.5]), np.array([1, 2, 3]))
-    >>> values.tolist(), known.tolist()
-    ([1.5, nan, 2.5], [True, False, True])
-    """
-    if not len(numbers):
-        return np.full(len(steps), np.nan), np.zeros(len(steps), np.bool_)
-    order = np.argsort(numbers, kind="stable")
-    place = order[np.maximum(np.searchsorted(numbers, steps, side="right", sorter=order) - 1, 0)]
-    known = numbers[place] == steps
-    return np.where(known, values[place], np.nan), known
-
-
 def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:
     """Return by how much a total grows in a step; NaN in the first row of a stretch, and where it does not grow.
 

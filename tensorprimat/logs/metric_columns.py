@@ -15,8 +15,7 @@ from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
-from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, OTHERWISE, RUNS, STEPS, TOTALS, field_of
-from tensorprimat.logs.tensorboard import EVALUATION
+from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
 
 EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
 EMPTY = frozenset(("", "NaN", "None"))
@@ -54,16 +53,17 @@ def number(value: object) -> float | None:
 class _Numbers:
     """The numbers under one name: the row and value of each."""
 
-    def __init__(self) -> None:
-        self.rows, self.values = array("q"), array("d")
+    def __init__(self, rows: Iterable[int] = (), values: Iterable[float] = ()) -> None:
+        self.rows, self.values = array("q", rows), array("d", values)
 
 
 class _Clock(_Numbers):
     """The moments under one name."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.resolutions, self.years = array("d"), array("b")
+    def __init__(self, rows: Iterable[int] = (), values: Iterable[float] = ()) -> None:
+        super().__init__(rows, values)
+        self.resolutions = array("d", [EXACT_CLOCK]) * len(self.rows)
+        self.years = array("b", [True]) * len(self.rows)
 
     def add(self, row: int, moment: Moment) -> None:
         """Add the moment of a row."""
@@ -83,6 +83,8 @@ class MetricColumns:
         """Every name that any row has."""
         self.totals = dict[str, float]()
         """Field of Reported → the mean over the whole run that a trainer logged last."""
+        self.is_dated = False
+        """The clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
         """Names of runs, where a column holds them."""
         self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}
@@ -179,6 +181,7 @@ class MetricColumns:
             columns=columns,
             interrupted=np.diff(seen, prepend=0) > 0,
             clock=self._clock(opening),
+            is_dated=self.is_dated,
         )
 
     def last(self, kind: str) -> float | None:
@@ -240,12 +243,16 @@ class Merged(NamedTuple):
     interrupted: np.ndarray
     """An evaluation was logged since the step before."""
     clock: RowClock
+    is_dated: bool
+    """The clock dates the steps."""
 
     def rows(self) -> Steps:
         """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines
+        if self.is_dated:
+            columns["ended_at"] = self.clock.seconds
         if OTHER_WORK in self.columns:
             columns["interrupted_by"] = self.columns[OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
         known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
@@ -272,7 +279,7 @@ class Merged(NamedTuple):
         rows.
         """
         known = ~np.isnan(self.clock.seconds)
-        if not known.any() or not (np.diff(self.steps) > 0).all():
+        if self.is_dated or not known.any() or not (np.diff(self.steps) > 0).all():
             return None
         return Elapsed(
             name="the clock of the logged rows",
@@ -357,6 +364,53 @@ def _moment(name: str, printed: object) -> Moment | None:
             seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
         )
     return moment_in(printed) if isinstance(printed, str) else None
+
+
+class Scalars:
+    """Scalars with the tag, step and date of each, in the order in which they were written."""
+
+    def __init__(self) -> None:
+        self.steps, self.times, self.values = array("q"), array("d"), array("d")
+        self.tag_numbers = array("i")
+        self.tags = dict[str, int]()
+        """Number of each tag that a scalar has."""
+
+    def add(self, step: int, time: float, tag: str, value: float) -> None:
+        """Add a scalar. time: seconds since 1970."""
+        self.steps.append(step)
+        self.times.append(time)
+        self.values.append(value)
+        self.tag_numbers.append(self.tags.setdefault(tag, len(self.tags)))
+
+    def sort(self) -> None:
+        """Sort by date, for files that were written side by side."""
+        order = np.argsort(np.array(self.times), kind="stable")
+        for name in ("steps", "times", "values", "tag_numbers"):
+            column = getattr(self, name)
+            setattr(self, name, array(column.typecode, np.array(column)[order].tobytes()))
+
+
+def of_scalars(scalars: Scalars) -> MetricColumns:
+    """Return scalars as a table with a row for each."""
+    columns, length = MetricColumns(), len(scalars.steps)
+    columns.is_dated = True
+    columns.lines = array("q", [-1]) * length
+    columns.names = dict.fromkeys(scalars.tags)
+    every_row = array("q", range(length))
+    columns._numbers[STEPS[0]] = _Numbers(every_row, array("d", scalars.steps))
+    columns._clocks["_timestamp"] = _Clock(every_row, scalars.times)
+    values, numbers = np.array(scalars.values), np.array(scalars.tag_numbers)
+    for tag, number in scalars.tags.items():
+        if not (_is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in TOTALS):
+            continue
+        rows = np.flatnonzero(numbers == number)
+        if _is_of_evaluation(tag):
+            columns._evaluated.frombytes(rows.tobytes())
+        if mean := _total(tag, float(values[rows[-1]])):
+            columns.totals[TOTALS[tag.removeprefix("train/")]] = mean
+        if field_of(tag):
+            columns._numbers[tag] = _Numbers(array("q", rows.tobytes()), array("d", values[rows].tobytes()))
+    return columns
 
 
 def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.tensorboard import DIALECTS as TENSORBOARD
-from tensorprimat.logs.tensorboard import TIME_SO_FAR
 
 SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
+TIME_SO_FAR = ("train/time", "train|time")
+"""Names of the seconds of training since its start, by Lightning's ThroughputMonitor."""
+EVALUATION = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
+"""Prefixes of names of an evaluation's metrics."""
 _SECONDS: Mapping[str, float] = {
-    **{dialect.seconds: 1.0 for dialect in TENSORBOARD},
+    "iteration-time": 1.0,  # Megatron-LM's
+    "train_step_timing in s": 1.0,  # NeMo's
+    "time_metrics/end_to_end(s)": 1.0,  # torchtitan's
+    "perf/step_time_seconds": 1.0,  # MaxText's
     "time/secs_per_step": 1.0,
     "perf/time_per_step": 1.0,
     "timing_s/step": 1.0,
@@ -43,10 +48,23 @@ _TOKENS_PER_SECOND_PER_GPU = (
     *("throughput/device/tokens_per_sec", "throughput/device/TPS", "throughput/device/tokens_per_second"),
     *("device/tokens_per_sec", "tokens_per_second_per_gpu", "tokens_per_sec_per_gpu", "tokens_per_gpu_per_sec"),
     *("tps_per_gpu", "tokens/train_per_sec_per_gpu", "perf/throughput", "valid_tokens_per_sec_per_gpu"),
+    *("throughput(tps)", "wps", "perf/per_device_tokens_per_sec"),
 )
 
 FIELDS: Mapping[str, tuple[str, float]] = {
-    **{tag: field for dialect in TENSORBOARD for tag, field in dialect.fields.items()},
+    **dict.fromkeys(("batch-size", "global_batch_size"), ("samples", 1.0)),
+    "time_metrics/data_loading(s)": ("data_wait_seconds", 1.0),
+    "mem-allocated-bytes": ("memory_allocated_bytes", 1.0),
+    "mem-reserved-bytes": ("memory_reserved_bytes", 1.0),
+    "mem-max-allocated-bytes": ("memory_allocated_peak_bytes", 1.0),
+    "memory_allocated": ("memory_allocated_bytes", 1.0),
+    **dict.fromkeys(("max_memory_allocated", "peak_memory_usage"), ("memory_allocated_peak_bytes", 1.0)),
+    "max_memory_reserved": ("memory_reserved_peak_bytes", 1.0),
+    "memory/max_reserved(GiB)": ("memory_reserved_peak_bytes", GIB),
+    **dict.fromkeys(
+        ("throughput", "TFLOPS_per_GPU", "tflops", "perf/per_device_tflops_per_sec"), ("reported_tflops_per_gpu", 1.0)
+    ),
+    "mfu(%)": ("reported_mfu", 0.01),
     **{name: ("seconds", scale) for name, scale in _SECONDS.items()},
     **dict.fromkeys(_TOKENS_PER_SECOND, ("reported_tokens_per_second", 1.0)),
     **dict.fromkeys(_TOKENS_PER_SECOND_PER_GPU, ("reported_tokens_per_second_per_gpu", 1.0)),
@@ -59,11 +77,23 @@ FIELDS: Mapping[str, tuple[str, float]] = {
         ("reported_samples_per_second_per_gpu", 1.0),
     ),
     **dict.fromkeys(
-        ("loss", "lm_loss", "loss/train/total", "CE loss", "CrossEntropyLoss", "loss_step", "reduced_train_loss"),
+        (
+            *(
+                "loss",
+                "lm_loss",
+                "lm loss",
+                "loss/train/total",
+                "Loss/train",
+                "CE loss",
+                "CrossEntropyLoss",
+                "loss_step",
+            ),
+            *("reduced_train_loss", "loss_metrics/global_avg_loss", "learning/loss"),
+        ),
         ("loss", 1.0),
     ),
-    **dict.fromkeys(("grad_norm", "l2_norm/grad/global", "grad-norm"), ("gradient_norm", 1.0)),
-    **dict.fromkeys(("lr", "learning_rate", "learning-rate"), ("learning_rate", 1.0)),
+    **dict.fromkeys(("grad_norm", "l2_norm/grad/global", "grad-norm", "learning/grad_norm"), ("gradient_norm", 1.0)),
+    **dict.fromkeys(("lr", "learning_rate", "learning-rate", "learning/current_learning_rate"), ("learning_rate", 1.0)),
     **dict.fromkeys(("num_tokens_per_step", "perf/total_num_tokens", "tokens_per_step"), ("tokens", 1.0)),
     **dict.fromkeys(
         (

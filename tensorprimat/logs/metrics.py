@@ -66,14 +66,14 @@ def read(log: Log) -> Reading:
             reading.source = "Weights & Biases"
         if is_lightnings(_header(text)):
             reading.source = "Lightning"
-        return _filled(log, reading, _of_csv(log, line, _header(text), reading))
+        return read_columns(log, _of_csv(log, line, _header(text), reading), reading)
     table = iter(_document(log)) if shape == "document" else _json_lines(log)
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
         reading.source = "Weights & Biases"
     if len(first) == 1 and _is_summary(first[0][1]):
         return _summary(first[0][1], reading)
-    return _filled(log, reading, metric_columns.of_rows(chain(first, table)))
+    return read_columns(log, metric_columns.of_rows(chain(first, table)), reading)
 
 
 def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
@@ -86,12 +86,10 @@ def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
     return "lines" if is_json else "csv", line, text
 
 
-def read_table(log: Log, table: Iterable[tuple[int | None, MetricRow]], reading: Reading) -> Reading:
-    """Fill a reading with the steps of (line, metrics by name) in the order in which they were logged."""
-    return _filled(log, reading, metric_columns.of_rows(table))
-
-
-def _filled(log: Log, reading: Reading, columns: MetricColumns) -> Reading:
+def read_columns(
+    log: Log, columns: MetricColumns, reading: Reading, *, clock: str = "timestamps of the logger's calls"
+) -> Reading:
+    """Fill a reading with the steps of a table. clock: what times them if no column does."""
     _refuse_several(log, columns.runs)
     reading.reported.update(columns.totals)
     found = columns.merged()
@@ -108,7 +106,7 @@ def _filled(log: Log, reading: Reading, columns: MetricColumns) -> Reading:
                 "every figure 1,000 times too slow"
             )
         return reading
-    return _by_clock(found, reading)
+    return _by_clock(found, reading, clock)
 
 
 def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
@@ -226,7 +224,7 @@ def _refuse_several(log: Log, runs: Collection[str]) -> None:
         raise InputError(f"holds {len(runs)} runs ({some})", path=log.name, remedy="export one run at a time")
 
 
-def _by_clock(found: Merged, reading: Reading) -> Reading:
+def _by_clock(found: Merged, reading: Reading, clock: str) -> Reading:
     marks = list(found.marks())
     steps = fields.merged_columns(timed_steps(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
@@ -237,9 +235,7 @@ def _by_clock(found: Merged, reading: Reading) -> Reading:
     reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
     if found.has_lines:
         reading.begins = sorted([*reading.begins, *pauses(reading.steps)])
-    reading.warnings.append(
-        "steps: timed from timestamps of the logger's calls; each time includes everything the loop did between rows"
-    )
+    reading.warnings.append(f"steps: timed from {clock}; each time includes everything the loop did between rows")
     return reading
 
 

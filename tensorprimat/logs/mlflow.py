@@ -15,13 +15,12 @@ from typing import Any
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import fields, files
+from tensorprimat.logs import fields, files, metric_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import MetricRow
-from tensorprimat.logs.metric_names import CLOCK_MS, TOTALS, field_of
-from tensorprimat.logs.metrics import read_table
+from tensorprimat.logs.metric_names import CLOCK_MS, EVALUATION, TOTALS, field_of
+from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
-from tensorprimat.logs.tensorboard import EVALUATION
 from tensorprimat.logs.text import Log
 
 FOLDER, PARAMETERS = "metrics", "params"
@@ -81,7 +80,7 @@ def read(log: Log) -> Reading:
     )
     _parameters(root.parent / PARAMETERS, reading)
     reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
-    return read_table(log, table, reading)
+    return read_columns(log, metric_columns.of_rows(table), reading)
 
 
 def _root(path: Path) -> Path:
