@@ -161,3 +161,13 @@ def test_a_stamp_of_a_day_that_does_not_exist_gives_way_to_another_in_the_row() 
     row = timestamps._row("2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5", {})
     assert row is not None
     assert row.moment.seconds == clocks.moment_in("2026-01-05 08:00:01").seconds
+
+
+@pytest.mark.parametrize(
+    "numbers", ["iter {micro} step {n}", "micro step {micro} global_step {n}", "step {micro} update {n}", "step {n:,}"]
+)
+def test_the_number_of_the_optimizer_step_counts(read_text: Any, numbers: str) -> None:
+    rows = [row(n).replace(f"step {n}/500", numbers.format(n=n, micro=4 * n)) for n in range(980, 1040)]
+    result = read_text(log(*rows))
+    assert result.steps.column("index").tolist() == list(range(980, 1040))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)

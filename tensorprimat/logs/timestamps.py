@@ -34,9 +34,10 @@ from tensorprimat.logs.text import Log
 LONGEST_ROW = 2**12
 LEAST_ROWS = 3
 
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.:%]|,\d)"
 _STEP = re.compile(
-    r"(?<![\w/])(?:global[_ ]?|train(?:ing)?[_ ]?|opt(?:imizer)?[_ ]?)?(?:step|iter(?:ation)?|update)s?"
-    r"['\"]?\]?\s?[:=#\[(]?\s{0,8}(?P<step>\d{1,12})(?![\d.:%])(?:\s?(?:/|of)\s?(?P<last>\d{1,12})(?![\d.:%]))?"
+    r"(?<![\w/])(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?(?P<unit>step|iter(?:ation)?|update)s?"
+    rf"['\"]?\]?\s?[:=#\[(]?\s{{0,8}}(?P<step>{_WHOLE})(?:\s?(?:/|of)\s?(?P<last>{_WHOLE}))?"
 )  # all patterns are for lines in small letters: four times as fast as a search that ignores case
 _LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])")
 _RATE = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{fields.NUMBER})(?![\w.])")
@@ -111,7 +112,7 @@ def _row(text: str, known: _Known) -> _Row | None:
 
 def _places(text: str) -> _Places | None:
     lowered = text.replace("\u0130", "i").lower()  # the only letter that becomes two
-    step = _STEP.search(lowered)
+    step = max(_STEP.finditer(lowered), key=_surely_of_optimizer, default=None)
     if step is None or (loss := _LOSS.search(lowered)) is None or _validation_in(lowered):
         return None
     rank, own = prefixes.places(text)
@@ -127,6 +128,13 @@ def _places(text: str) -> _Places | None:
         stamp=stamp,
         rank=rank,
     )
+
+
+def _surely_of_optimizer(step: re.Match[str]) -> int:
+    """Return how surely a number counts optimizer steps: frameworks also print the number of the micro batch."""
+    if step["kind"]:
+        return -1 if step["kind"].startswith("micro") else 2
+    return {"update": 2, "step": 1}.get(step["unit"], 0)
 
 
 def _other_work(lowered: str) -> re.Match[str] | None:
@@ -181,7 +189,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
             reading.training_config["max_steps"] = planned
         yield TimeMark(
             line=line,
-            step=int(row.step),
+            step=int(row.step.replace(",", "")),
             moment=row.moment,
             loss=fields.number(row.loss),
             learning_rate=fields.positive(row.rate),
