@@ -124,10 +124,17 @@ ROWS: Mapping[str, Sequence[str]] = {
         "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
         "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",
     ),
+    "mlx": (
+        "Iter {0}: Train loss 2.5{0}, Learning Rate 1.0e-05, It/sec 2.0, Tokens/sec 8192.0, Trained Tokens 40{0}, "
+        "Peak mem 12.3 GB",
+        "    {0}    2.5{0}0 ▼    8,192    4{0}.0k",
+    ),
     "metrics": (
         '{{"_step": {0}, "_runtime": 3{0}.5, "train/loss": 2.5, "step_time_ms": 12{0}.5}}',
         "step,epoch,step_time,tokens_per_sec,loss\n{0},0,0.2{0},99.5,2.5",
         '{{"step": {0}, "loss": 2.5, "tps": 131.5, "num_tokens_per_step": 26{0}, "mem": 4{0}.5}}',
+        '10:00:0{0} INFO :: {{"tracker": "json_logger", "event": "log", "step": {0}, "metrics": '
+        '{{"throughput/duration": 0.2{0}, "train/loss": 2.5}}}}',
     ),
     "mlflow": ("170000000{0}500 {0}.25e-3 {0}",),
     "madengine": (
