@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import shutil
@@ -29,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
+    import torch
+
     from tensorprimat.analysis.metric import Metric
 
 GOAL, GOAL_OF_PRODUCT = 0.60, 0.75
@@ -326,9 +329,77 @@ def eager() -> str:
 
 def compiled() -> str:
     """Return the second rung: each layer compiled."""
-    if not on_gpu() and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
     return _rung("--compile", "--num-gpus", "1")
+
+
+def graphs() -> str:
+    """Return what CUDA graphs of each layer gain over compiled layers; without a GPU torch compiles and records none.
+
+    Short sequences are where launching kernels costs most. The losses of both ways must agree.
+    """
+    import torch
+
+    if not can_compile():
+        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
+    said = []
+    for length in (512, 4096) if on_gpu() else (32,):
+        torch._dynamo.reset()
+        (plain, loss), (graph, other) = (_timed(_compiled_step(length, cuda_graphs=one)) for one in (False, True))
+        if abs(loss - other) > 0.01 * loss:
+            raise RuntimeError(f"{length} tokens: loss {loss:.4f} without graphs, {other:.4f} with them")
+        gained = f"{plain / graph:.3f}x the rate" if on_gpu() else "compiled, no graph on a CPU"
+        said.append(f"{length} tokens: {gained}, loss {other:.4f}")
+    torch._dynamo.reset()
+    return "; ".join(said)
+
+
+def _compiled_step(length: int, *, cuda_graphs: bool) -> Callable[[], torch.Tensor]:
+    """Return forward and backward of eight layers of llama, or of its tiny model on a CPU, compiled layer by layer."""
+    import torch
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines.torch.model import LanguageModel
+
+    preset = find("llama", "full" if on_gpu() else "tiny")
+    torch.manual_seed(1)
+    preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 8 if on_gpu() else 2}))
+    with torch.device("cuda" if on_gpu() else "cpu"):
+        model = LanguageModel(preset, sequence_length=length).to(torch.bfloat16)
+        tokens = torch.arange(length + 1).unsqueeze(0)
+    model.restore_rotary()
+    model.compile_layers(cuda_graphs=cuda_graphs)
+
+    def step() -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = model(tokens)
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        return loss.detach().clone()
+
+    return step
+
+
+def _timed(step: Callable[[], torch.Tensor], steps: int = 10) -> tuple[float, float]:
+    """Return the mean seconds of a step after a warm-up, and the loss."""
+    from tensorprimat.engines import clock
+
+    timer = clock.choose("cuda" if on_gpu() else "cpu", sync=False)
+    for _ in range(3):
+        loss = step()
+    timer.synchronise()
+    first = timer.mark()
+    for _ in range(steps):
+        loss = step()
+    last = timer.mark()
+    timer.synchronise()
+    return timer.seconds(first, last) / steps, loss.item()
+
+
+def can_compile() -> bool:
+    """Return True if torch.compile has the compiler that it needs here."""
+    return on_gpu() or any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
 def fp8() -> str:
@@ -402,7 +473,23 @@ def _shared(strategy: str) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
-    for part in (devices, sampler, callback, sync, events, flash, oom, product, eager, compiled, fp8, group, ddp, fsdp)
+    for part in (
+        devices,
+        sampler,
+        callback,
+        sync,
+        events,
+        flash,
+        oom,
+        product,
+        eager,
+        compiled,
+        graphs,
+        fp8,
+        group,
+        ddp,
+        fsdp,
+    )
 }
 
 

@@ -140,6 +140,16 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
 
 
+def test_cuda_graphs_are_measured_by_steps_that_run_on_a_cpu(monkeypatch):
+    """Compiling itself is left out: the layers are told to record graphs, by the option that torch knows."""
+    chosen = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda _, **how: chosen.append(how["options"]))
+    monkeypatch.setattr(ladder, "can_compile", lambda: True)
+    assert ladder.graphs().startswith("32 tokens: compiled, no graph on a CPU, loss 8.")
+    assert chosen == [None, None, {"triton.cudagraphs": True}, {"triton.cudagraphs": True}]
+    assert hasattr(pytest.importorskip("torch._inductor.config").triton, "cudagraphs")
+
+
 def _quiet(rung, *flags):
     with contextlib.suppress(RuntimeError):
         rung(*flags)

@@ -65,6 +65,44 @@ def test_a_compiled_layer_states_causality_and_grouped_heads_without_a_mask():
     assert found[0].get("attn_mask") is None
 
 
+class _ScheduledError(Exception):
+    """Ends a compilation when its kernels are known."""
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.torch.jit.script")
+def test_compiling_makes_one_kernel_each_of_norms_rotary_embedding_and_swiglu(monkeypatch):
+    """With the choice that torch's compiler makes for concatenations on a GPU (torch/_inductor/lowering.py, cat)."""
+    scheduler = pytest.importorskip("torch._inductor.scheduler")
+    kernels, plan = [], scheduler.Scheduler.__init__
+
+    def noted(planned, *arguments, **more):
+        plan(planned, *arguments, **more)
+        for node in planned.nodes:
+            if type(node).__name__.startswith(("Extern", "Nop")):
+                continue
+            parts = [part.node for part in node.get_nodes()]
+            kernels.append({origin.name.rstrip("_0123456789") for part in parts for origin in part.get_origins()})
+        raise _ScheduledError
+
+    monkeypatch.setattr(scheduler.Scheduler, "__init__", noted)
+    network = LanguageModel(models.find("llama", "tiny"), sequence_length=64).to(torch.bfloat16)
+    torch._dynamo.reset()
+    network.compile_layers()
+    as_on_a_gpu = torch._inductor.config.patch(force_pointwise_cat=True, fx_graph_cache=False)
+    afresh = torch._functorch.config.patch(enable_autograd_cache=False)
+    with as_on_a_gpu, afresh, pytest.raises(torch._dynamo.exc.TorchDynamoException, match="_ScheduledError"):
+        network(torch.randint(0, 1000, (2, 65)))
+    torch._dynamo.reset()
+    norms = [kernel for kernel in kernels if "rsqrt" in kernel]
+    rotary = [kernel for kernel in kernels if "cat" in kernel]
+    gates = [kernel for kernel in kernels if "exp" in kernel]
+    others = [kernel for kernel in kernels if not {"rsqrt", "cat", "exp"} & kernel]
+    assert (len(norms), len(rotary), len(gates)) == (2, 2, 1)
+    assert all({"neg", "mul", "add"} <= kernel for kernel in rotary), "queries and keys, each turned in one kernel"
+    assert {"div", "mul"} <= gates[0], "the activated gate is multiplied in the same kernel"
+    assert [kernel >= {"add"} for kernel in others] == [True], "the sum with the layer's input"
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
 def test_a_window_as_long_as_the_sequence_needs_no_mask():
     window = models.find("mistral", "tiny").shape.sliding_window

@@ -167,14 +167,15 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for position, layer in enumerate(self.decoder.layers):
             layer.gradient_checkpointing = position % every == 0
 
-    def compile_layers(self) -> None:
+    def compile_layers(self, *, cuda_graphs: bool = False) -> None:
         """Compile each decoder layer in place; the names of parameters stay.
 
         The layers share one compiled graph, so that compiling takes as long for 80 layers as for one, and FSDP's hooks
-        between the layers stay outside of it.
+        between the layers stay outside of it. cuda_graphs: record the kernels of each layer; no training does that yet,
+        perf/mfu_ladder.py measures what it gains.
         """
         for layer in self.decoder.layers:
-            layer.compile(dynamic=False)
+            layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)
 
     def shard(self, mesh: DeviceMesh, *, reshard: bool = True) -> None:
         """Split the parameters over the data-parallel ranks (FSDP2), layer by layer, each gathered one layer ahead.
