@@ -27,8 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from perf.calibration_page import FEWEST_SPOKEN, GATE_LIMIT, document, misses, percent, sampling_error  # noqa: E402
 from tensorprimat.analysis import gate, ratios, stats  # noqa: E402  # found through the line above, from any folder
-from tensorprimat.analysis.estimates import changed_level  # noqa: E402
-from tensorprimat.core.resolution import rounding_deviation  # noqa: E402
+from tensorprimat.analysis.estimates import changed_level, rounding_deviation  # noqa: E402
 from tensorprimat.core.steady import find_steady  # noqa: E402
 from tensorprimat.core.warmup import find_warmup  # noqa: E402
 

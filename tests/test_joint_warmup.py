@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr
 
-from tensorprimat.core.resolution import rounding_deviation
+from tensorprimat.analysis.estimates import rounding_deviation
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured
 from tensorprimat.core.warmup import find_warmup, p_of_t

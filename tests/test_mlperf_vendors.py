@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from tensorprimat.analysis.mlperf_vendors import fastest_by_round
+from tensorprimat.analysis.mlperf_scaling import fastest_by_round
 from tensorprimat.cli import main
 from tensorprimat.core.mlperf_library import bundled
 

@@ -13,9 +13,9 @@ from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.quantities import count
-from tensorprimat.core.resolution import rounding_deviation
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import pace_of, select_measured
 from tensorprimat.core.terms import work_of
@@ -24,6 +24,9 @@ PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how 
 ONE_PERCENT = 0.01
 CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
 FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
+MOST_DECIMALS = 9
+COARSEST = 0.01  # relative; 6 s printed as "6" was hardly rounded to whole seconds by more than that
+ROWS_LOOKED_AT = 200  # more hold no more digits
 
 
 def figure(result: Result, metric: str) -> float | None:
@@ -226,3 +229,32 @@ def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, Flo
             work = work_of(steps, rate, np.ones(len(steps), np.bool_))[0] * covers
             yield work, work / steps.column(rate)
     yield covers, time
+
+
+def rounding_deviation(seconds: FloatArray) -> float:
+    """Return the relative standard deviation that rounding leaves in the mean of printed times; 0 for measured ones.
+
+    seconds: shape (rows,), of every run of a side, NaN where unknown. The last digit is taken from the rows themselves:
+    the fewest decimals that write all of them. Where rows vary by less than half of that digit, all are rounded the
+    same way, and the error stays however many rows there are. An error of 1 unit is uniform, so its deviation is 1/√12;
+    with noise of standard deviation σ in the rows it shrinks by exp(−2π²σ²) (the first term of the Fourier series of
+    rounding).
+    """
+    known = seconds[np.isfinite(seconds) & (seconds > 0)]
+    if not len(known):
+        return 0.0
+    decimals = _decimals(known[:: max(1, len(known) // ROWS_LOOKED_AT)])
+    if decimals is None:
+        return 0.0
+    level = median(known)
+    unit = min(10.0**-decimals, COARSEST * level)
+    within = max(float(known.var()) / unit**2 - 1 / 12, 0.0)  # Sheppard's correction
+    return unit / math.sqrt(12) / level * math.exp(-2 * math.pi**2 * within)
+
+
+def _decimals(values: FloatArray) -> int | None:
+    """Return the fewest decimals that write every value, or None for more than MOST_DECIMALS."""
+    for decimals in range(MOST_DECIMALS + 1):
+        if np.allclose(np.round(values, decimals), values, rtol=1e-12, atol=0.0):
+            return decimals
+    return None

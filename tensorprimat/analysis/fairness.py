@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.records import Difference, Fairness
-from tensorprimat.core import methodology, settings, shapes
+from tensorprimat.core import configurations, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
 from tensorprimat.core.result import Model, ModelShape, Result
@@ -165,7 +165,7 @@ _REMEDIES = {
 def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     """Judge the fields of the work alone."""
     known = {d.field: d for d in differences if d.weight == "work"}
-    if methodology.reconciled(pair):
+    if configurations.reconciled(pair):
         del known["methodology"]
     clashes = [
         _REMEDIES[key]
@@ -285,7 +285,7 @@ def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
         if values[0] != values[1]:
             return False
     unequal = [key for key in ("methodology", "peft", "packing") if len({BY_KEY[key].read(one) for one in pair}) > 1]
-    return not unequal or (unequal == ["methodology"] and methodology.reconciled(pair) is not None)
+    return not unequal or (unequal == ["methodology"] and configurations.reconciled(pair) is not None)
 
 
 def common_metric(results: Sequence[Result]) -> str | None:
@@ -356,7 +356,7 @@ def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
 
 def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
     """Return the level in words; values stand in the order baseline against candidate."""
-    names = methodology.reconciled(pair)
+    names = configurations.reconciled(pair)
     if work.level == "identical":
         return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")
     sentence = LEVELS[work.level].sentence

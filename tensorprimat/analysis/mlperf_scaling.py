@@ -1,4 +1,4 @@
-"""Scaling of one GPU over its number, and its results over rounds, by MLPerf Training entries.
+"""Scaling of one GPU over its number, and results over rounds of a GPU and of a vendor, by MLPerf Training entries.
 
 The law of samples/s is a power of the number of GPUs or Amdahl's, whichever fits better (analysis/scaling_laws).
 Submitters change the batch with the number of GPUs, so the samples to the target change too. Time to train therefore
@@ -16,6 +16,7 @@ from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.scaling_laws import Law
+from tensorprimat.core.devices import platform_of
 from tensorprimat.core.mlperf_library import Entry
 
 
@@ -101,3 +102,54 @@ def _stop(rates: Sequence[tuple[float, float]], confidence: float) -> int | None
 
 def _per_gpu(one: Scored) -> float:
     return (one.samples_per_second or math.nan) / one.num_gpus
+
+
+VENDORS = {"AMD": "amd", "NVIDIA": "nvd"}
+"""Name on the command line → platform of its GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VendorRound:
+    """The fastest entry of a vendor in one round, on one benchmark and number of GPUs."""
+
+    vendor: str
+    scored: Scored
+    minutes: float
+    over_before: float | None
+    """Its time over that of the round before in which the vendor has an entry; None in the first."""
+
+
+def vendor_named(name: str) -> str | None:
+    """Return the vendor that a name means, None for another name.
+
+    >>> vendor_named("amd"), vendor_named("B200")
+    ('AMD', None)
+    """
+    return next((vendor for vendor in VENDORS if vendor.casefold() == name.strip().casefold()), None)
+
+
+def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[VendorRound, ...]:
+    """Return the fastest entry of each vendor in each round, by benchmark, number of GPUs, vendor and round.
+
+    Entries without a score and those outside the closed division are left out.
+    """
+    groups: dict[tuple[str, int, str], dict[str, Scored]] = {}
+    for entry in entries:
+        scored = Scored(entry)
+        if scored.minutes is None or not entry.num_gpus or not entry.is_closed:
+            continue
+        platform = platform_of(entry.device_name or entry.gpu)
+        for vendor in (name for name in vendors if VENDORS[name] == platform):
+            rounds = groups.setdefault((entry.benchmark, entry.num_gpus, vendor), {})
+            best = rounds.get(entry.round)
+            if best is None or best.minutes is None or scored.minutes < best.minutes:
+                rounds[entry.round] = scored
+    found = []
+    for (_, _, vendor), rounds in sorted(groups.items()):
+        before: float | None = None
+        for name in sorted(rounds, key=version):
+            minutes = rounds[name].minutes or 0.0
+            over = None if before is None else minutes / before
+            found.append(VendorRound(vendor=vendor, scored=rounds[name], minutes=minutes, over_before=over))
+            before = minutes
+    return tuple(found)

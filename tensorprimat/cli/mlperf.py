@@ -133,13 +133,13 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
 
 
 def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
-    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling, mlperf_vendors
+    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
     from tensorprimat.reports import mlperf_comparison as report
 
-    if names and all(vendors := [mlperf_vendors.vendor_named(name) for name in names]):
+    if names and all(vendors := [mlperf_scaling.vendor_named(name) for name in names]):
         if plot is not None:
             raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
-        rounds_of = mlperf_vendors.fastest_by_round(chosen, [vendor for vendor in vendors if vendor])
+        rounds_of = mlperf_scaling.fastest_by_round(chosen, [vendor for vendor in vendors if vendor])
         print((report.vendor_json if as_json else report.vendor_text)(rounds_of), end="")
         return
     form = _form(plot) if plot is not None else "png"

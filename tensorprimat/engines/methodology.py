@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue, configurations, settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.methodology import differing
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
@@ -65,7 +64,7 @@ def label(result: Result, name: str | None) -> Result:
     rows = _rows(name, gpu, model=result.model.name, platform=result.platform, precision=config.precision)
     if not rows:
         warning = f"methodology: {_says_nothing(name, result.model.name, gpu, config.precision)}"
-    elif contradicted := min((differing(config, row) for row in rows), key=len):
+    elif contradicted := min((configurations.differing(config, row) for row in rows), key=len):
         warning = f"methodology: not {name}, which the log contradicts ({', '.join(contradicted)})"
     else:
         return result.model_copy(update={"methodology": name})

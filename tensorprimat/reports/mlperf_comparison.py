@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
-from tensorprimat.analysis.mlperf_scaling import Scaling
-from tensorprimat.analysis.mlperf_vendors import VendorRound
+from tensorprimat.analysis.mlperf_scaling import Scaling, VendorRound
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
