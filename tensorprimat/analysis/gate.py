@@ -22,6 +22,7 @@ from tensorprimat.analysis.ratios import (
     scope,
     still_to_drift,
 )
+from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
@@ -83,11 +84,12 @@ def gate(
     limits: Limits,
     assumed: StatedScatter,
     *,
-    lowest: LevelName = "same_work",
+    lowest: LevelName | None = None,
 ) -> GateReport:
     """Check every model that the baseline has.
 
-    lowest: the last level of `analysis.levels` on which a check may pass.
+    lowest: the last level of `analysis.levels` on which a check may pass, also where a setting that must match is not
+    stated by both sides; None: the same work, stated by both.
 
     Raises InputError where a side has no usable result, several configurations of one model, or other work than the
     baseline; UsageError where an assumption cannot be.
@@ -103,11 +105,12 @@ def gate(
     meetings = {model: meet(base, candidates[model], assumed) for model, base in bases.items()}
     levels = _levels_of_failure(list(meetings.values()), limits.slowdown, assumed)
     for to_fail, (model, meeting) in zip(levels, meetings.items(), strict=True):
-        if not _may_pass(meeting.fairness.level, lowest):
+        if not _may_pass(meeting.fairness.level, lowest or "same_work"):
             remedy = f"; --accept {meeting.fairness.verdict} judges it anyway" if meeting.comparable else ""
             grounds = " ".join((*meeting.fairness.errors, meeting.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
         notes.append(f"{model}: {meeting.fairness.sentence}")
+        first = len(checks)
         if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
             notes.append(f"{model}: assumes that single runs vary by {100 * assumed.run_cv:g} %.")
         checks.append(_throughput(model, meeting, limits.slowdown, assumed, to_fail))
@@ -115,12 +118,23 @@ def gate(
             checks.append(_memory(model, meeting, limits.memory_increase, assumed))
         if limits.loss_gap is not None:
             checks.append(_losses(model, meeting, limits.loss_gap, assumed))
+        if lowest is None and meeting.fairness.conditions:
+            checks[first:] = [_on_condition(check, meeting.fairness) for check in checks[first:]]
     return GateReport(checks=tuple(checks), notes=tuple(notes))
 
 
 def _may_pass(level: Level, lowest: LevelName) -> bool:
     order = list(LEVELS)
     return level.comparable and order.index(level.name) <= order.index(lowest)
+
+
+def _on_condition(check: Check, fairness: Fairness) -> Check:
+    """Return a check that passed as undecided, because a setting that must match is not stated by both sides."""
+    if check.status != "pass":
+        return check
+    settings = " and ".join(fairness.conditions)
+    condition = f"but the {settings} may differ; state what is not stated, or let --accept {fairness.verdict} judge it"
+    return replace(check, status="undecided", sentence=f"{check.sentence}, {condition}")
 
 
 def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str, Group]:

@@ -49,9 +49,13 @@ def command(
         str | None, typer.Option(metavar="PERCENT", help="Assume that single runs vary by this much.")
     ] = None,
     accept: Annotated[
-        str,
-        typer.Option(metavar="LEVEL", help="Lowest level that may pass: same_work, same_work_per_token, same_task."),
-    ] = "same_work",
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="Lowest level that may pass: same_work (also where a side does not state all of it), "
+            "same_work_per_token, same_task.",
+        ),
+    ] = None,
     assume_host_cv: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Assume that machines vary by this much.")
     ] = None,
@@ -62,8 +66,8 @@ def command(
 
     A check fails only if the whole interval is beyond the limit, and passes only if the whole interval is within it;
     otherwise it is undecided, and the output says how many runs would decide. Each side needs at least two runs; single
-    runs need --assume-run-cv. Only the same work can pass, unless --accept names a lower level. Flags state facts that
-    a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
+    runs need --assume-run-cv. Only the same work, stated by both sides, can pass, unless --accept names a level.
+    Flags state facts that a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
 
     \b
     Examples:
@@ -102,7 +106,9 @@ def command(
         replace(item, side="candidate") for item in candidates
     ]
     loaded = laid_over(named, stated)
-    report = gate(loaded[: len(bases)], loaded[len(bases) :], limits, assumed, lowest=_level(accept))
+    report = gate(
+        loaded[: len(bases)], loaded[len(bases) :], limits, assumed, lowest=_level(accept) if accept else None
+    )
     if stated:
         note = f"stated by flag, not read: {', '.join(one.flag for one in stated)}."
         report = replace(report, notes=(*report.notes, note))

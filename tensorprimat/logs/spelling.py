@@ -47,7 +47,10 @@ _POINT = re.compile(r"\d\.\d")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
-_RATES = tuple(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu"))
+_RATES = (
+    *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
+    "reported_tflops_per_gpu",
+)
 
 
 class _Shape(NamedTuple):
