@@ -16,8 +16,8 @@ then states the condition ("Comparable only if …").
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
@@ -25,6 +25,7 @@ from tensorprimat.analysis.records import Difference, Fairness
 from tensorprimat.core import configurations, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Model, ModelShape, Result
 
 NORMALISED_BY: dict[str, tuple[str, ...]] = {
@@ -53,24 +54,30 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     differences = differences_between(pair)
     work = _work(pair, differences)
     metric, remedy = metric_for(pair)
+    found = Fairness(
+        verdict=work.level,
+        differences=differences,
+        unknown=tuple(d.label for d in differences if d.weight != "context" and None in d.values),
+        sentence="",
+        metric=metric,
+    )
+    refused = replace(found, verdict="not_comparable", metric=None)
     errors = tuple(error for result in pair for error in impossible(result))
-    name: LevelName
     if errors:
-        name = "not_comparable"
         sentence = f"Not comparable: {'figures that cannot be true' if len(errors) > 1 else 'a figure cannot be true'}"
         sentence += f" (MFU above 100 % is impossible). {REMEDY}"
-        return _fairness(name, differences, work, sentence, metric=None, errors=errors)
+        return replace(refused, sentence=sentence, errors=errors)
     if (task := _task(pair)) and not strict:
-        return _fairness("same_task", differences, work, _task_sentence(task, differences), metric=TIME_TO_TRAIN)
+        return replace(found, verdict="same_task", sentence=_task_sentence(task, differences), metric=TIME_TO_TRAIN)
     if not work.refusals and metric is None and remedy is not None:
         sentence = f"Not comparable: no rate of the two can be brought to one unit. {remedy}"
-        return _fairness("not_comparable", differences, work, sentence, metric=None, remedy=remedy)
+        return replace(refused, sentence=sentence, remedy=remedy)
     if not work.refusals and work.level == "same_work_per_token" and strict:
         work = _Work(refusals=_batch_differs(pair), conditions=(), level="not_comparable", remedy=_SAME_BATCH)
     if work.refusals:
         sentence = f"Not comparable: {', '.join(work.refusals)}." + (f" {work.remedy}" if work.remedy else "")
-        return _fairness("not_comparable", differences, work, sentence, metric=None, remedy=work.remedy)
-    return _fairness(work.level, differences, work, _sentence(pair, work, differences), metric=metric)
+        return replace(refused, sentence=sentence, remedy=work.remedy)
+    return replace(found, conditions=work.conditions, sentence=_sentence(pair, work, differences))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,30 +98,6 @@ def same_work(baseline: Result, candidate: Result) -> bool:
     pair = (baseline, candidate)
     work = _work(pair, differences_between(pair))
     return not work.refusals and work.level in ("identical", "same_work")
-
-
-def _fairness(
-    name: LevelName,
-    differences: tuple[Difference, ...],
-    work: _Work,
-    sentence: str,
-    *,
-    metric: str | None,
-    remedy: str | None = None,
-    errors: tuple[str, ...] = (),
-) -> Fairness:
-    conditions = work.conditions if name not in ("not_comparable", "same_task") else ()
-    unknown = tuple(d.label for d in differences if d.weight != "context" and None in d.values)
-    return Fairness(
-        verdict=name,
-        differences=differences,
-        unknown=unknown,
-        conditions=conditions,
-        sentence=sentence,
-        metric=metric,
-        remedy=remedy,
-        errors=errors,
-    )
 
 
 def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
@@ -345,7 +328,7 @@ def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
 
 def _task_sentence(task: tuple[str, float], differences: Sequence[Difference]) -> str:
     sentence = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each with its own settings"
-    named = _named([d for d in differences if d.weight != "context" and None not in d.values])
+    named = _named(d for d in differences if d.weight != "context" and None not in d.values)
     return f"{sentence}; {named}." if named else f"{sentence}."
 
 
@@ -377,7 +360,7 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         sentence += f". The configuration differs: {_named(configured)}"
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
     if unstated:
-        sentence += f". Stated by one side only: {_labels(unstated)}"
+        sentence += f". Stated by one side only: {listed([d.label for d in unstated], MOST_NAMED)}"
     if names:
         sentence += f". {names}"
     return f"{sentence}."
@@ -391,20 +374,12 @@ def _it(words: Sequence[str]) -> str:
     return "them" if _verb(words) == "match" else "it"
 
 
-def _labels(differences: Sequence[Difference]) -> str:
-    labels = [difference.label for difference in differences]
-    more = len(labels) - MOST_NAMED
-    return ", ".join(labels[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _and(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and the {words[-1]}"
 
 
-def _named(differences: Sequence[Difference]) -> str:
-    spelled = [_spell(difference) for difference in differences[: 2 * MOST_NAMED]]
-    more = len(differences) - len(spelled)
-    return ", ".join(spelled) + (f" and {more} more" if more > 0 else "")
+def _named(differences: Iterable[Difference]) -> str:
+    return listed([_spell(difference) for difference in differences], 2 * MOST_NAMED)
 
 
 def _spell(difference: Difference) -> str:

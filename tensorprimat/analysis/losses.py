@@ -55,20 +55,23 @@ def parity(
         if failure := failed_to_learn(group.result):
             return LossParity(verdict="failed", sentence=f"{group.label}: {failure}")
     if reason := _other_data(baseline.result, candidate.result):
-        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+        return _not_comparable(reason)
     ours, theirs = ([_curve(run) for run in group.runs] for group in sides)
     pairs = _same_seeds(ours, theirs)
     if not pairs and min(len(ours), len(theirs)) < 2:
         reason = "no two runs have equal seeds, and a side has fewer than two runs to measure the effect of the seed"
-        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+        return _not_comparable(reason)
     if pairs:
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     common = sorted(set.intersection(*(set(curve.loss) for curve in (*ours, *theirs))))
     if len(common) < FEWEST_STEPS:
-        reason = f"only {len(common)} logged steps in common"
-        return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
+        return _not_comparable(f"only {len(common)} logged steps in common")
     base, other = (np.array([[curve.loss[step] for step in common] for curve in side]) for side in (ours, theirs))
     return _verdict(base, other, np.array(common), bool(pairs), tolerance, confidence)
+
+
+def _not_comparable(reason: str) -> LossParity:
+    return LossParity(verdict="not_comparable", sentence=f"The losses cannot be compared: {reason}.")
 
 
 def failed_to_learn(result: Result) -> str | None:

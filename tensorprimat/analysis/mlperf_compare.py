@@ -23,6 +23,7 @@ from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import LogEstimate, difference
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry
+from tensorprimat.core.quantities import listed
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 _STEPS = 200  # halvings and doublings that find the variance between submitters
@@ -248,11 +249,11 @@ def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[fl
     if any(math.isinf(variance) for variance in variances):  # runs tell nothing, so submitters count alike
         variances = [0.0] * len(means)
     between = _between(logs, variances)
-    weights = _shares(variances, between)
+    precisions = _weights(variances, between)
+    weights = _shares(precisions)
     mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True))
-    total = _precision(variances, between)
     spread = _scatter(logs, variances, between) / (len(means) - 1)
-    variance = max(1.0, spread) / total
+    variance = max(1.0, spread) / math.fsum(precisions)
     return LogEstimate(log=mean, variance=variance, degrees=len(means) - 1), weights, math.sqrt(between)
 
 
@@ -272,23 +273,23 @@ def _between(logs: Sequence[float], variances: Sequence[float]) -> float:
     return high
 
 
+def _weights(variances: Sequence[float], between: float) -> list[float]:
+    return [1 / (variance + between) if variance + between else math.inf for variance in variances]
+
+
 def _scatter(logs: Sequence[float], variances: Sequence[float], between: float) -> float:
-    weights = [1 / (variance + between) if variance + between else math.inf for variance in variances]
+    weights = _weights(variances, between)
     if any(map(math.isinf, weights)):
         return math.inf if len(set(logs)) > 1 else 0.0
     mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True)) / math.fsum(weights)
     return math.fsum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
 
 
-def _precision(variances: Sequence[float], between: float) -> float:
-    return math.fsum(1 / (variance + between) if variance + between else math.inf for variance in variances)
-
-
-def _shares(variances: Sequence[float], between: float) -> list[float]:
-    if not all(variance + between for variance in variances):
-        return [1 / len(variances)] * len(variances)
-    total = _precision(variances, between)
-    return [1 / (variance + between) / total for variance in variances]
+def _shares(weights: Sequence[float]) -> list[float]:
+    if any(map(math.isinf, weights)):
+        return [1 / len(weights)] * len(weights)
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
 
 
 def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:
@@ -318,8 +319,7 @@ def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float
 
 def _where(entries: Sequence[Entry]) -> str:
     found = sorted({(one.round, one.benchmark, one.num_gpus or 0) for one in entries})
-    shown = [f"{round} {benchmark} × {count}" for round, benchmark, count in found]
-    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    return listed([f"{round} {benchmark} × {count}" for round, benchmark, count in found], 6)
 
 
 def version(round: str) -> tuple[int, ...]:

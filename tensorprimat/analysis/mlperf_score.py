@@ -8,6 +8,7 @@ is dropped; with more, the result is invalid. scaling.json multiplies the score.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -149,12 +150,8 @@ class Scored:
         """Return the model FLOPs of the training seconds over the GPU's dense peak at the precision that the submission
         states.
         """
-        rules, rate, precision = (
-            mlperf_rules.benchmark(self.entry.benchmark),
-            self.tokens_per_second_per_gpu,
-            self.precision,
-        )
-        length, gpu = self.sequence_length, catalogue.find_gpu(self.entry.gpu)
+        rules, rate = mlperf_rules.benchmark(self.entry.benchmark), self.tokens_per_second_per_gpu
+        precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:
             return Mfu(because="the logs do not tell tokens/s/GPU")
         if rules is None or rules.shape is None:
@@ -173,7 +170,7 @@ class Scored:
         times = [run.seconds or 0.0 for run in self.succeeded]
         if len(times) < FEWEST_RUNS:
             return None
-        return math.sqrt(_sample_variance(times)) / (math.fsum(times) / len(times))
+        return statistics.stdev(times) / statistics.fmean(times)
 
     @property
     def error_of_spread(self) -> float:
@@ -198,9 +195,4 @@ class Scored:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _sample_variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return statistics.fmean(known) if known and len(known) == len(values) else None

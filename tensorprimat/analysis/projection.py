@@ -10,6 +10,7 @@ the intervals that contain the measured value.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,7 @@ class Validation:
     @property
     def median_error(self) -> float:
         """Return the median absolute relative error."""
-        errors = sorted(abs(point.error) for point in self.points)
-        return errors[len(errors) // 2] if errors else math.nan
+        return statistics.median_high(abs(point.error) for point in self.points) if self.points else math.nan
 
     @property
     def widest(self) -> float:
@@ -159,10 +159,8 @@ def exponent_of(found: Sequence[ScalingGroup]) -> Exponent | None:
     if len(found) < FEWEST_GROUPS:
         return None
     values = [group.exponent for group in found]
-    mean = math.fsum(values) / len(values)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = student(CONFIDENCE, len(values) - 1) * spread * math.sqrt(1 + 1 / len(values))
-    return Exponent(mean=mean, half_width=half, groups=len(values))
+    half = student(CONFIDENCE, len(values) - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    return Exponent(mean=statistics.fmean(values), half_width=half, groups=len(values))
 
 
 def validate(found: Sequence[ScalingGroup]) -> Validation:

@@ -166,44 +166,42 @@ def _ratio(meeting: Meeting, assumed: StatedScatter, level: float, *, family: in
         return None
     paired = in_pairs(*meeting.groups) is not None
     rests_on = f"{_runs(meeting.candidate)} against {_runs(meeting.baseline)}" + (", in pairs" if paired else "")
-    needed = runs_to_show(meeting, ONE_PERCENT, assumed)
-    if meeting.log is None:
-        estimate = Estimate(
+    found = Ratio(
+        metric=meeting.metric,
+        estimate=Estimate(
             value=math.exp(_plain_log(meeting)),
             confidence=assumed.confidence,
             rests_on=rests_on,
             no_interval_because="each side needs at least 2 runs, or an assumed variation (--assume-run-cv)",
-            runs_for_one_percent=needed,
-        )
-        return Ratio(
-            metric=meeting.metric,
-            estimate=estimate,
-            verdict="too_few_runs",
-            task=_factors(meeting),
-            scope=scope(meeting, assumed),
-        )
+            runs_for_one_percent=runs_to_show(meeting, ONE_PERCENT, assumed),
+        ),
+        verdict="too_few_runs",
+        task=_factors(meeting),
+        scope=scope(meeting, assumed),
+    )
+    if meeting.log is None:
+        return found
     low, high = meeting.log.interval(level)
     looks = f", look {look_of(meeting)} at growing numbers of runs" if look_of(meeting) > 1 else ""
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
     if corrected or looks:
         rests_on += f", widened {' '.join(corrected)}{looks}"
-    estimate = Estimate(
+    estimate = replace(
+        found.estimate,
         value=math.exp(meeting.log.log),
         low=low,
         high=high,
         confidence=level,
         joint=assumed.confidence if corrected or looks else None,
         rests_on=rests_on,
-        runs_for_one_percent=needed,
+        no_interval_because=None,
     )
-    return Ratio(
-        metric=meeting.metric,
+    return replace(
+        found,
         estimate=estimate,
         verdict=_verdict(meeting, level),
-        task=_factors(meeting),
         assumption=_assumption([meeting], assumed),
         sensitivity=_sensitivity(meeting, assumed, level),
-        scope=scope(meeting, assumed),
     )
 
 

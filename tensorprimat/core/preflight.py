@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -141,22 +141,18 @@ class Preflight(Record):
         """Return each node with its slowest GPU, the slowest node first; none where no GPU was tried alone."""
         if not self.devices:
             return ()
-        middle = statistics.median(check.flops_per_second for check in self.devices)
+        middle = _median(self.devices)
         groups: dict[str, list[DeviceCheck]] = {}
         for check in self.devices:
             groups.setdefault(check.host or self.host, []).append(check)
         found = []
         for host, checks in groups.items():
             slowest = min(checks, key=lambda check: check.flops_per_second)
+            share = slowest.flops_per_second / middle
             found.append(
-                NodeRate(
-                    host=host,
-                    gpus=len(checks),
-                    slowest=slowest,
-                    median_flops_per_second=statistics.median(check.flops_per_second for check in checks),
-                    slowest_share=slowest.flops_per_second / middle,
-                )
-            )
+                NodeRate(host=host, gpus=len(checks), slowest=slowest, median_flops_per_second=_median(checks),
+                         slowest_share=share)
+            )  # fmt: skip
         return tuple(sorted(found, key=lambda node: node.slowest_share))
 
     @property
@@ -173,7 +169,7 @@ class Preflight(Record):
         """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes."""
         if not self.devices:
             return ()
-        middle = statistics.median(check.flops_per_second for check in self.devices)
+        middle = _median(self.devices)
         return tuple(
             f"{check.host or self.host}: {self.unit.lower()} {check.index} reaches "
             f"{percent(check.flops_per_second / middle, 1)} of the median of {len(self.devices)} {self.units}, "
@@ -185,6 +181,10 @@ class Preflight(Record):
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
         """Return True if another record describes this machine."""
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
+
+
+def _median(checks: Sequence[DeviceCheck]) -> float:
+    return statistics.median(check.flops_per_second for check in checks)
 
 
 def file_name(preflight: Preflight) -> str:

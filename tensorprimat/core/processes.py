@@ -173,7 +173,7 @@ def _stat_of(pid: int | str) -> list[str]:
 def started(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot; None if it does not run or if this is unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = _stat_of(pid)
     except OSError:
         return None
     return None if fields[0] in ("Z", "X") else int(fields[19])  # proc(5): field 22, counted from 1

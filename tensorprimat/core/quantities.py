@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
 
@@ -32,6 +32,16 @@ def counted(number: int, noun: str) -> str:
     ('1 trial', '0 trials', '1,000 steps')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """Return the first of some words, and how many more there are.
+
+    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
+    ('a, b', 'a, b and 1 more')
+    """
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def rate(value: float | None) -> str:

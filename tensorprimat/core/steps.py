@@ -298,17 +298,8 @@ class Steps(Sequence[Step]):
             self._columns = dict(self._columns)
         row: dict[str, object] = {}
         for name in ("index", "seconds", *self._columns):
-            value = self.column(name)[position]
-            if name == "interrupted_by":
-                row[name] = INTERRUPTIONS[int(value)]
-            elif name == "skipped":
-                row[name] = bool(value)
-            elif name in INTEGER_COLUMNS:
-                row[name] = None if name == "line" and value < 0 else int(value)
-            elif np.isnan(value) and not self.logged_nan(name)[position]:
-                row[name] = None
-            else:
-                row[name] = float(value)
+            printed_nan = name in self._logged_nan and self._logged_nan[name][position]
+            row[name] = _cell(name, self.column(name)[position], printed_nan=printed_nan)
         return Step(**row)  # type: ignore[arg-type]  # the column tables above are Step's own fields
 
     def __iter__(self) -> Iterator[Step]:
@@ -332,6 +323,17 @@ class Steps(Sequence[Step]):
 
     def __repr__(self) -> str:
         return f"Steps({self._length} rows: {', '.join(self.seen)})"
+
+
+def _cell(name: str, value: float, *, printed_nan: bool) -> object:
+    """Return the value of a `Step`'s field that a column holds. printed_nan: a nan in it is the framework's own."""
+    if name == "interrupted_by":
+        return INTERRUPTIONS[int(value)]
+    if name == "skipped":
+        return bool(value)
+    if name in INTEGER_COLUMNS:
+        return None if name == "line" and value < 0 else int(value)
+    return None if value != value and not printed_nan else float(value)
 
 
 _UNSEEN: Mapping[str, object] = {
@@ -379,16 +381,7 @@ class StepsBuilder:
         for name, column in self._columns.items():
             if place >= len(column):
                 continue
-            value: object = column[place]
-            if name == "interrupted_by":
-                value = INTERRUPTIONS[int(column[place])]
-            elif name == "skipped":
-                value = bool(value)
-            elif (value != value and place not in self._nan_rows.get(name, ())) or (
-                name == "line" and column[place] < 0
-            ):
-                value = None
-            row[name] = value
+            row[name] = _cell(name, column[place], printed_nan=place in self._nan_rows.get(name, ()))
         return Step(**row)  # type: ignore[arg-type]  # the columns are Step's own fields
 
     def change(self, place: int, **columns: float) -> None:

@@ -6,6 +6,7 @@ imported, so an object that lacks an attribute simply yields fewer facts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import models
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
-from tensorprimat.core.settings import PARALLEL_SIZES
+from tensorprimat.core.settings import MODEL_PARALLEL, PARALLEL_SIZES
 from tensorprimat.machine import environment
 
 PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
@@ -155,10 +156,7 @@ def _strategy_name(strategy: Any, world: int) -> str | None:
 def _data_parallel_size(strategy: Any, world: int, parallel: Mapping[str, int]) -> int | None:
     """Replicas of the model: Megatron's sizes, else what Lightning would hand to a distributed sampler."""
     if parallel:
-        shared = 1
-        for name, size in parallel.items():
-            shared *= size if name != "expert_model_parallel_size" else 1  # experts live inside data parallelism
-        return world // shared
+        return world // math.prod(parallel.get(name, 1) for name in MODEL_PARALLEL)  # experts are inside it
     if world == 1:
         return 1
     sampler = getattr(strategy, "distributed_sampler_kwargs", None) or {}
