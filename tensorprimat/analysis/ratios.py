@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.estimates import (
-    ONE_PERCENT,
-    figure,
-    log_estimate,
-    resolution,
-    run_figures,
-    scatter,
-    settled,
-)
+from tensorprimat.analysis.estimates import ONE_PERCENT, figure, log_estimate, resolution, run_figures, scatter, settled
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN, judge
 from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group

@@ -94,10 +94,7 @@ def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = No
         "platform": platform,
         "source": document.get("source"),
         "timestamp": _timestamp(document, path, warnings),
-        "gpu_info": {
-            **gpu_facts,
-            "software_stack": STACKS.get(platform or ""),
-        },
+        "gpu_info": {**gpu_facts, "software_stack": STACKS.get(platform or "")},
         "model": _model(document, config, path, model_name, warnings),
         "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
@@ -148,11 +145,7 @@ def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> 
 
 
 def _model(
-    document: Mapping[str, Any],
-    config: Mapping[str, Any],
-    path: Path,
-    stated: str | None,
-    warnings: list[str],
+    document: Mapping[str, Any], config: Mapping[str, Any], path: Path, stated: str | None, warnings: list[str]
 ) -> dict[str, Any]:
     model = document.get("model")
     facts = model if isinstance(model, dict) else {"name": model}

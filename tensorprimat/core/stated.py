@@ -171,9 +171,7 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     micro, batch, accumulation = config.micro_batch_size, config.global_batch_size, config.gradient_accumulation_steps
     if accumulation is None and replicas and micro and batch and batch % (micro * replicas) == 0:
         accumulation = batch // (micro * replicas)
-    return config.model_copy(
-        update={"data_parallel_size": replicas, "gradient_accumulation_steps": accumulation},
-    )
+    return config.model_copy(update={"data_parallel_size": replicas, "gradient_accumulation_steps": accumulation})
 
 
 def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> tuple[Any, GpuInfo]:

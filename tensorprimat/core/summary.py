@@ -16,14 +16,7 @@ import numpy as np
 from tensorprimat.core import audit_verdict, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.result import (
-    MemoryMetrics,
-    PerformanceMetrics,
-    PowerMetrics,
-    Result,
-    Run,
-    Source,
-)
+from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run, Source
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -297,10 +290,7 @@ def pool(results: Sequence[Result]) -> Result:
                 "steps": Steps.concatenate(parts),
                 "runs": tuple(runs),
                 "provenance": first.provenance.model_copy(
-                    update={
-                        "sources": tuple(sources),
-                        "looks": max(result.provenance.looks for result in results),
-                    }
+                    update={"sources": tuple(sources), "looks": max(result.provenance.looks for result in results)}
                 ),
                 "complete": all(result.complete for result in results),
                 "host_memory_peak_gb": max(peaks, default=None),
@@ -383,12 +373,7 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
 
 
 def _run(
-    result: Result,
-    steps: Steps,
-    selection: Selection,
-    rows: Steps,
-    known: Run | None,
-    found: dict[str, Term] | None,
+    result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None, found: dict[str, Term] | None
 ) -> Run:
     """Return figures of one run. rows: its measured rows; found: their terms, where they are all of the result."""
     if found is None:

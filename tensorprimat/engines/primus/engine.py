@@ -31,15 +31,7 @@ from tensorprimat.engines.entry import parser_of, run_engine
 from tensorprimat.engines.launcher_output import complaint, follow, keep, plain
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import config as primus_config
-from tensorprimat.engines.primus.spec import (
-    CONFIG,
-    GPU,
-    GPU_SOURCE,
-    ROOT,
-    changes,
-    check,
-    confirmed_shape,
-)
+from tensorprimat.engines.primus.spec import CONFIG, GPU, GPU_SOURCE, ROOT, changes, check, confirmed_shape
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 

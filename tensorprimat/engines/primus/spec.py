@@ -45,11 +45,7 @@ RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "unif
 
 
 def spec_of(
-    model: str,
-    settings: RunSettings,
-    *,
-    machine: Machine,
-    environment: Mapping[str, str] | None = None,
+    model: str, settings: RunSettings, *, machine: Machine, environment: Mapping[str, str] | None = None
 ) -> RunSpec:
     """Return one run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
 
