@@ -1,5 +1,6 @@
 """Rows joined or cut inside a number: the other rows tell, and sound rows are never suspected."""
 
+import job_logs
 import pytest
 
 from tensorprimat import logs
@@ -50,6 +51,12 @@ def test_rows_that_are_whole_are_never_suspected(tmp_path):
     drops_zeros = [VERL.format(index, index % 7, round(20 + index / 8, 4)) for index in range(1, 60)]
     assert signs(tmp_path / "b.log", drops_zeros) == []
     assert signs(tmp_path / "c.log", [NANOTRON.format(index, index % 10) for index in range(1, 30)]) == []
+
+
+def test_flops_of_ten_times_the_others_are_a_warning(tmp_path):
+    lines = job_logs.megatron(job_logs.Job())
+    lines = [line.replace("TFLOP/s/GPU): 4", "TFLOP/s/GPU): 54") if " 12/ " in line else line for line in lines]
+    assert "times the median" in signs(tmp_path / "a.log", lines)[0]
 
 
 @pytest.mark.parametrize("width", range(60, 76))
