@@ -9,6 +9,7 @@ import typer
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.core import digest
 
 
 @facts.with_facts(after="log_file", options=facts.OF_A_LOG)
@@ -69,12 +70,15 @@ def command(
       0  every log became a result
       2  a flag is wrong, or a log cannot be read or holds no step timing; the others are still written
     """
+    named = [*(logs or []), *(log_file or [])]
+    if len(named) == 1 and not formats:
+        digest.begin(Path(named[0]))
     from tensorprimat.cli import extraction
 
     if formats:
         return extraction.show_formats()
     return extraction.extract(
-        [*(logs or []), *(log_file or [])],
+        named,
         stated=facts.statements(typed_facts, warmup_steps=warmup),
         output=output,
         format=format,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from tensorprimat.core import devices, stated
+from tensorprimat.core import devices, digest, stated
+from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
@@ -29,8 +28,6 @@ from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
-WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
-
 
 def join(
     log: Log,
@@ -47,21 +44,21 @@ def join(
     file) comes back as it is but for these warnings and facts. Raises InputError for a segment that the log does not
     have.
     """
-    digest = _Digest(log)
+    hashing = _hashing(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
         return _again(found, warnings, facts)
-    return _result(log, format, warnings, _Choice(found, segment, facts, cited), digest)
+    return _result(log, format, warnings, _Choice(found, segment, facts, cited), hashing)
 
 
 def join_each(log: Log, format: Format, warnings: list[str], facts: UserFacts, *, cited: bool = False) -> list[Result]:
     """As `join`, one result for every training in the log."""
-    digest = _Digest(log)
+    hashing = _hashing(log)
     found = segments.read(log, format)
     if isinstance(found, Result):
         return [_again(found, warnings, facts)]
     numbers = [None] if len(found) == 1 else [segment.number for segment in found]
-    return [_result(log, format, warnings, _Choice(found, number, facts, cited), digest) for number in numbers]
+    return [_result(log, format, warnings, _Choice(found, number, facts, cited), hashing) for number in numbers]
 
 
 def _again(found: Result, warnings: list[str], facts: UserFacts) -> Result:
@@ -75,7 +72,7 @@ class _Choice(NamedTuple):
     cited: bool
 
 
-def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, digest: _Digest) -> Result:
+def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, hashing: Digest | None) -> Result:
     measured = segments.benchmark_of(choice.found, choice.number)
     if not measured:
         count = len(choice.found)
@@ -106,7 +103,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, dige
             format=format.name,
             timing=reading.timing,
             timer=reading.timer,
-            sources=(_source(log, format, digest),),
+            sources=(_source(log, format, hashing),),
             segments=reading.segments,
             segment=choice.number,
             citations=_citations(log, format, measured[0]) if choice.cited else {},
@@ -161,8 +158,8 @@ def _runs(reading: Reading) -> tuple[Run, ...]:
     )
 
 
-def _source(log: Log, format: Format, digest: _Digest) -> Source:
-    sha256, size_bytes = digest.of_what()
+def _source(log: Log, format: Format, hashing: Digest | None) -> Source:
+    sha256, size_bytes = hashing.done() if hashing else (None, None)
     if log.called:  # standard input has neither a name nor a date
         return Source(file=log.called, sha256=sha256, size_bytes=size_bytes, format=format.name)
     modified = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc)
@@ -175,37 +172,5 @@ def _source(log: Log, format: Format, digest: _Digest) -> Source:
     )
 
 
-class _Digest:
-    """SHA-256 of the file as it is on disk, for a large file computed in a second thread."""
-
-    def __init__(self, log: Log) -> None:
-        self._hash, self._thread = hashlib.sha256(), None
-        self._size_bytes = 0
-        self._problem: InputError | None = None
-        self._is_folder = log.is_folder
-        if self._is_folder:
-            return
-        if log.size_bytes < WORTH_A_THREAD_BYTES:
-            self._run(log)
-            return
-        self._thread = threading.Thread(target=self._run, args=(log,), daemon=True)
-        self._thread.start()
-
-    def _run(self, log: Log) -> None:
-        try:
-            for chunk in log.stored():
-                self._hash.update(chunk)
-                self._size_bytes += len(chunk)
-        except InputError as error:
-            self._problem = error
-
-    def of_what(self) -> tuple[str | None, int | None]:
-        """Return the digest and the number of bytes that it covers, after all are read; None for a folder.
-
-        A log that grows while it is read has another size by then. Raises InputError for what could not be read.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if self._problem is not None:
-            raise self._problem
-        return (None, None) if self._is_folder else (self._hash.hexdigest(), self._size_bytes)
+def _hashing(log: Log) -> Digest | None:
+    return None if log.is_folder else digest.of(log.path)

@@ -27,7 +27,6 @@ from tensorprimat.logs import envelopes, packed
 
 BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
-STORED_BYTES = 2**21  # handing the interpreter to another thread and back takes longer than reading less than that
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
 SNIFF_BYTES = 64 * 2**10
 KEPT_BYTES = 2**25 - 2**16  # a little less than glibc's limit
@@ -81,13 +80,6 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
         return b""
     with _opened(path) as file:
         return file.read(size)
-
-
-def stored(path: Path) -> Iterator[bytes]:
-    """Yield the file's bytes as they are on disk, in chunks."""
-    with _opened(path) as file:
-        while chunk := file.read(STORED_BYTES):
-            yield chunk
 
 
 _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")

@@ -94,10 +94,6 @@ class Log:
         """
         return files.opening(self.path, size)
 
-    def stored(self) -> Iterator[bytes]:
-        """Return all bytes as they are on disk."""
-        return files.stored(self.path)
-
     def lines(self) -> Iterator[tuple[int, str]]:
         """(1-based line number, text without line end, colours and launcher prefixes).
 

@@ -1,0 +1,69 @@
+"""SHA-256 of a file as it is on disk, computed in a second thread while the file is read."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
+
+WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
+WORTH_BEGINNING_BYTES = 2**26  # hashed in less time than importing a reader takes
+BLOCK_BYTES = 2**23  # hashed for longer than it takes to wait for the interpreter
+
+
+class Digest:
+    """The digest of one regular file; of a large one it is computed in a second thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError for a path without a file."""
+        self._path, self._hash, self._size_bytes = path, hashlib.sha256(), 0
+        self._problem: InputError | None = None
+        self._thread: threading.Thread | None = None
+        if path.stat().st_size < WORTH_A_THREAD_BYTES:
+            self._run()
+            return
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        block = memoryview(bytearray(BLOCK_BYTES))
+        try:
+            with regular.opened(self._path) as file:
+                while count := file.readinto(block):  # type: ignore[attr-defined]
+                    self._hash.update(block[:count])
+                    self._size_bytes += count
+        except InputError as error:
+            self._problem = error
+        except OSError as error:
+            self._problem = InputError(f"cannot be read: {error.strerror or error}", path=self._path)
+
+    def done(self) -> tuple[str, int]:
+        """Return the digest and the number of bytes that it covers, after all are read.
+
+        A log that grows while it is read has another size by then. Raises InputError for what could not be read.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+        return self._hash.hexdigest(), self._size_bytes
+
+
+_begun: dict[Path, Digest] = {}
+
+
+def begin(path: Path) -> None:
+    """Begin the digest of a large file before its reader is imported, for `of` to find; do nothing for others."""
+    try:
+        if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
+            _begun[path] = Digest(path)
+    except (OSError, ValueError):  # its reader says what is wrong with it
+        return
+
+
+def of(path: Path) -> Digest:
+    """Return the digest of a regular file, the one that was begun if there is one."""
+    return _begun.pop(path, None) or Digest(path)

@@ -1,0 +1,58 @@
+"""SHA-256 of logs, begun before the readers are imported."""
+
+import hashlib
+import os
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core import digest, store
+from tensorprimat.core.errors import InputError
+
+ROW = (
+    "Training epoch 0, iteration {0}/99 | train_step_timing in s: 1.{0}0 | global_batch_size: 8 | consumed_samples: 8\n"
+)
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("".join(ROW.format(number) for number in range(1, 9)))
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 10, digest.WORTH_A_THREAD_BYTES, 3 * digest.BLOCK_BYTES // 2])
+def test_a_digest_covers_all_bytes(tmp_path, size):
+    content = bytes(range(256)) * (size // 256 + 1)
+    (tmp_path / "a").write_bytes(content[:size])
+    assert digest.Digest(tmp_path / "a").done() == (hashlib.sha256(content[:size]).hexdigest(), size)
+
+
+def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
+    made = []
+    monkeypatch.setattr(digest, "Digest", lambda path, make=digest.Digest: made.append(path) or make(path))
+    assert main(["extract", str(log), "--output", str(tmp_path / "out.json")]) == 0
+    assert made == [log]
+    (source,) = store.load(tmp_path / "out.json").provenance.sources
+    assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
+
+
+def test_nothing_is_begun_for_what_is_no_large_file(tmp_path, log, monkeypatch):
+    digest.begin(log)
+    digest.begin(tmp_path / "missing")
+    digest.begin(tmp_path)
+    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 0)
+    os.mkfifo(tmp_path / "pipe")
+    digest.begin(tmp_path / "pipe")
+    digest.begin(tmp_path / "nul\0")
+    assert digest._begun == {}
+
+
+def test_a_file_that_cannot_be_read_is_named(log, monkeypatch):
+    def broken(path):
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(digest.regular, "opened", broken)
+    with pytest.raises(InputError, match="Input/output error"):
+        digest.Digest(log).done()
