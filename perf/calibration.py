@@ -14,88 +14,22 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from perf.calibration_page import FEWEST_SPOKEN, GATE_LIMIT, document, misses, percent, sampling_error  # noqa: E402
+from perf.calibration_worlds import COMPARED, GATED, PROCESSES, Floats, Process, World, autocorrelated, simulate  # noqa: E402
 from tensorprimat.analysis import gate, ratios, stats  # noqa: E402  # found through the line above, from any folder
 from tensorprimat.analysis.estimates import changed_level, rounding_deviation  # noqa: E402
 from tensorprimat.core.steady import find_steady  # noqa: E402
 from tensorprimat.core.warmup import find_warmup  # noqa: E402
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """The model by which the steps of one side's runs are simulated. Fractions of the level, which is 1."""
-
-    name: str
-    steps: int = 50
-    runs: int = 5
-    step_noise: float = 0.01
-    run_cv: float = 0.005
-    phi: float = 0.0
-    """Lag-one autocorrelation of the step noise."""
-    ramp: int = 0
-    """Steps of warm-up that come before, from half as slow again down to the level."""
-    outliers: float = 0.0
-    """Share of steps that take half as long again."""
-    drift: float = 0.0
-    """Relative slowdown of the last step of a run compared with the first."""
-    hosts: int = 1
-    host_cv: float = 0.0
-    decay: float = 0.0
-    """Relative slowdown of the first step of a warm-up that decays exponentially within `steps`."""
-    decay_steps: float = 10.0
-    """Its time constant."""
-    wander: float = 0.0
-    """Standard deviation of slow noise (φ = 0.9) under the step noise."""
-    flips: float = 0.0
-    """Difference between two levels that every run changes between, every 10 steps on average."""
-    declared: int | None = None
-    """Warm-up that the runs declare."""
-    digits: int | None = None
-    """Decimals to which steps of about 6 s are printed."""
-
-
-def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
-    """Step times of `count` benchmarks. shape (count, runs, ramp + steps)"""
-    shape = (count, world.runs, world.ramp + world.steps)
-    noise = autocorrelated(random, shape, world.phi)
-    per_host = random.standard_normal((count, world.hosts))[:, np.arange(world.runs) % world.hosts]
-    level = np.exp(world.run_cv * random.standard_normal(shape[:2]) + world.host_cv * per_host)
-    place = np.arange(shape[2])
-    curve = 1 + 0.5 * np.clip(1 - place / max(world.ramp, 1), 0, None) * (world.ramp > 0)
-    curve = curve * (1 + world.drift * np.clip(place - world.ramp, 0, None) / world.steps)
-    curve = curve * (1 + world.decay * np.exp(-place / world.decay_steps))
-    slow = 1 + 0.5 * (random.random(shape) < world.outliers)
-    if world.wander:
-        slow = slow * (1 + world.wander * autocorrelated(random, shape, 0.9))
-    if world.flips:
-        changes = np.cumsum(random.random(shape) < 0.1, axis=-1) + (random.random(shape[:2]) < 0.5)[..., None]
-        slow = slow * (1 + world.flips * (changes % 2 - 0.5))
-    times = np.asarray(level[..., None] * curve * slow * (1 + world.step_noise * noise))
-    if world.digits is not None:
-        seconds = 6 + np.random.default_rng(count).random((count, 1, 1))  # between two ticks, alike on both sides
-        times = np.round(seconds * times, world.digits)
-    return times
-
-
-def autocorrelated(random: np.random.Generator, shape: tuple[int, ...], phi: float) -> Floats:
-    """Return the standard normal AR(1) series along the last axis."""
-    noise = random.standard_normal(shape)
-    for step in range(1, shape[-1]):
-        noise[..., step] = phi * noise[..., step - 1] + math.sqrt(1 - phi**2) * noise[..., step]
-    return noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +62,26 @@ def measure(world: World, times: Floats) -> list[Measured]:
 
 def log_of(world: World, side: Measured) -> stats.LogEstimate:
     """Estimate of one side."""
-    hosts = [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
-    return stats.of_runs(side.means, hosts, resolution=side.resolution, drift=side.drift)
+    return stats.of_runs(side.means, hosts_of(world), resolution=side.resolution, drift=side.drift)
+
+
+def hosts_of(world: World) -> list[int] | None:
+    """Return the host of each run, where there are several."""
+    return [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
+
+
+def log_ratios(
+    world: World, first: Sequence[Measured], other: World, second: Sequence[Measured]
+) -> Iterator[tuple[stats.LogEstimate, float]]:
+    """Yield the estimate of every comparison, and by how much a drift that goes on may still move it."""
+    for a, b in zip(first, second, strict=True):
+        log = stats.difference(log_of(world, a), log_of(other, b))
+        yield log, 0.0 if a.settled and b.settled else ratios.further_drift(log)
 
 
 def log_ratio(world: World, slower: Sequence[float], faster: Sequence[float]) -> stats.LogEstimate:
     """Return the comparison's estimate for two sides' run means: the logarithm of how much faster the second is."""
-    hosts = [run % world.hosts for run in range(world.runs)] if world.hosts > 1 else None
+    hosts = hosts_of(world)
     return stats.difference(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
 
 
@@ -157,23 +104,19 @@ class Count:
     """Of the percentile bootstrap over runs, which many tools use."""
 
 
-def compare_sides(
-    world: World, other: World, random: np.random.Generator, count: int, *, name: str | None = None
-) -> Count:
+def compare_sides(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> Count:
     """Return A/A comparisons, and the same with every step of the second side 2 % faster."""
     stationary = not any(side.decay or side.drift for side in (world, other))
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     same, verdicts, planted = [], [], []
-    for a, b in zip(first, second, strict=True):
-        log = stats.difference(log_of(world, a), log_of(other, b))
+    for log, further in log_ratios(world, first, other, second):
         faster = replace(log, log=log.log + math.log(1.02))
-        further = 0.0 if a.settled and b.settled else ratios.further_drift(log)
         same.append(log.interval(0.95))
         verdicts.append(ratios.verdict_of(log, 0.95, further))
         planted.append(ratios.verdict_of(faster, 0.95, further))
     spoken = [low < 1 < high for (low, high), verdict in zip(same, verdicts, strict=True) if verdict != "unsettled"]
     return Count(
-        name=name or world.name,
+        name=name,
         stationary=stationary,
         coverage=float(np.mean(spoken)) if len(spoken) >= FEWEST_SPOKEN * count else math.nan,
         false_alarms=float(np.mean([verdict in ("faster", "slower") for verdict in verdicts])),
@@ -200,53 +143,7 @@ def bootstrap_coverage(
 
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
     """Return every world of the first table."""
-    plain = World(name="5 runs of 50 steps, 1 % step noise, 0.5 % run to run")
-    alike = (
-        plain,
-        replace(plain, name="… 1 % run to run", run_cv=0.01),
-        replace(plain, name="… 2 % run to run", run_cv=0.02),
-        replace(plain, name="… steps autocorrelated, φ = 0.6", phi=0.6),
-        replace(plain, name="… steps autocorrelated, φ = 0.9", phi=0.9),
-        replace(plain, name="… slow wander of 2 % (φ = 0.9) within the runs", wander=0.02),
-        replace(plain, name="… clock flips of 5 % within the runs", flips=0.05),
-        replace(plain, name="… a warm-up ramp of 10 steps before", ramp=10),
-        replace(plain, name="… 5 % of the steps half as slow again", outliers=0.05),
-        replace(plain, name="… 20 steps", steps=20),
-        replace(plain, name="2 runs", runs=2),
-        replace(plain, name="3 runs", runs=3),
-        replace(plain, name="10 runs", runs=10),
-        replace(plain, name="3 hosts × 3 runs, hosts differ by 1 %", runs=9, hosts=3, host_cv=0.01),
-        replace(
-            plain,
-            name="2 runs, equal steps of about 6 s, printed with 2 decimals",
-            runs=2,
-            digits=2,
-            step_noise=0,
-            run_cv=3e-4,
-        ),
-        replace(plain, name="warm-up from +5 %, exponential with τ = 10 steps", decay=0.05),
-        replace(plain, name="every run drifts by 3 %, without end", drift=0.03),
-    )
-    decay, long_decay = replace(plain, decay=0.05), replace(plain, decay=0.10, decay_steps=15)
-    short = replace(plain, steps=20)
-    unlike = (
-        ("5 runs, 0.5 % against 2 % run to run", plain, replace(plain, run_cv=0.02)),
-        ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
-        ("10 runs against 2", replace(plain, runs=10), replace(plain, runs=2)),
-        ("3 runs against 10", replace(plain, runs=3), replace(plain, runs=10)),
-        ("warm-up from +5 %, τ = 10 steps, on one side", plain, decay),
-        ("warm-up from +10 %, τ = 15 steps, on one side", plain, long_decay),
-        ("warm-up from +5 %, τ = 10: 20 against 50 steps", replace(decay, steps=20), decay),
-        ("20 steps, warm-up from +3 %, τ = 8, on one side", short, replace(short, decay=0.03, decay_steps=8)),
-        ("50 steps, warm-up from +2 %, τ = 20, on one side", plain, replace(plain, decay=0.02, decay_steps=20)),
-        (
-            "5 warm-up steps declared, a ramp of 15 steps on one side",
-            replace(plain, declared=5),
-            replace(plain, ramp=15, declared=5),
-        ),
-    )
-    found = [compare_sides(world, world, random, count) for world in alike]
-    return found + [compare_sides(first, second, random, count, name=name) for name, first, second in unlike]
+    return [compare_sides(first, second, random, count, name=name) for name, first, second in COMPARED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,15 +162,11 @@ class GateCount:
     """The candidate is slower by twice the limit, and fails."""
 
 
-def gate_decisions(
-    world: World, other: World, random: np.random.Generator, count: int, *, name: str | None = None
-) -> GateCount:
+def gate_decisions(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> GateCount:
     """Return how a gate decides about candidates of known speed, of one model."""
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     decided: dict[float, list[str]] = {0.0: [], GATE_LIMIT: [], 2 * GATE_LIMIT: []}
-    for a, b in zip(first, second, strict=True):
-        log = stats.difference(log_of(world, a), log_of(other, b))
-        further = 0.0 if a.settled and b.settled else ratios.further_drift(log)
+    for log, further in log_ratios(world, first, other, second):
         for slower, decisions in decided.items():
             shifted = replace(log, log=log.log + math.log1p(-slower))
             decisions.append(gate.decide(shifted, GATE_LIMIT, level=0.95, to_fail=0.95, further=further))
@@ -282,7 +175,7 @@ def gate_decisions(
         return decided[slower].count(decision) / count
 
     return GateCount(
-        name=name or world.name,
+        name=name,
         passed_at_limit=share(GATE_LIMIT, "pass"),
         failed_at_limit=share(GATE_LIMIT, "fail"),
         failed_equal=share(0.0, "fail"),
@@ -293,36 +186,27 @@ def gate_decisions(
 
 def gates(random: np.random.Generator, count: int) -> list[GateCount]:
     """Return every row of the gate's table."""
-    plain = World(name="5 runs of 50 steps, 1 % step noise, 0.5 % run to run")
-    alike = (
-        plain,
-        replace(plain, name="… 1 % run to run", run_cv=0.01),
-        replace(plain, name="… 2 % run to run", run_cv=0.02),
-        replace(plain, name="2 runs", runs=2),
-        replace(plain, name="10 runs", runs=10),
-    )
-    unlike = (
-        ("2 runs against 10", replace(plain, runs=2), replace(plain, runs=10)),
-        ("10 runs against 2", replace(plain, runs=10), replace(plain, runs=2)),
-        ("warm-up from +10 %, τ = 15 steps, of the candidate", plain, replace(plain, decay=0.10, decay_steps=15)),
-    )
-    found = [gate_decisions(world, world, random, count) for world in alike]
-    return found + [gate_decisions(first, second, random, count, name=name) for name, first, second in unlike]
+    return [gate_decisions(first, second, random, count, name=name) for name, first, second in GATED]
 
 
-def gate_of_models_alarms(random: np.random.Generator, count: int, models: int = 6) -> float:
-    """Return the share of cases in which a gate over several models, each slower by just the limit, fails."""
+def logs_of_models(random: np.random.Generator, count: int, models: int = 6) -> Iterator[list[stats.LogEstimate]]:
+    """Yield the ratio of two equal sides on each of several models, for every simulated benchmark."""
     world = World(name="models", steps=20)
-    alarms = 0
     for benchmark in simulate(replace(world, runs=2 * world.runs * models), random, count).mean(axis=2):
         sides = np.split(benchmark, 2 * models)
-        logs = [log_ratio(world, base, other) for base, other in zip(sides[::2], sides[1::2], strict=True)]
+        yield [log_ratio(world, base, other) for base, other in zip(sides[::2], sides[1::2], strict=True)]
+
+
+def gate_of_models_alarms(random: np.random.Generator, count: int) -> float:
+    """Return the share of cases in which a gate over several models, each slower by just the limit, fails."""
+    alarms = 0
+    for logs in logs_of_models(random, count):
         levels = stats.holm([log.p_value() for log in logs], 0.95)
-        alarms += any(
-            gate.decide(replace(log, log=log.log + math.log1p(-GATE_LIMIT)), GATE_LIMIT, level=0.95, to_fail=level)
-            == "fail"
-            for log, level in zip(logs, levels, strict=True)
-        )
+        shifted = [replace(log, log=log.log + math.log1p(-GATE_LIMIT)) for log in logs]
+        decided = [
+            gate.decide(log, GATE_LIMIT, level=0.95, to_fail=level) for log, level in zip(shifted, levels, strict=True)
+        ]
+        alarms += "fail" in decided
     return alarms / count
 
 
@@ -367,44 +251,6 @@ ALTERNATIVES: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """The step noise of one run, in units of its independent part, which is 1 % of the step time."""
-
-    name: str
-    phi: float = 0.0
-    """Lag-one autocorrelation."""
-    outliers: float = 0.0
-    """Share of steps that take half as long again."""
-    wander: bool = False
-    """Slow noise (φ = 0.9), twice as large as independent noise on top of it."""
-    flips: bool = False
-    """Two levels, 5 % apart, that the run changes between every 10 rows on average."""
-
-    def draw(self, random: np.random.Generator, shape: tuple[int, int]) -> Floats:
-        """Return step times around a true mean of 1. shape: (runs, rows)"""
-        series = autocorrelated(random, shape, 0.9 if self.wander else self.phi)
-        if self.wander:
-            series = 2 * series + random.standard_normal(shape)
-        if self.flips:
-            changes = np.cumsum(random.random(shape) < 0.1, axis=-1) + (random.random((shape[0], 1)) < 0.5)
-            series = series + 5 * (changes % 2 - 0.5)
-        series = series + 50 * (random.random(shape) < self.outliers)
-        return np.asarray((1 + 0.01 * series) / (1 + 0.5 * self.outliers))
-
-
-PROCESSES = (
-    Process(name="independent steps"),
-    Process(name="autocorrelated, φ = 0.3", phi=0.3),
-    Process(name="autocorrelated, φ = 0.6", phi=0.6),
-    Process(name="autocorrelated, φ = 0.8", phi=0.8),
-    Process(name="autocorrelated, φ = 0.9", phi=0.9),
-    Process(name="5 % of the steps half as slow again", outliers=0.05),
-    Process(name="slow wander (φ = 0.9) of 2 % under 1 % noise", wander=True),
-    Process(name="clock flips of 5 % every 10 steps", flips=True),
-)
-
-
 def one_run(process: Process, rows: int, random: np.random.Generator, count: int) -> OneRunCount:
     """Return how often the interval of single runs holds their true mean, by the way that a real run takes."""
     of_length: dict[int, list[Floats]] = {}
@@ -442,15 +288,9 @@ def family_alarms(random: np.random.Generator, count: int, candidates: int = 4) 
     return alarms / count
 
 
-def models_alarms(random: np.random.Generator, count: int, models: int = 6) -> float:
+def models_alarms(random: np.random.Generator, count: int) -> float:
     """Return the share of cases in which one of several models, or their mean, differs between equal sides (Holm)."""
-    world = World(name="models", steps=20)
-    alarms = 0
-    for benchmark in simulate(replace(world, runs=2 * world.runs * models), random, count).mean(axis=2):
-        sides = np.split(benchmark, 2 * models)
-        logs = [log_ratio(world, base, other) for base, other in zip(sides[::2], sides[1::2], strict=True)]
-        alarms += _any_alarm([*logs, stats.geometric_mean(logs)])
-    return alarms / count
+    return sum(_any_alarm([*logs, stats.geometric_mean(logs)]) for logs in logs_of_models(random, count)) / count
 
 
 def _any_alarm(logs: Sequence[stats.LogEstimate]) -> bool:
@@ -566,19 +406,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         "One run per side with `--assume-run-cv 0.5%`, where that is true: false alarms": assumed_alarms(random, count),
     }
-    text = document(
-        compared,
-        decided,
-        single,
-        steady,
-        alternatives=list(ALTERNATIVES),
-        alarms=alarms,
-        count=count,
-        seed=options.seed,
-    )
+    rows = (compared, decided, single, steady)
+    text = document(*rows, alternatives=list(ALTERNATIVES), alarms=alarms, count=count, seed=options.seed)
     print(text)
     slack = sampling_error(count)
-    missed = misses(compared, decided, single, steady, alarms=alarms, slack=slack)
+    missed = misses(*rows, alarms=alarms, slack=slack)
     print(f"{time.monotonic() - began:.0f} s; targets missed: {'; '.join(missed) or 'none'}", file=sys.stderr)
     if count >= 2000:
         path = ROOT / "docs" / "project" / "calibration.md"

@@ -25,12 +25,19 @@ def percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
+def shares(row: object, *fields: str) -> list[str]:
+    """Return shares of a row for the tables."""
+    return [percent(getattr(row, field)) for field in fields]
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table, numbers to the right."""
     lines = [header, ("---", *("---:" for _ in header[1:])), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+OF_GATE = ("passed_at_limit", "failed_at_limit", "failed_equal", "passed_equal", "failed_double")
+STEADY = ("within_two", "too_early", "settled", "dropped")
 POWER = (1.00, 0.77, 0.26)
 """Share of 2 % that is to be found at 0.5, 1 and 2 % run to run under 1 % step noise, in the order of the rows."""
 
@@ -109,14 +116,7 @@ percentile bootstrap.
         table(
             ("both sides", "coverage", "false alarms", "no verdict", "2 % found", "bootstrap coverage"),
             (
-                (
-                    row.name,
-                    percent(row.coverage),
-                    percent(row.false_alarms),
-                    percent(row.unsettled),
-                    percent(row.found),
-                    percent(row.bootstrap_coverage),
-                )
+                (row.name, *shares(row, "coverage", "false_alarms", "unsettled", "found", "bootstrap_coverage"))
                 for row in compared
             ),
         )
@@ -154,11 +154,7 @@ decision: about 2.5 % pass and 2.5 % fail.
             (
                 (
                     row.name,
-                    percent(row.passed_at_limit),
-                    percent(row.failed_at_limit),
-                    percent(row.failed_equal),
-                    percent(row.passed_equal),
-                    percent(row.failed_double),
+                    *shares(row, *OF_GATE),
                 )
                 for row in decided
             ),
@@ -194,17 +190,7 @@ settles.
 {
         table(
             ("step times", "true end", "within 2 steps", "too early", "called settled", "rows left out"),
-            (
-                (
-                    row.name,
-                    "–" if row.truth is None else str(row.truth),
-                    percent(row.within_two),
-                    percent(row.too_early),
-                    percent(row.settled),
-                    percent(row.dropped),
-                )
-                for row in steady
-            ),
+            ((row.name, "–" if row.truth is None else str(row.truth), *shares(row, *STEADY)) for row in steady),
         )
     }
 """
