@@ -7,40 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.shared_options import argument, takes
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of cells (bench_*.json).")],
+    folder: Annotated[Path, argument("DIR", "Folder of cells (bench_*.json).")],
     filter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CONDITION", help='Keep cells: "model_size=small", "batch_size >= 4"; may be repeated.'),
+        list[str] | None, takes("CONDITION", 'Keep cells: "model_size=small", "batch_size >= 4"; may be repeated.')
     ] = None,
     add: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=EXPRESSION", help='A column: "throughput=1000/mean_time_ms"; may be repeated.'),
+        list[str] | None, takes("NAME=EXPRESSION", 'A column: "throughput=1000/mean_time_ms"; may be repeated.')
     ] = None,
-    rows: Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows of a pivot table.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="COLUMN", help="Columns of the pivot table.")] = None,
-    values: Annotated[str | None, typer.Option(metavar="COLUMN", help="Values of the pivot table.")] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR|FILE", help=f"Folder for every table as Markdown and CSV{TO_FILE}"),
-    ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write one row per cell.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write all tables as one HTML page.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Plot time against parameters and context.")
-    ] = None,
+    rows: Annotated[str | None, takes("COLUMN", "Rows of a pivot table.")] = None,
+    columns: Annotated[str | None, takes("COLUMN", "Columns of the pivot table.")] = None,
+    values: Annotated[str | None, takes("COLUMN", "Values of the pivot table.")] = None,
+    output: Annotated[Path | None, takes("DIR|FILE", f"Folder for every table as Markdown and CSV{TO_FILE}")] = None,
+    csv: Annotated[Path | None, takes("FILE.csv", "Write one row per cell.")] = None,
+    html: Annotated[Path | None, takes("FILE.html", "Write all tables as one HTML page.")] = None,
+    plot: Annotated[Path | None, takes("FILE.png", "Plot time against parameters and context.")] = None,
     roofline: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Plot rates against the limits that preflight measured (roofline)."),
+        Path | None, takes("FILE.png", "Plot rates against the limits that preflight measured (roofline).")
     ] = None,
-    results: Annotated[
-        list[Path] | None, typer.Option(metavar="RESULT", help="Also show these training results on the roofline.")
-    ] = None,
+    results: Annotated[list[Path] | None, takes("RESULT", "Also show these training results on the roofline.")] = None,
 ) -> int:
     """Make tables of a folder of measurements (cells): complete, by size, by context, forward and backward, pivots.
 

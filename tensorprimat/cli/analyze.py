@@ -5,26 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.shared_options import argument, switch, takes
 
 
 @facts.with_facts(after="folders")
 def command(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FOLDER", help="Folders or files.", show_default="amd-logs nvi-logs benchmark_results output"
-        ),
+        argument("FOLDER", "Folders or files.", show_default="amd-logs nvi-logs benchmark_results output"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print one line per file as CSV.")] = False,
-    save: Annotated[bool, typer.Option("--save", help="Write a result file for every log and event file.")] = False,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for --save, or a file for the findings{TO_FILE}")
-    ] = Path("output"),
+    json: Annotated[bool, switch("--json", "Print everything as JSON.")] = False,
+    csv: Annotated[bool, switch("--csv", "Print one line per file as CSV.")] = False,
+    save: Annotated[bool, switch("--save", "Write a result file for every log and event file.")] = False,
+    output: Annotated[Path, takes("DIR|FILE", f"Folder for --save, or a file for the findings{TO_FILE}")] = Path(
+        "output"
+    ),
     **typed_facts: Any,
 ) -> int:
     """Survey folders of old training data: text logs, TensorBoard events, Excel profiles, results.

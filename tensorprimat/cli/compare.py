@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_each, say_files, writable_folder
+from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -39,27 +38,20 @@ ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen 
 @facts.with_facts(after="warmup")
 def command(
     results: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=]PATH", help=RESULTS, show_default="output, benchmark_results"),
+        list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
     ] = None,
-    output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
-    by: Annotated[str | None, typer.Option(metavar="WHAT", help=BY, show_default="platform, or the arguments")] = None,
-    baseline: Annotated[str | None, typer.Option(metavar="LABEL", help=BASELINE)] = None,
-    assume_run_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_RUN_CV)] = None,
-    assume_host_cv: Annotated[str | None, typer.Option(metavar="PERCENT", help=ASSUME_HOST_CV)] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of intervals and verdicts.")] = "95%",
-    warmup: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Steps to leave out at the start of every run.")
-    ] = None,
+    output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
+    by: Annotated[str | None, takes("WHAT", BY, show_default="platform, or the arguments")] = None,
+    baseline: Annotated[str | None, takes("LABEL", BASELINE)] = None,
+    assume_run_cv: Annotated[str | None, takes("PERCENT", ASSUME_RUN_CV)] = None,
+    assume_host_cv: Annotated[str | None, takes("PERCENT", ASSUME_HOST_CV)] = None,
+    confidence: Annotated[str, takes("PERCENT", "Confidence of intervals and verdicts.")] = "95%",
+    warmup: Annotated[int | None, takes("N", "Steps to leave out at the start of every run.", min=0)] = None,
     price: prices.Prices = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Also show published results, marked as such.")
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print comparison.json on stdout instead of the summary.")
-    ] = False,
+    published: Annotated[bool, switch("--published", "Also show published results, marked as such.")] = False,
+    strict: Annotated[bool, switch("--strict", STRICT)] = False,
+    no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
+    json: Annotated[bool, switch("--json", "Print comparison.json on stdout instead of the summary.")] = False,
     **typed_facts: Any,
 ) -> int:
     """Compare benchmark results: training rates with confidence intervals, and a verdict on whether the comparison is

@@ -7,17 +7,15 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from tensorprimat.cli.shared_options import switch, takes
 
 
 def command(
-    model: Annotated[str, typer.Option(metavar="MODEL", help="Model: llama, qwen or mistral.")],
-    source: Annotated[str, typer.Option(metavar="SOURCE", help="hf://ORGANISATION/NAME, or a folder.")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the NeMo checkpoint.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the required disk and memory; convert nothing.")
-    ] = False,
+    model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.")],
+    source: Annotated[str, takes("SOURCE", "hf://ORGANISATION/NAME, or a folder.")],
+    output: Annotated[Path, takes("DIR", "Folder for the NeMo checkpoint.")],
+    overwrite: Annotated[bool, switch("--overwrite", "Replace an existing checkpoint.")] = False,
+    dry_run: Annotated[bool, switch("--dry-run", "Print the required disk and memory; convert nothing.")] = False,
 ) -> int:
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.regular import resolved
 from tensorprimat.core.safe_text import one_line
 
@@ -23,10 +22,8 @@ PICTURE = "mlperf_llama31_8b.png"
 
 
 def command(
-    output_dir: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the page and the reports.")] = Path(
-        "tprimat_demo"
-    ),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
+    output_dir: Annotated[Path, takes("DIR", "Folder for the page and the reports.")] = Path("tprimat_demo"),
+    no_open: Annotated[bool, switch("--no-open", "Do not open the page in a browser.")] = False,
 ) -> int:
     """Compare AMD and NVIDIA on Llama 3.1 8B with results of MLPerf Training v5.1 that the package contains.
 

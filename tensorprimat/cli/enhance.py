@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, folders_here
 from tensorprimat.cli.options import TO_FILE, named_file, say_each, say_files, writable_folder
-from tensorprimat.cli.shared_options import option, with_options
+from tensorprimat.cli.shared_options import argument, option, switch, takes, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
@@ -36,15 +34,12 @@ OF_METRICS = (
 @with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[RESULT]...", help="Result files, or folders of them.", show_default=PLACES),
+        list[Path] | None, argument("[RESULT]...", "Result files, or folders of them.", show_default=PLACES)
     ] = None,
-    output_dir: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for enhanced_*{TO_FILE}")
-    ] = DEFAULT_FOLDER,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show formula and inputs of every figure.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print enhanced_metrics.json on stdout instead.")] = False,
+    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{TO_FILE}")] = DEFAULT_FOLDER,
+    no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
+    explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
+    json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead.")] = False,
     **typed: Any,
 ) -> int:
     """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.

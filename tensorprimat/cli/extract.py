@@ -5,50 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core import digest
 
 
 @facts.with_facts(after="log_file", options=facts.OF_A_LOG)
 def command(
     logs: Annotated[
-        list[str] | None, typer.Argument(metavar="LOG", help="Logs: files, folders, patterns, or - for standard input.")
+        list[str] | None, argument("LOG", "Logs: files, folders, patterns, or - for standard input.")
     ] = None,
-    log_file: Annotated[
-        list[str] | None, typer.Option("--log-file", metavar="LOG", help="The same as LOG; may be repeated.")
-    ] = None,
+    log_file: Annotated[list[str] | None, takes("LOG", "The same as LOG; may be repeated.", "--log-file")] = None,
     warmup: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Optimizer steps to leave out at the start.", show_default="detected"),
+        int | None, takes("N", "Optimizer steps to leave out at the start.", show_default="detected")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR|FILE", help=f"Folder for results{TO_FILE}", show_default="output")
-    ] = None,
+    output: Annotated[Path | None, takes("DIR|FILE", f"Folder for results{TO_FILE}", show_default="output")] = None,
     segment: Annotated[
         str | None,
-        typer.Option(
+        takes(
+            "N|all",
+            "For a log with several trainings: read number N, or write one result for each.",
             "--segment",
             "--segments",
-            metavar="N|all",
-            help="For a log with several trainings: read number N, or write one result for each.",
             show_default="longest",
         ),
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="F", help="Read as this format.", show_default="detected")
-    ] = None,
-    formats: Annotated[bool, typer.Option("--formats", help="List the formats.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print results as JSON; write files only with --output.")
-    ] = False,
+    format: Annotated[str | None, takes("F", "Read as this format.", show_default="detected")] = None,
+    formats: Annotated[bool, switch("--formats", "List the formats.")] = False,
+    json: Annotated[bool, switch("--json", "Print results as JSON; write files only with --output.")] = False,
     explain: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Show formula, inputs and log lines of a figure or setting; write no file."),
+        str | None, takes("FIELD", "Show formula, inputs and log lines of a figure or setting; write no file.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show a running summary while the log grows.")] = False,
+    follow: Annotated[bool, switch("--follow", "Show a running summary while the log grows.")] = False,
     **typed_facts: Any,
 ) -> int:
     """Read training logs of any known framework into result files that can be compared.

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import fraction, say_each
+from tensorprimat.cli.shared_options import takes
 from tensorprimat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,43 +22,31 @@ EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 @facts.with_facts(after="confidence")
 def command(
-    candidate: Annotated[
-        list[Path], typer.Option(metavar="RESULT", help="Result file or folder to judge; may be repeated.")
-    ],
+    candidate: Annotated[list[Path], takes("RESULT", "Result file or folder to judge; may be repeated.")],
     baseline: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RESULT", help="Result file or folder to compare with; may be repeated."),
+        list[Path] | None, takes("RESULT", "Result file or folder to compare with; may be repeated.")
     ] = None,
     against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="mlperf:ENTRY", help="Compare with a row of tprimat mlperf list instead (or published:ROW)."
-        ),
+        str | None, takes("mlperf:ENTRY", "Compare with a row of tprimat mlperf list instead (or published:ROW).")
     ] = None,
-    max_slowdown: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Largest tolerated slowdown against the baseline.")
-    ] = "3%",
+    max_slowdown: Annotated[str, takes("PERCENT", "Largest tolerated slowdown against the baseline.")] = "3%",
     max_memory_increase: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated increase of peak device memory.")
+        str | None, takes("PERCENT", "Largest tolerated increase of peak device memory.")
     ] = None,
     max_loss_gap: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Largest tolerated gap between the losses of both sides.")
+        str | None, takes("PERCENT", "Largest tolerated gap between the losses of both sides.")
     ] = None,
-    assume_run_cv: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Assume that single runs vary by this much.")
-    ] = None,
+    assume_run_cv: Annotated[str | None, takes("PERCENT", "Assume that single runs vary by this much.")] = None,
     accept: Annotated[
         str | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="Lowest level that may pass: same_work (also where a side does not state all of it), "
-            "same_work_per_token, same_task.",
+        takes(
+            "LEVEL",
+            "Lowest level that may pass: same_work (also where a side does not state all of it), same_work_per_token, "
+            "same_task.",
         ),
     ] = None,
-    assume_host_cv: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Assume that machines vary by this much.")
-    ] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of every decision.")] = "95%",
+    assume_host_cv: Annotated[str | None, takes("PERCENT", "Assume that machines vary by this much.")] = None,
+    confidence: Annotated[str, takes("PERCENT", "Confidence of every decision.")] = "95%",
     **typed_facts: Any,
 ) -> int:
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.

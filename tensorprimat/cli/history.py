@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
+from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +21,12 @@ OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a 
 def command(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[RESULT]...", help="Result files, or folders with their history/.", show_default="output"
-        ),
+        argument("[RESULT]...", "Result files, or folders with their history/.", show_default="output"),
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="Figure to follow.")] = "tokens_per_second_per_gpu",
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Show only this model.")] = None,
-    output_dir: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT_DIR)] = DEFAULT_FOLDER,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no picture.")] = False,
+    metric: Annotated[str, takes("NAME", "Figure to follow.")] = "tokens_per_second_per_gpu",
+    model: Annotated[str | None, takes("MODEL", "Show only this model.")] = None,
+    output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
+    no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
 ) -> int:
     """Show a metric over time: one table per machine, model and configuration, oldest benchmark first.
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.enhance import OF_METRICS, choices
-from tensorprimat.cli.shared_options import with_options
+from tensorprimat.cli.shared_options import argument, switch, with_options
 
 
 @facts.with_facts(after="budget_tokens")
 @with_options(OF_METRICS, after="result")
 def command(
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="One result file.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    result: Annotated[Path, argument("RESULT", "One result file.")],
+    json: Annotated[bool, switch("--json", "Print JSON.")] = False,
     **typed: Any,
 ) -> int:
     """Show every derived figure of one result with its inputs: MFU, memory, energy, cost, time to train.

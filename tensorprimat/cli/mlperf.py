@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.safe_text import one_line
 
@@ -19,37 +18,28 @@ ACTIONS = ("import", "list", "show", "compare")
 
 
 def command(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="import, list, show or compare.")],
+    action: Annotated[str, argument("ACTION", "import, list, show or compare.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors.",
+        argument(
+            "[NAME]...", "import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors."
         ),
     ] = None,
-    round: Annotated[str | None, typer.Option("--round", metavar="VERSION", help="The round, such as v5.1.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Library that import writes.")
-    ] = None,
+    round: Annotated[str | None, takes("VERSION", "The round, such as v5.1.", "--round")] = None,
+    output: Annotated[Path | None, takes("FILE", "Library that import writes.", "--output", "-o")] = None,
     library: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Library to read, as written by import (default: the package's)."),
+        Path | None, takes("FILE", "Library to read, as written by import (default: the package's).")
     ] = None,
-    benchmark: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this benchmark, such as llama31_8b.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, such as MI355X.")] = None,
-    gpus: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only entries with this number of GPUs.")] = None,
-    submitter: Annotated[str | None, typer.Option(metavar="NAME", help="Only this submitter.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="list: the rows of vendors' published tables too.")
-    ] = False,
+    benchmark: Annotated[str | None, takes("NAME", "Only this benchmark, such as llama31_8b.")] = None,
+    gpu: Annotated[str | None, takes("NAME", "Only this GPU, such as MI355X.")] = None,
+    gpus: Annotated[int | None, takes("NUMBER", "Only entries with this number of GPUs.")] = None,
+    submitter: Annotated[str | None, takes("NAME", "Only this submitter.")] = None,
+    published: Annotated[bool, switch("--published", "list: the rows of vendors' published tables too.")] = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="compare: draw one task, or one benchmark's scaling (.png, .svg)."),
+        Path | None, takes("FILE", "compare: draw one task, or one benchmark's scaling (.png, .svg).")
     ] = None,
-    confidence: Annotated[str, typer.Option(metavar="PERCENT", help="Confidence of every interval.")] = "95%",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    confidence: Annotated[str, takes("PERCENT", "Confidence of every interval.")] = "95%",
+    as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Read, list and compare the results of MLPerf Training, with all their runs.
 

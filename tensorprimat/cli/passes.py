@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE
-from tensorprimat.cli.shared_options import with_options
+from tensorprimat.cli.shared_options import switch, takes, with_options
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
@@ -19,15 +17,15 @@ if TYPE_CHECKING:
 @with_options(options.WORK, after="batch_size")
 def command(
     context_length: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.", show_default="256, or the preset's")
+        str | None, takes("NUMBERS", "Tokens of a sequence.", show_default="256, or the preset's")
     ] = None,
     batch_size: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Sequences of a step.", show_default="4, or the preset's")
+        str | None, takes("NUMBERS", "Sequences of a step.", show_default="4, or the preset's")
     ] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help=f"Folder for JSON, CSV and Markdown{TO_FILE}")
-    ] = Path("results/profiling_benchmarking_separate.csv"),
-    json: Annotated[bool, typer.Option("--json", help="Cells as a JSON array on stdout instead of the table.")] = False,
+    output: Annotated[Path, takes("DIR|FILE", f"Folder for JSON, CSV and Markdown{TO_FILE}")] = Path(
+        "results/profiling_benchmarking_separate.csv"
+    ),
+    json: Annotated[bool, switch("--json", "Cells as a JSON array on stdout instead of the table.")] = False,
     **chosen: Any,
 ) -> int:
     """Time forward, backward and optimizer step of a model on one device, separately and together.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import micro_options as options
-from tensorprimat.cli.shared_options import with_options
+from tensorprimat.cli.shared_options import switch, takes, with_options
 
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
@@ -22,31 +20,24 @@ GPU = "GPU of each node, by name, or cpu (with --executor)."
 @with_options([options.OPTIONS["device"]], after=None)
 @with_options(cluster.OPTIONS, after="gpu")
 def command(
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only: done in seconds.")] = False,
+    quick: Annotated[bool, switch("--quick", "Small sizes only: done in seconds.")] = False,
     output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR|FILE",
-            help="Folder for preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.",
-        ),
+        Path, takes("DIR|FILE", "Folder for preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.")
     ] = Path("output"),
     keep_noisy: Annotated[
-        bool, typer.Option("--keep-noisy", help="Keep the figures although the machine was busy or its limits changed.")
+        bool, switch("--keep-noisy", "Keep the figures although the machine was busy or its limits changed.")
     ] = False,
     fail_below: Annotated[
-        str | None,
-        typer.Option(metavar="PERCENT", help="Fail if a GPU reaches less than this share of the median GPU."),
+        str | None, takes("PERCENT", "Fail if a GPU reaches less than this share of the median GPU.")
     ] = None,
-    executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes to measure (with --executor).")] = 1,
-    num_gpus: Annotated[
-        int | None, typer.Option(metavar="N", help=NUM_GPUS, show_default="as this machine; 1 on a CPU")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help=GPU, show_default="as this machine")] = None,
+    executor: Annotated[str | None, takes("HOW", EXECUTOR)] = None,
+    nodes: Annotated[int, takes("N", "Nodes to measure (with --executor).")] = 1,
+    num_gpus: Annotated[int | None, takes("N", NUM_GPUS, show_default="as this machine; 1 on a CPU")] = None,
+    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the job that --executor would submit; measure nothing.")
+        bool, switch("--dry-run", "Print the job that --executor would submit; measure nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")] = False,
+    json: Annotated[bool, switch("--json", "Print JSON on stdout instead of tables.")] = False,
     **chosen: Any,
 ) -> int:
     """Measure this machine's best performance, in about a minute.

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli.setting_options import values, with_settings
+from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.settings import MODEL_PARALLEL
 
 if TYPE_CHECKING:
@@ -38,24 +37,18 @@ HERE: dict[str, dict[str, Any]] = {
 
 @with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", envvar="TPRIMAT_MODEL", help="Model: llama, qwen or mistral.")
-    ] = "llama",
-    num_nodes: Annotated[
-        int, typer.Option(metavar="N", min=1, envvar="TPRIMAT_NUM_NODES", help="Nodes, under srun or torchrun.")
-    ] = 1,
+    model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.", envvar="TPRIMAT_MODEL")] = "llama",
+    num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", min=1, envvar="TPRIMAT_NUM_NODES")] = 1,
     recompute: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--recompute",
+            "Compute activations again in the backward pass: less memory, slower.",
             envvar="TPRIMAT_RECOMPUTE",
-            help="Compute activations again in the backward pass: less memory, slower.",
         ),
     ] = False,
-    output: Annotated[Path, typer.Option(metavar="DIR", envvar="TPRIMAT_OUTPUT", help="Folder for the result.")] = Path(
-        "output"
-    ),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; train nothing.")] = False,
+    output: Annotated[Path, takes("DIR", "Folder for the result.", envvar="TPRIMAT_OUTPUT")] = Path("output"),
+    dry_run: Annotated[bool, switch("--dry-run", "Print and check what would run; train nothing.")] = False,
     **chosen: Any,
 ) -> int:
     """Train one model with NVIDIA's NeMo recipe and measure it.

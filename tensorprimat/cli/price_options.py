@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
-
+from tensorprimat.cli.shared_options import takes
 from tensorprimat.core.errors import UsageError
 
 PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for every device.'
-Prices = Annotated[list[str] | None, typer.Option(metavar="[GPU=]USD", help=PRICE)]
+Prices = Annotated[list[str] | None, takes("[GPU=]USD", PRICE)]
 
 
 def of(typed: Sequence[str] | None) -> dict[str, float]:

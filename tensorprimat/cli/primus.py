@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from tensorprimat.cli.shared_options import argument, takes
 
 if TYPE_CHECKING:
     from tensorprimat.core.configurations import Configuration
@@ -16,19 +16,14 @@ UNSET = "not set"
 
 def command(
     config: Annotated[
-        Path | None,
-        typer.Argument(metavar="[CONFIG]", help="A Primus experiment file.", show_default="those for this GPU"),
+        Path | None, argument("[CONFIG]", "A Primus experiment file.", show_default="those for this GPU")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="llama or qwen.", show_default="by the file's name")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8, without CONFIG.", show_default="bf16")
-    ] = None,
+    model: Annotated[str | None, takes("MODEL", "llama or qwen.", show_default="by the file's name")] = None,
+    precision: Annotated[str | None, takes("FORMAT", "bf16 or fp8, without CONFIG.", show_default="bf16")] = None,
     methodology: Annotated[
-        str, typer.Option(metavar="NAME", help="Methodology of the NVIDIA configuration: max, identical or classic.")
+        str, takes("NAME", "Methodology of the NVIDIA configuration: max, identical or classic.")
     ] = "agreed",
-    gpu: Annotated[str, typer.Option(metavar="GPU", help="GPU of the NVIDIA configuration.")] = "H100 SXM",
+    gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.")] = "H100 SXM",
 ) -> int:
     """Show the effective settings of a Primus configuration and their differences from the NVIDIA configuration.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tensorprimat.cli.shared_options import switch, takes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,15 +23,12 @@ NO_CACHE_STEP = (
 
 def command(
     pid: Annotated[
-        list[int] | None,
-        typer.Option(metavar="PID", help="End this process too, even if it is no leftover (repeatable)."),
+        list[int] | None, takes("PID", "End this process too, even if it is no leftover (repeatable).")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be ended; end nothing.")] = False,
-    idle: Annotated[
-        float, typer.Option(metavar="S", help="Seconds without CPU, file and GPU use that make a leftover.")
-    ] = 30.0,
-    grace: Annotated[float, typer.Option(metavar="S", help="Seconds between SIGTERM and SIGKILL.")] = 10.0,
+    yes: Annotated[bool, switch("--yes", "Do not ask.")] = False,
+    dry_run: Annotated[bool, switch("--dry-run", "Print what would be ended; end nothing.")] = False,
+    idle: Annotated[float, takes("S", "Seconds without CPU, file and GPU use that make a leftover.")] = 30.0,
+    grace: Annotated[float, takes("S", "Seconds between SIGTERM and SIGKILL.")] = 10.0,
 ) -> int:
     """Show GPU memory by process, and offer to end leftover Python training processes.
 

@@ -6,26 +6,19 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.errors import UsageError
 
 
 def command(
     benchmark: Annotated[
-        str, typer.Option(metavar="NAME", help="MLPerf benchmark whose scaling is taken, such as llama2_70b_lora.")
+        str, takes("NAME", "MLPerf benchmark whose scaling is taken, such as llama2_70b_lora.")
     ] = "llama2_70b_lora",
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="RESULT", help="Result file that holds the measured rate.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(metavar="NUMBER", help="Number of GPUs to project to.")] = None,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="GPU of the projection; must be that of the result.")
-    ] = None,
-    library: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Library with the scaling points (default: the package's).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    source: Annotated[Path | None, takes("RESULT", "Result file that holds the measured rate.", "--from")] = None,
+    gpus: Annotated[int | None, takes("NUMBER", "Number of GPUs to project to.")] = None,
+    gpu: Annotated[str | None, takes("NAME", "GPU of the projection; must be that of the result.")] = None,
+    library: Annotated[Path | None, takes("FILE", "Library with the scaling points (default: the package's).")] = None,
+    as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Project the rate of a result to another number of GPUs, as a 90 % interval (strong scaling).
 

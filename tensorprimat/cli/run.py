@@ -13,7 +13,7 @@ from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, values, with_settings
-from tensorprimat.cli.shared_options import with_options
+from tensorprimat.cli.shared_options import switch, takes, with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 
@@ -37,48 +37,38 @@ IN_AB_TOO = ("engine", "recompute")
 @with_settings(after="runs", differing={"preset": {"help": PRESET}})
 def command(
     context: typer.Context,
-    model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL)] = "all",
-    runs: Annotated[int, typer.Option(metavar="N", help="Repetitions, each in a fresh process.")] = 1,
-    engine: Annotated[str, typer.Option(metavar="ENGINE", help=ENGINE)] = "auto",
-    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=OUTPUT)] = DEFAULT_FOLDER,
+    model: Annotated[str, takes("NAME|FILE", MODEL)] = "all",
+    runs: Annotated[int, takes("N", "Repetitions, each in a fresh process.")] = 1,
+    engine: Annotated[str, takes("ENGINE", ENGINE)] = "auto",
+    output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Seconds between runs.", show_default="30 on a GPU, 0 on a CPU"),
+        float | None, takes("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,
-    shape: Annotated[str | None, typer.Option(metavar="SHAPE", help=f"For a log. {facts.SHAPE}")] = None,
-    model_name: Annotated[
-        str | None, typer.Option(metavar="MODEL", help=f"For a log. {facts.MODEL_NAME}", show_default="--model")
-    ] = None,
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="The same as --activation-checkpointing full.")
-    ] = False,
-    executor: Annotated[str | None, typer.Option(metavar="HOW", help=EXECUTOR)] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help=GPU, show_default="as this machine")] = None,
-    infra: Annotated[str | None, typer.Option(metavar="WHERE", help="SkyPilot's cloud or cluster.")] = None,
-    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Kubernetes namespace.")] = None,
-    volume_claim: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Kubernetes volume claim that all pods can write to.")
-    ] = None,
+    shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE}")] = None,
+    model_name: Annotated[str | None, takes("MODEL", f"For a log. {facts.MODEL_NAME}", show_default="--model")] = None,
+    recompute: Annotated[bool, switch("--recompute", "The same as --activation-checkpointing full.")] = False,
+    executor: Annotated[str | None, takes("HOW", EXECUTOR)] = None,
+    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine")] = None,
+    infra: Annotated[str | None, takes("WHERE", "SkyPilot's cloud or cluster.")] = None,
+    namespace: Annotated[str | None, takes("NAME", "Kubernetes namespace.")] = None,
+    volume_claim: Annotated[str | None, takes("NAME", "Kubernetes volume claim that all pods can write to.")] = None,
     profile: Annotated[
-        str | None,
-        typer.Option(metavar="WITH", help="Profile one run: torch, nsys or rocprof; the result goes to history only."),
+        str | None, takes("WITH", "Profile one run: torch, nsys or rocprof; the result goes to history only.")
     ] = None,
-    ab: Annotated[list[str] | None, typer.Option("--ab", "--interleave", metavar="FLAGS", help=AB)] = None,
-    target_ci: Annotated[str | None, typer.Option(metavar="PERCENT", help=TARGET_CI)] = None,
-    max_runs: Annotated[int, typer.Option(metavar="N", help="Upper limit on the runs of --target-ci.")] = 30,
+    ab: Annotated[list[str] | None, takes("FLAGS", AB, "--ab", "--interleave")] = None,
+    target_ci: Annotated[str | None, takes("PERCENT", TARGET_CI)] = None,
+    max_runs: Annotated[int, takes("N", "Upper limit on the runs of --target-ci.")] = 30,
     budget_minutes: Annotated[
         float | None,
-        typer.Option(
-            metavar="MIN",
-            help="Time limit for all runs: reduces batch and steps unless a flag sets them, and begins no run that "
+        takes(
+            "MIN",
+            "Time limit for all runs: reduces batch and steps unless a flag sets them, and begins no run that "
             "would end later. With --target-ci: time limit of each model, after which no run begins.",
         ),
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="Add the runs to the latest result.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check what would run; run nothing.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Results as a JSON array on stdout, everything else on stderr.")
-    ] = False,
+    append: Annotated[bool, switch("--append", "Add the runs to the latest result.")] = False,
+    dry_run: Annotated[bool, switch("--dry-run", "Print and check what would run; run nothing.")] = False,
+    json: Annotated[bool, switch("--json", "Results as a JSON array on stdout, everything else on stderr.")] = False,
     **chosen: Any,
 ) -> int:
     """Benchmark this machine: train Llama, Qwen and Mistral on it, or read the logs of earlier training.

@@ -11,10 +11,25 @@ import typer
 Command = TypeVar("Command", bound=Callable[..., int])
 
 
+def takes(metavar: str, text: str, *flags: str, **more: Any) -> Any:
+    """Return an option with a value, for Annotated. text: its line of --help; more: as typer.Option takes it."""
+    return typer.Option(*flags, metavar=metavar, help=text, **more)
+
+
+def switch(flag: str, text: str, **more: Any) -> Any:
+    """Return an option without a value, for Annotated."""
+    return typer.Option(flag, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument, for Annotated."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
 def option(
     name: str, kind: Any, metavar: str | None, text: str, *, flag: str | None = None, default: Any = None, **more: Any
 ) -> inspect.Parameter:
-    """Return an option of a type for `with_options`. text: its line of --help; more: as typer.Option takes it."""
+    """Return an option of a type for `with_options`, the rest as in `takes`."""
     made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
+from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.quantities import rough_time, significant
 from tensorprimat.core.regular import resolved
 
@@ -30,24 +29,18 @@ ALL_SIZES = "small,medium,large,xl,2.7B"
 )  # fmt: skip
 def command(
     model_size: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape"),
+        str | None, takes("NAMES", "Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape")
     ] = None,
-    context_length: Annotated[str, typer.Option(metavar="NUMBERS", help="Tokens of a sequence.")] = "128,256,512",
-    batch_size: Annotated[str, typer.Option(metavar="NUMBERS", help="Sequences of a step.")] = "4",
+    context_length: Annotated[str, takes("NUMBERS", "Tokens of a sequence.")] = "128,256,512",
+    batch_size: Annotated[str, takes("NUMBERS", "Sequences of a step.")] = "4",
     fit: Annotated[
-        bool,
-        typer.Option("--fit", help="If memory is insufficient, find the largest batch (or else context) that fits."),
+        bool, switch("--fit", "If memory is insufficient, find the largest batch (or else context) that fits.")
     ] = False,
     in_process: Annotated[
-        bool, typer.Option("--in-process", help="Measure all cells in this process: faster, less independent.")
+        bool, switch("--in-process", "Measure all cells in this process: faster, less independent.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate memory and time of each cell; run nothing.")
-    ] = False,
-    output: Annotated[Path, typer.Option(metavar="DIR|FILE", help=f"Folder for one JSON per cell{TO_FILE}")] = Path(
-        "output/sweep"
-    ),
+    dry_run: Annotated[bool, switch("--dry-run", "Estimate memory and time of each cell; run nothing.")] = False,
+    output: Annotated[Path, takes("DIR|FILE", f"Folder for one JSON per cell{TO_FILE}")] = Path("output/sweep"),
     **chosen: Any,
 ) -> int:
     """Time every combination of sizes, contexts, batches, precisions and passes, each in a fresh process.

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from tensorprimat.cli.shared_options import argument, switch, takes
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results, with the folders in it.")],
+    folder: Annotated[Path, argument("DIR", "Folder of results, with the folders in it.")],
     logs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="Also search for the logs of the results in this folder (repeatable)."),
+        list[Path] | None, takes("DIR", "Also search for the logs of the results in this folder (repeatable).")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also show figures that agree and those that could not be checked.")
+        bool, switch("--all", "Also show figures that agree and those that could not be checked.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Verify a folder of results: find changed, missing and foreign files.
 

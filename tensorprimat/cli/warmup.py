@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
-from tensorprimat.cli.shared_options import with_options
+from tensorprimat.cli.shared_options import takes, with_options
 from tensorprimat.core.quantities import fixed
 
 if TYPE_CHECKING:
@@ -24,21 +22,14 @@ if TYPE_CHECKING:
     after="pass_name",
 )  # fmt: skip
 def command(
-    counts: Annotated[str, typer.Option(metavar="NUMBERS", help="Numbers of warm-up steps to try.")] = "0,1,2,5,10",
+    counts: Annotated[str, takes("NUMBERS", "Numbers of warm-up steps to try.")] = "0,1,2,5,10",
     context_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a sequence.", show_default="256, or the preset's")
+        int | None, takes("N", "Tokens of a sequence.", show_default="256, or the preset's")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences of a step.", show_default="4, or the preset's")
-    ] = None,
-    pass_name: Annotated[
-        str, typer.Option("--pass", metavar="NAME", help="forward, forward-backward or train.")
-    ] = "train",
+    batch_size: Annotated[int | None, takes("N", "Sequences of a step.", show_default="4, or the preset's")] = None,
+    pass_name: Annotated[str, takes("NAME", "forward, forward-backward or train.", "--pass")] = "train",
     output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR|FILE", help=f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}"
-        ),
+        Path, takes("DIR|FILE", f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}")
     ] = Path("output/warmup"),
     **chosen: Any,
 ) -> int:
