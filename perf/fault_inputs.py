@@ -45,6 +45,11 @@ class Kind:
     """Arguments; FILE stands for the damaged file, GOOD for a whole result, FOLDER for a folder that holds both."""
 
 
+def filled(command: Sequence[str], names: Mapping[str, Path]) -> list[str]:
+    """Return a command with paths in the place of their names."""
+    return [str(names.get(word, word)) for word in command]
+
+
 def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
     """Return the content with one to eight changes of bytes, pieces or words."""
     changed = bytearray(content)
@@ -120,8 +125,6 @@ def _places(document: Any) -> Any:
 
 def damaged_events(content: bytes, chance: random.Random) -> bytes:
     """Return an event file whose records are damaged but have right checksums, with forged lengths now and then."""
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-
     if chance.random() < 0.3:
         return damaged_bytes(content, chance)
     out, at = [], 0
@@ -132,8 +135,7 @@ def damaged_events(content: bytes, chance: random.Random) -> bytes:
         if chance.random() < 0.4:
             record = damaged_bytes(record, chance)
         forged = chance.choice((0, 1, 2**31, 2**40, 2**63)) if chance.random() < 0.05 else len(record)
-        length = struct.pack("<Q", forged)
-        out += [length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record))]
+        out.append(fuzz_readers.framed(record, forged))
     return b"".join(out)
 
 

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "perf"), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
-from fault_inputs import cell_seeds  # noqa: E402
+from extract_speed import resident_bytes  # noqa: E402
+from fault_inputs import cell_seeds, filled  # noqa: E402
 
 MOST_SECONDS = 20
 MOST_BYTES = 10**9
@@ -164,20 +165,6 @@ def packed_workbook(path: Path, size: int) -> None:
     book.save(path)
 
 
-_CRC_TABLE = np.arange(256, dtype=np.uint32)
-for _ in range(8):
-    _CRC_TABLE = np.where(_CRC_TABLE & 1, (_CRC_TABLE >> 1) ^ np.uint32(0x82F63B78), _CRC_TABLE >> 1)
-
-
-def masked_crcs(rows: np.ndarray) -> np.ndarray:
-    """Return the masked CRC-32C of every row of bytes."""
-    crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
-    for column in rows.T:
-        crc = _CRC_TABLE[(crc ^ column) & 0xFF] ^ (crc >> 8)
-    crc = ~crc
-    return (((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)).astype("<u4")
-
-
 EVENT_TAGS = ("iteration-time", "lm loss", "learning-rate", "grad-norm", "batch-size", "throughput")
 
 
@@ -186,10 +173,11 @@ def events(path: Path, size: int, tags: Sequence[str] = EVENT_TAGS) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
+    from tensorprimat.logs.event_records import checksums
+
     def framed(records: np.ndarray) -> np.ndarray:
         length = np.frombuffer(np.full(len(records), records.shape[1], "<u8").tobytes(), np.uint8).reshape(-1, 8)
-        crcs = (masked_crcs(part).view(np.uint8).reshape(-1, 4) for part in (length, records))
-        first, last = crcs
+        first, last = (checksums(part).view(np.uint8).reshape(-1, 4) for part in (length, records))
         return np.concatenate([length, first, records, last], axis=1)
 
     def bytes_of(event: Event) -> np.ndarray:
@@ -368,16 +356,10 @@ def memory_of_tree(pid: int) -> int:
     """Return the memory of a process and its descendants, what they share counted once."""
     import psutil
 
-    total = 0
     with contextlib.suppress(psutil.Error):
         head = psutil.Process(pid)
-        children = head.children(recursive=True)
-        if not children:
-            return 0  # the kernel keeps the peak of one process
-        for one in (head, *children):
-            with contextlib.suppress(psutil.Error):
-                total += one.memory_full_info().pss
-    return total
+        return resident_bytes(head) if head.children() else 0  # the kernel keeps the peak of one process
+    return 0
 
 
 def run(size: int, only: Sequence[str], keep: Path | None = None) -> list[str]:
@@ -397,10 +379,9 @@ def run(size: int, only: Sequence[str], keep: Path | None = None) -> list[str]:
             made_elsewhere(kind, inside / kind.file, size)
             store.write(plausible.result("mi300x", runs=2), place / "good.json")
             written = sum(path.stat().st_size for path in inside.iterdir()) / 1e6
-            words = {"FILE": str(inside / kind.file), "GOOD": str(place / "good.json"), "OUT": str(place / "out"),
-                     "FOLDER": str(inside)}  # fmt: skip
+            names = {"FILE": inside / kind.file, "GOOD": place / "good.json", "OUT": place / "out", "FOLDER": inside}
             for command in kind.commands:
-                done = tried([words.get(word, word) for word in command], place)
+                done = tried(filled(command, names), place)
                 shutil.rmtree(place / "out", ignore_errors=True)
                 row = f"{name:<24}{written:5.0f} {command[0]:<9}{done.seconds:7.1f}{done.peak_bytes / 1e6:9.0f}"
                 print(f"{row}  {done.code}  {done.said[:150] if done.code else ''}", flush=True)

@@ -32,7 +32,7 @@ from pathlib import Path
 import fault_cuts
 import fault_kills
 import fault_large
-from fault_inputs import KINDS, unpacked_series
+from fault_inputs import KINDS, filled, unpacked_series
 
 HANG_SECONDS = 20
 MOST_BYTES = 10**9
@@ -56,9 +56,8 @@ def one_input(kind: str, number: int, folder: Path) -> tuple[str, list[str]]:
     else:
         file.write_bytes(content)
     command = chosen.commands[number % len(chosen.commands)]
-    words = {"FILE": str(file), "GOOD": str(folder / "good.json"), "OUT": str(folder.parent / "out"),
-             "FOLDER": str(folder), "JSON": str(file.with_suffix(".json"))}  # fmt: skip
-    return file.name, [words.get(word, word) for word in command]
+    names = {"FILE": file, "GOOD": folder / "good.json", "OUT": folder.parent / "out", "FOLDER": folder}
+    return file.name, filled(command, {**names, "JSON": file.with_suffix(".json")})
 
 
 def batch(kind: str, numbers: Sequence[int], place: Path, keep: Path, report: int) -> None:

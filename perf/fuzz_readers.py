@@ -196,7 +196,6 @@ def events(text: bytes) -> bytes:
     """Return an event file of scalars: one per line, as step, time, value and tag."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     found = [Event(wall_time=1.7e9, file_version="brain.Event:2")]
     for line in text.decode("utf-8", "replace").split("\n")[:200]:
@@ -206,12 +205,16 @@ def events(text: bytes) -> bytes:
         with suppress(ValueError, OverflowError):
             scalar = Summary.Value(tag=tag, simple_value=float(value))
             found.append(Event(step=int(step), wall_time=float(time), summary=Summary(value=[scalar])))
-    records = []
-    for event in found:
-        record = event.SerializeToString()
-        length = struct.pack("<Q", len(record))
-        records += [length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record))]
-    return b"".join(records)
+    records = (event.SerializeToString() for event in found)
+    return b"".join(framed(record, len(record)) for record in records)
+
+
+def framed(record: bytes, length: int) -> bytes:
+    """Return a record of an event file with its length and both checksums."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    head = struct.pack("<Q", length)
+    return head + struct.pack("<I", masked_crc32c(head)) + record + struct.pack("<I", masked_crc32c(record))
 
 
 SHEETS = b"""gpu_timeline
