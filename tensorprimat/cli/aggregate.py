@@ -72,50 +72,44 @@ def command(
     fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.scalings(cells, axis)]
     tables = reports.tables(cells, added=added, pivots=pivots, fits=fits)
     heading = f"Cells of {folder.name or folder}"
-    written = []
+    files: dict[Path, str | bytes] = {}
     if plot is not None:
         if fits:
             from tensorprimat.reports.plots import canvas
             from tensorprimat.reports.plots import micro as cell_plots
 
-            write_atomically(plot, canvas.picture(cell_plots.scaling(fits)))
-            written.append(plot)
+            files[plot] = canvas.picture(cell_plots.scaling(fits))
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
+    document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in files and plot else None)
     if roofline is not None:
-        _roofline(folder, results or (), roofline)
-        written.append(roofline)
-    document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in written and plot else None)
+        files[roofline] = _roofline(folder, results or ())
+    table = rows_csv(cells, aggregate.columns_of(cells))
     if output is not None:
-        forms = {".md": document, ".csv": rows_csv(cells, aggregate.columns_of(cells)), ".json": rows_json(cells)}
+        forms = {".md": document, ".csv": table, ".json": rows_json(cells)}
         if file := options.named_file("--output", output):
-            files = {file: forms[file.suffix.lower()]}
+            files[file] = forms[file.suffix.lower()]
         else:
             place = options.writable_folder("--output", output)
-            files = {place / f"cells{ending}": text for ending, text in forms.items()}
-        for path, text in files.items():
-            write_atomically(path, text)
-            written.append(path)
+            files |= {place / f"cells{ending}": text for ending, text in forms.items()}
     if csv is not None:
-        write_atomically(csv, rows_csv(cells, aggregate.columns_of(cells)))
-        written.append(csv)
+        files[csv] = table
     if html is not None:
-        write_atomically(html, reports.render_html(tables, heading=heading))
-        written.append(html)
-    if written:
-        options.say_files("Files", [str(path) for path in written])
+        files[html] = reports.render_html(tables, heading=heading)
+    for path, content in files.items():
+        write_atomically(path, content)
+    if files:
+        options.say_files("Files", list(map(str, files)))
     if output is None and html is None and csv is None:
         print(document, end="")
     return 0
 
 
-def _roofline(folder: Path, results: Sequence[Path], path: Path) -> None:
+def _roofline(folder: Path, results: Sequence[Path]) -> bytes:
     """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots
     from tensorprimat.session.roofline import roofline_of
 
     roof = roofline_of(folder, results)
-    draw = cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine)
-    write_atomically(path, canvas.picture(draw, height=6.0))
+    return canvas.picture(cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine), height=6.0)

@@ -149,16 +149,6 @@ def place_of(output: Path) -> tuple[Path, Path | None]:
     return writable_folder("--output", output.with_suffix("") if file else output), file
 
 
-def keep_earlier(file: Path) -> None:
-    """Move a file of an earlier call into history/ in the same folder: what was measured is not overwritten."""
-    from tensorprimat.core.store import new_stamp
-
-    if file.is_file():
-        history = file.parent / "history"
-        history.mkdir(exist_ok=True)
-        file.replace(history / f"{file.stem}_{new_stamp()}{file.suffix}")
-
-
 def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
     """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
     from tensorprimat.core import micro_result as cell_files

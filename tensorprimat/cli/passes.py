@@ -51,7 +51,7 @@ def command(
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.machine.platform import detect
-    from tensorprimat.micro import passes
+    from tensorprimat.micro import passes, sweep
     from tensorprimat.reports.micro_tables import table
 
     specs = options.cells_of(chosen, context_length=context_length, batch_size=batch_size)
@@ -75,7 +75,8 @@ def command(
                 options.show(table(cells))
             options.say_warnings(cells)
             if file is not None:
-                options.keep_earlier(file)
+                if file.is_file():  # what was measured is not overwritten
+                    sweep.to_history(file)
                 options.say(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:
                 written = options.write_tables(cells, folder, "passes", heading="Passes")

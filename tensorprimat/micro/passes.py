@@ -12,7 +12,7 @@ import gc
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,6 @@ from tensorprimat.micro import advice, memory
 
 if TYPE_CHECKING:
     from tensorprimat.micro.workload import Workload
-
-OnStep = Callable[[str, int, float], None]
-"""Gets "warm-up" or "trial", its number from 1, and milliseconds of one step."""
 
 
 def check(spec: CellSpec, machine: Machine) -> None:
@@ -54,7 +51,7 @@ def check(spec: CellSpec, machine: Machine) -> None:
             raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16 or fp16")
 
 
-def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> MicroResult:
+def measure(spec: CellSpec) -> MicroResult:
     """Time one cell in this process. Out of memory and a failed step are results, too.
 
     Raises UsageError where the cell cannot run here and InputError for its token file. Ctrl-C passes through.
@@ -72,7 +69,7 @@ def measure(spec: CellSpec, *, on_step: OnStep = lambda *_: None) -> MicroResult
     with memory.limited(kind, spec.memory_limit_gb), _nothing_left_behind(kind, compiled=spec.compile):
         times = Times()
         try:
-            _run(spec, times, on_step)
+            _run(spec, times)
             cell = with_figures(_cell(spec, machine, times), times.parts)
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
@@ -100,7 +97,7 @@ class Times:
         self.loss: str | None = None
 
 
-def _run(spec: CellSpec, times: Times, on_step: OnStep) -> None:
+def _run(spec: CellSpec, times: Times) -> None:
     from tensorprimat.micro.workload import Workload
 
     workload = Workload(spec)
@@ -108,15 +105,13 @@ def _run(spec: CellSpec, times: Times, on_step: OnStep) -> None:
     times.parts = {part: [] for part in workload.parts}
     clock = clocks.choose(workload.device.type, sync=False)
     with without_collection():
-        for number in range(1, spec.num_warmups + 1):
+        for _ in range(spec.num_warmups):
             times.warmups.append(trial(workload, clock, 1)[0])
-            on_step("warm-up", number, times.warmups[-1])
-        for number in range(1, spec.num_trials + 1):
+        for _ in range(spec.num_trials):
             milliseconds, parts = trial(workload, clock, spec.num_steps)
             times.trials.append(milliseconds)
             for part, value in parts.items():
                 times.parts[part].append(value)
-            on_step("trial", number, milliseconds)
 
 
 def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:

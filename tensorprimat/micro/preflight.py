@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 import torch
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.quantities import percent, watts
 from tensorprimat.core.units import TERA
@@ -110,8 +110,8 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
                     size=size,
                     best_flops_per_second=best,
                     typical_flops_per_second=typical,
-                    peak_flops_per_second=fact.value * TERA if fact and fact.value else None,
-                    achieved_flops_per_second=reached.value * TERA if reached and reached.value else None,
+                    peak_flops_per_second=_times_tera(fact),
+                    achieved_flops_per_second=_times_tera(reached),
                     achieved_source=reached.origin if reached and reached.value else None,
                 )
             )
@@ -123,18 +123,17 @@ def memory_rates(device: torch.device, size_bytes: int, gpu: Gpu | None) -> list
     count = size_bytes // 4
     source, other = (torch.randn(count, device=device) for _ in range(2))
     target = torch.empty_like(source)
-    fact = gpu.memory_tb_per_second if gpu else None
     works: tuple[tuple[str, int, Callable[[], object]], ...] = (
         ("copy", 2, lambda: target.copy_(source)),
         ("read", 1, lambda: source.sum()),
         ("triad", 3, lambda: torch.add(source, other, alpha=3.0, out=target)),
     )
-    return [
-        _bandwidth(
-            kind, size_bytes, arrays * size_bytes, work, device, fact.value * TERA if fact and fact.value else None
-        )
-        for kind, arrays, work in works
-    ]
+    peak = _times_tera(gpu.memory_tb_per_second if gpu else None)
+    return [_bandwidth(kind, size_bytes, arrays * size_bytes, work, device, peak) for kind, arrays, work in works]
+
+
+def _times_tera(fact: SourcedValue | None) -> float | None:
+    return fact.value * TERA if fact and fact.value else None
 
 
 def transfer_rates(device: torch.device) -> list[Bandwidth]:
@@ -203,9 +202,8 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
     known = telemetry.open_devices([identity]) if identity else []
     sampler = telemetry.Sampler(known)
     sampler.start()
-    best, _ = matmul.rate(
-        SIBLING_SIZE, "bf16" if torch.cuda.is_bf16_supported() else "fp16", torch.device("cuda", place)
-    )
+    precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    best, _ = matmul.rate(SIBLING_SIZE, precision, torch.device("cuda", place))
     sampler.stop()
     reading = known[0].read() if known else DeviceReading()
     return DeviceCheck(

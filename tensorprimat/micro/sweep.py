@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +78,14 @@ def _keep_other(path: Path, spec: CellSpec) -> None:
             return
     except InputError:  # not ours, or broken: kept all the same
         pass
+    to_history(path)
+
+
+def to_history(path: Path) -> None:
+    """Move a file of an earlier call into history/ in the same folder."""
     history = path.parent / "history"
     history.mkdir(exist_ok=True)
-    os.replace(path, history / f"{path.stem}_{new_stamp()}.json")
+    path.replace(history / f"{path.stem}_{new_stamp()}{path.suffix}")
 
 
 def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:

@@ -29,11 +29,6 @@ QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
 """Left out where no side knows it: few runs have what they need."""
 
 
-def shown(metric: Metric) -> str:
-    """Return a metric's value as a person reads it."""
-    return FORMS[metric.name](metric.value)
-
-
 def side_heading(sides: Sequence[Enhanced]) -> str:
     """Return the model as it really is: a tiny one is never called by the real one's name."""
     return " / ".join(dict.fromkeys(formatting.model_title(side.side.result.model) for side in sides))

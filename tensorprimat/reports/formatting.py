@@ -85,12 +85,8 @@ def confidence(estimate: Estimate) -> str:
     >>> confidence(Estimate(value=1.0, rests_on="", confidence=0.9833, joint=0.95))
     '95 % interval'
     """
-    return f"{confidence_level(estimate.joint or estimate.confidence)} interval" + within_the_run(estimate)
-
-
-def within_the_run(estimate: Estimate) -> str:
-    """Return the mark of an interval that is of one run's steps."""
-    return " within the run" if estimate.within_run else ""
+    within = " within the run" if estimate.within_run else ""
+    return f"{confidence_level(estimate.joint or estimate.confidence)} interval{within}"
 
 
 def model_title(model: Model) -> str:
@@ -286,8 +282,3 @@ def advice(pair: Pair) -> str | None:
     needed = pair.ratio.estimate.runs_for_one_percent
     amount = f"about {needed} runs of each side would give ±1 %" if needed else "several runs of each side are needed"
     return f"To decide: {amount} (benchmark.py --runs N), or assume a run-to-run variation, such as --assume-run-cv 2%"
-
-
-def fairness_title(pair: Pair) -> str:
-    """Return the verdict level in a few words, with its condition."""
-    return pair.fairness.title

@@ -92,7 +92,7 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
 
 
 def _level(pair: Pair) -> list[str]:
-    return [f"*{safe(formatting.fairness_title(pair))}.* {safe(pair.fairness.sentence)}"]
+    return [f"*{safe(pair.fairness.title)}.* {safe(pair.fairness.sentence)}"]
 
 
 def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:

@@ -20,19 +20,14 @@ _RIGHT = {
 }  # fmt: skip
 
 
+_OF_ENTRY = ("name", "round", "benchmark", "submitter", "system", "division", "gpu", "num_gpus", "num_nodes")
+
+
 def row(entry: Entry) -> dict[str, Any]:
     """Return what `list --json` prints of one entry."""
     scored = Scored(entry)
     return {
-        "name": entry.name,
-        "round": entry.round,
-        "benchmark": entry.benchmark,
-        "submitter": entry.submitter,
-        "system": entry.system,
-        "division": entry.division,
-        "gpu": entry.gpu,
-        "num_gpus": entry.num_gpus,
-        "num_nodes": entry.num_nodes,
+        **{key: getattr(entry, key) for key in _OF_ENTRY},
         "runs": len(entry.runs),
         "successes": len(scored.succeeded),
         "minutes": rounded(scored.minutes),
@@ -69,21 +64,26 @@ def baselines_json(found: Sequence[Baseline]) -> str:
 
 def baselines(found: Sequence[Baseline]) -> str:
     """Return a table of baselines, fastest first within a model and number of GPUs."""
-    rows = [one for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
-    rows.sort(key=lambda one: (one.row.model, one.row.num_gpus, -(one.row.tokens_per_second_per_gpu or 0.0)))  # type: ignore[union-attr]
+    rates = [(one, one.row) for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
+    rates.sort(key=lambda rate: (rate[1].model, rate[1].num_gpus, -(rate[1].tokens_per_second_per_gpu or 0.0)))
     lines = [
         (
             count(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
             precision_cell(Scored(one.entry)) if one.entry else (row.precision or "–").upper(),
             count(row.global_batch_size), row.date or "–", one_line(one.name),
         )
-        for one in rows
-        if (row := one.row) is not None
+        for one, row in rates
     ]  # fmt: skip
     titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
     entries = [one.entry for one in found if one.entry is not None]
     star = configured_note(Scored(entry) for entry in entries)
     return table(titles, lines) + star + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
+
+
+_OF_STATED = (
+    "gpu", "num_gpus", "tokens_per_second_per_gpu", "samples_per_second", "global_batch_size", "sequence_length",
+    "precision",
+)  # fmt: skip
 
 
 def _baseline_row(one: Baseline) -> dict[str, Any]:
@@ -99,20 +99,10 @@ def _baseline_row(one: Baseline) -> dict[str, Any]:
         "kind": "published",
         **absent,
         "benchmark": stated.model,
-        "gpu": stated.gpu,
-        "num_gpus": stated.num_gpus,
-        "tokens_per_second_per_gpu": stated.tokens_per_second_per_gpu,
-        "samples_per_second": stated.samples_per_second,
-        "global_batch_size": stated.global_batch_size,
-        "sequence_length": stated.sequence_length,
-        "precision": stated.precision,
+        **{key: getattr(stated, key) for key in _OF_STATED},
         "precision_source": stated.source if stated.precision else None,
         "mfu": rounded(one.mfu),
-        "framework": stated.framework,
-        "date": stated.date,
-        "source": stated.source,
-        "url": stated.url,
-        "note": stated.note,
+        **{key: getattr(stated, key) for key in ("framework", "date", "source", "url", "note")},
     }
 
 

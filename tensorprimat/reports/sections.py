@@ -137,7 +137,7 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
         "Ratio": _ratio,
         "Interval": _interval,
         "Verdict": lambda pair: text(formatting.verdict_of(pair)),
-        "Fairness": lambda pair: text(formatting.fairness_title(pair)),
+        "Fairness": lambda pair: text(pair.fairness.title),
     }
     words = ("Model", "Candidate", "Baseline", "Verdict", "Fairness")
     note = " ".join(filter(None, (_ratio_note(pairs), family_note(pairs))))

@@ -20,14 +20,7 @@ from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import CONFIDENCE, decide
 from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
-from tensorprimat.session.runs import (
-    Place,
-    cool_down_after_run,
-    look_before_run,
-    with_command,
-    with_looks,
-    with_noise,
-)
+from tensorprimat.session.runs import Place, cool_down_after_run, look_before_run, with_command, with_looks, with_noise
 
 NAMES = ("a", "b")
 
@@ -93,12 +86,8 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                 observer.say(f"Run {number}{side.name}")
                 before = look_before_run(side.request, machine, observer, f"run {number}{side.name}")
                 with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
-                    ending = launch.run(
-                        side.spec,
-                        module=side.job.module,
-                        log=side.place.kept(side.planned, f"run{number}.txt"),
-                        on_line=show,
-                    )
+                    log = side.place.kept(side.planned, f"run{number}.txt")
+                    ending = launch.run(side.spec, module=side.job.module, log=log, on_line=show)
             except KeyboardInterrupt:
                 return RunError("interrupted; the runs before it are kept")
             if ending.error is not None or ending.result is None:

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.configured import model_of
@@ -55,13 +56,9 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
                 observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
             before = look_before_run(request, machine, observer, f"run {run}")
             with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
-                ending = launch.run(
-                    spec,
-                    module=job.module,
-                    log=place.kept(planned, f"run{run}.txt"),
-                    on_line=show,
-                    wrapping=executors.wrapping(request.cluster, place.elsewhere(planned, run)),
-                )
+                log = place.kept(planned, f"run{run}.txt")
+                elsewhere = executors.wrapping(request.cluster, place.elsewhere(planned, run))
+                ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
         except KeyboardInterrupt:  # while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
@@ -104,12 +101,14 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
 
 def with_looks(result: Result, looks: int) -> Result:
     """Return the result with the number of times that its verdict could have been read while runs were added."""
-    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"looks": looks})})
+    return with_provenance(result, looks=looks)
 
 
 def cool_down_after_run(request: Request, machine: Machine, observer: Observer) -> None:
     """Wait as long as --cooldown says before the next run."""
-    _cool_down(cooldown_of(request, machine), observer)
+    seconds = cooldown_of(request, machine)
+    with observer.cooling(seconds) as tick:
+        launch.cool_down(seconds, tick)
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
@@ -130,18 +129,12 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
-        ending = launch.run(
-            spec,
-            module=job.module,
-            log=place.kept(planned, "run1.txt"),
-            on_line=show,
-            wrapping=profiling.wrapping(profiler, stem),
-        )
+        log, around = place.kept(planned, "run1.txt"), profiling.wrapping(profiler, stem)
+        ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=around)
     if ending.result is None or ending.error is not None:
         error = explained(ending.error, 1, 1, kept=None, partial=None)
         return ModelOutcome(model=job.model, error=error, interrupted=ending.interrupted)
-    provenance = ending.result.provenance.model_copy(update={"profiled": True})
-    result = with_command(pool([ending.result.model_copy(update={"provenance": provenance})]))
+    result = with_command(pool([with_provenance(ending.result, profiled=True)]))
     path = store.write(result, place.kept(result, "profiled.json"))
     for written in sorted(stem.parent.glob(f"{stem.name}*")):
         observer.say(f"Profile: {written}")
@@ -197,11 +190,6 @@ def cooldown_of(request: Request, machine: Machine) -> float:
     return default if request.cooldown_seconds is None else request.cooldown_seconds
 
 
-def _cool_down(seconds: float, observer: Observer) -> None:
-    with observer.cooling(seconds) as tick:
-        launch.cool_down(seconds, tick)
-
-
 def explained(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
@@ -219,7 +207,12 @@ def title_of(spec: RunSpec) -> str:
     return model_of(spec).title
 
 
+def with_provenance(result: Result, **changes: Any) -> Result:
+    """Return the result with these fields of its provenance."""
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update=changes)})
+
+
 def with_command(result: Result) -> Result:
     """Return the result with the command line that requested it."""
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"command": command})})
+    return with_provenance(result, command=command)

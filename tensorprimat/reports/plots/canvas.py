@@ -63,14 +63,14 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
     return pictures
 
 
-def picture(draw: Fill, *, width: float = WIDTH_INCHES, height: float = 5.0) -> bytes:
+def picture(draw: Fill, *, height: float = 5.0) -> bytes:
     """Return a PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
 
     Raises MissingPackageError where matplotlib is not installed.
     """
 
     def fill(figure: Any) -> None:
-        figure.set_size_inches(width, height)
+        figure.set_size_inches(WIDTH_INCHES, height)
         draw(figure)
 
     return drawn(fill, ("png",))["png"]

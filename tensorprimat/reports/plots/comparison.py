@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.analysis.records import Comparison
-from tensorprimat.reports import forest, formatting
+from tensorprimat.reports import forest
 from tensorprimat.reports.bars import BarStyle, Panel, looks_of, panels, titles_of
 from tensorprimat.reports.plots.bar_panel import bar_panel
 from tensorprimat.reports.plots.bar_panel import height_of as height_of_bars
@@ -104,7 +104,7 @@ def _sentences(comparison: Comparison) -> list[str]:
     sentences = [f"{sentence}." for sentence in forest.answers(comparison)]
     sentences += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
     if len(comparison.pairs) > 1:
-        titles = dict.fromkeys(formatting.fairness_title(pair) for pair in comparison.pairs)
+        titles = dict.fromkeys(pair.fairness.title for pair in comparison.pairs)
         sentences.append(f"Level: {'; '.join(titles)}.")
     if len(sentences) > MOST_HEADINGS:
         sentences[MOST_HEADINGS - 1 :] = [f"… and {len(sentences) - MOST_HEADINGS + 1} more in the report"]
