@@ -15,6 +15,9 @@ from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
+COUNTED = "kept_bytes_per_token"
+"""Option of a spec: bytes that one layer keeps of one token, counted in the model's own layers (engines/torch/memory).
+A formula for built-in models takes its place where it is absent."""
 RECOMPUTE_STEPS = ("none", "every second layer", "full")
 """Ways to keep fewer activations, from fastest to smallest."""
 LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits: float32 likelihoods, and two copies in the compute type
@@ -40,8 +43,11 @@ def kept_bytes_per_token(
     if not (fused_norm or compiled):
         numbers -= 2 * hidden
         in_float32 += 4 * hidden
-    scores = shape.num_attention_heads * whole_scores * (2 * width + 4)
-    return float(numbers * width + in_float32 * 4 + scores)
+    return float(numbers * width + in_float32 * 4 + _scores(shape, width, whole_scores))
+
+
+def _scores(shape: ModelShape, width: int, whole: int) -> int:
+    return shape.num_attention_heads * whole * (2 * width + 4)
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool = True) -> MemoryEstimate:
@@ -53,13 +59,14 @@ def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool
     is_cast = stored != width  # autocast keeps a copy of every layer's weights for backward
     shards = spec.data_parallel_size if is_sharded(spec) else 1
     tokens = spec.micro_batch_size * spec.sequence_length
-    layer = tokens * kept_bytes_per_token(
-        shape,
-        width=width,
-        compiled=spec.compile,
-        fused_norm=fused_norm,
-        whole_scores=spec.sequence_length if spec.attention_backend == "eager" else 0,
-    )
+    whole_scores = spec.sequence_length if spec.attention_backend == "eager" else 0
+    if COUNTED in spec.options:
+        of_token = float(spec.options[COUNTED]) + _scores(shape, width, whole_scores)
+    else:
+        of_token = kept_bytes_per_token(
+            shape, width=width, compiled=spec.compile, fused_norm=fused_norm, whole_scores=whole_scores
+        )
+    layer = tokens * of_token
     layer_input = tokens * shape.hidden_size * width
     kept_whole = {"none": 1.0, "every second layer": 0.5, "full": 0.0}[spec.recompute]
     activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
@@ -137,7 +144,7 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     for count in (2, 4, 8):
         if count > devices:
             candidates.append((f"--num-gpus {count}", {"num_gpus": count, "strategy": "fsdp"}))
-    candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none"}))
+    candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none", "options": {}}))
     fitting = []
     for flag, changes in candidates:
         changed = spec.model_copy(update=dict(changes))

@@ -18,7 +18,7 @@ from tensorprimat.core.quantities import size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, Engine, methodology
+from tensorprimat.engines import ENGINES, Engine, importable, methodology
 from tensorprimat.engines.primus import spec as primus_spec
 
 if TYPE_CHECKING:
@@ -87,9 +87,23 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     memory = machine.gpu_info.total_memory_gb
     if not engine.own_training or platform == "cpu" or memory is None:
         return spec
+    spec = _with_counted_activations(spec, preset)
     if settings.recompute is None:
         spec = training_memory.smallest_that_fits(spec, memory * GB) or spec
     return training_memory.with_resharding(spec, memory * GB)
+
+
+def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
+    """Return the spec with the bytes that a layer of a configured model keeps; as it is where torch cannot count."""
+    if not isinstance(preset, ConfiguredModel) or not importable("torch"):
+        return spec
+    from tensorprimat.engines.torch import memory
+
+    try:
+        kept = memory.kept_bytes_per_token(preset, precision=spec.precision, compiled=spec.compile)
+    except RuntimeError:  # the estimate says that it is by the shape alone
+        return spec
+    return spec.model_copy(update={"options": {**spec.options, training_memory.COUNTED: str(round(kept))}})
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import megatron_memory, quantities, settings
+from tensorprimat.core import megatron_memory, quantities, settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -50,7 +50,9 @@ def memory(spec: RunSpec, machine: Machine) -> str | None:
     recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
     if again := megatron_memory.recomputed_by_recipe(spec, device_name):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
-    return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}"
+    by_shape = spec.config is not None and training_memory.COUNTED not in spec.options
+    uncounted = "; activations by the model's shape alone, torch cannot count them" if by_shape else ""
+    return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}{uncounted}"
 
 
 def _steps(spec: RunSpec) -> str:

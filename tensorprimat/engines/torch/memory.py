@@ -1,0 +1,152 @@
+"""Activations of a configured model, counted in its own layers with tensors that have a shape and no memory.
+
+Architectures differ in what they keep for backward: norms of queries and keys, experts and the tokens sent to them,
+latent attention. Instead of a formula for each, the layers of each kind run once as torch.compile partitions them, or
+as autograd records them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensorprimat.core.configured import ConfiguredModel
+from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.engines.torch.module import COMPUTE_DTYPES
+
+LENGTH = (
+    128  # tokens that are counted: what a layer keeps grows with them, apart from scores, which kernels do not keep
+)
+COUNTED_ATTENTION = "tensorprimat_counted_attention"
+"""Name of the attention that keeps what a kernel on a GPU keeps: its operands, its output and the sums."""
+
+
+def kept_bytes_per_token(model: ConfiguredModel, *, precision: str, compiled: bool) -> float:
+    """Return the bytes that one layer, the mean of all, keeps of one token for backward.
+
+    Raises RuntimeError where torch cannot run or compile the model with such tensors.
+    """
+    kinds, dtype = model.decoder.layers, COMPUTE_DTYPES[precision]
+    needed = 1 + max(kinds.index(kind) for kind in kinds)
+    length = min((LENGTH, *(kind.window for kind in kinds if kind.window)))
+    before = torch.get_default_dtype()
+    with warnings.catch_warnings(), FakeTensorMode():
+        warnings.simplefilter("ignore")  # nothing of this trains
+        torch.set_default_dtype(dtype)
+        try:
+            network = LanguageModel(model, sequence_length=length)
+        finally:
+            torch.set_default_dtype(before)
+        _use_kernels(network)
+        network.decoder.layers = network.decoder.layers[:needed]
+        counted = (_by_partition if compiled else _by_autograd)(network, length)
+    of_kind = {kind: counted[index] for index, kind in reversed(list(enumerate(kinds[:needed])))}
+    layer_input = model.decoder.hidden_size * dtype.itemsize
+    return sum(of_kind[kind] for kind in kinds) / len(kinds) / length + (layer_input if compiled else 0)
+
+
+def _use_kernels(network: LanguageModel) -> None:
+    """Let the model run with an attention that keeps no scores, whatever kernel this machine has."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(COUNTED_ATTENTION, _attention)
+    network.causal.config._attn_implementation = COUNTED_ATTENTION
+
+
+def _attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    """Return causal attention; values narrower than keys (latent attention) are padded for the kernel and cut again."""
+    width = value.shape[-1]
+    padded = nn.functional.pad(value, (0, query.shape[-1] - width)) if width < query.shape[-1] else value
+    output, _weights = torch_attention.causal_attention(module, query, key, padded)
+    return output[..., :width], None
+
+
+class _Counted(nn.Module):  # type: ignore[misc]
+    """A layer of which what it keeps is added to the last entry of a list; what follows goes to the entry after it."""
+
+    def __init__(self, layer: nn.Module, entries: list[float]) -> None:
+        super().__init__()
+        self.layer, self._entries = layer, entries
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # the decoder asks a layer for its kind
+            return getattr(self.layer, name)
+
+    def forward(self, *arguments: Any, **more: Any) -> Any:
+        self._entries.append(0.0)
+        states = self.layer(*arguments, **more)
+        self._entries.append(0.0)
+        return states
+
+
+def _counting(network: LanguageModel) -> list[float]:
+    """Wrap every layer of the decoder; return the list whose even entries are the layers'."""
+    entries: list[float] = []
+    network.decoder.layers = nn.ModuleList(_Counted(layer, entries) for layer in network.decoder.layers)
+    return entries
+
+
+def _by_autograd(network: LanguageModel, length: int) -> list[float]:
+    """Return the bytes that autograd keeps of each layer."""
+    counted = _counting(network)
+    weights = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}  # holding a storage keeps another one from getting its address
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if counted and storage._cdata not in weights and storage._cdata not in kept:
+            kept[storage._cdata] = storage
+            counted[-1] += storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        network.hidden(torch.zeros((1, length), dtype=torch.long))
+    return counted[::2]
+
+
+def _by_partition(network: LanguageModel, length: int) -> list[float]:
+    """Return the bytes that the compiled graphs of each layer hand to backward, without their inputs."""
+    from functorch.compile import min_cut_rematerialization_partition  # type: ignore[import-untyped]
+    from torch._dynamo.backends.common import aot_autograd
+
+    counted = _counting(network)
+
+    def forward(graph: Any, _inputs: Any) -> Any:
+        handed = _handed_over(graph)
+
+        def run(*arguments: Any) -> Any:
+            counted[-1] += handed
+            return graph.forward(*arguments)
+
+        return run
+
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=lambda graph, _inputs: graph.forward,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    torch._dynamo.reset()
+    for layer in network.decoder.layers:
+        layer.layer.compile(backend=backend, dynamic=False)
+    network.hidden(torch.zeros((1, length), dtype=torch.long))
+    torch._dynamo.reset()  # compiled code belongs to the class: training compiles these layers too
+    return counted[::2]
+
+
+def _handed_over(graph: Any) -> float:
+    """Return the bytes of what a forward graph hands to backward, apart from its inputs and views of them."""
+    (results,) = next(node.args for node in graph.graph.nodes if node.op == "output")
+    values = [node.meta.get("val") for node in results[1:] if isinstance(node, torch.fx.Node)]
+    inputs = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
+    known = {value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)}
+    storages = [value.untyped_storage() for value in values if isinstance(value, torch.Tensor)]
+    return float(sum({s._cdata: s.nbytes() for s in storages if s._cdata not in known}.values()))

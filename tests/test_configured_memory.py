@@ -1,0 +1,71 @@
+"""Memory of `--model config.json`: activations counted in the model's layers, against what autograd really keeps."""
+
+import autograd_memory
+import pytest
+import torch
+
+from tensorprimat.core import configured, decoders, training_memory
+from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.spec import RunSettings
+from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines.torch import config as torch_config
+from tensorprimat.engines.torch import memory as torch_memory
+from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.machine.platform import Machine
+from tensorprimat.session import run_summary
+
+H200 = Machine(
+    platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H200", device_count=8, total_memory_gb=150.8), host="here"
+)
+LENGTH = 64  # the window of tiny models
+
+
+def spec_of(kind, **said):
+    settings = RunSettings(
+        **{"steps": 3, "warmup_steps": 1, "seed": 1, "config": torch_config.completed(kind, kind, {}), **said}
+    )
+    return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
+
+
+@pytest.mark.parametrize("kind", decoders.FAMILIES)
+def test_activations_of_every_architecture_are_what_autograd_keeps(kind):
+    spec = spec_of(
+        kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,
+        global_batch_size=1,
+    )  # fmt: skip
+    model = configured.model_of(spec)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        network = LanguageModel(model, sequence_length=LENGTH)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch_memory._use_kernels(network)
+    with autograd_memory.kept_for_backward(network) as kept:
+        network.hidden(torch.zeros((1, LENGTH), dtype=torch.long))
+    counted = autograd_memory.total_bytes(kept)
+    assert training_memory.estimate(spec).activations == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
+@pytest.mark.parametrize(("kind", "ratio"), [("llama", 1.0), ("qwen3", 1.08), ("mixtral", 1.15), ("llama4_text", 7.5)])
+def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind, ratio):
+    """Llama's formula is exact; others keep norms of queries and keys, tokens of experts, or every expert."""
+    model = torch_config.model(kind, torch_config.completed(kind, kind, {}), "full")
+    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", compiled=True)
+    formula = training_memory.kept_bytes_per_token(
+        model.memory_shape, width=2, compiled=True, fused_norm=True, whole_scores=0
+    )
+    assert counted / formula == pytest.approx(ratio, rel=0.02)
+
+
+def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_and_says_so(monkeypatch):
+    counted = spec_of("mixtral", preset="tiny", num_gpus=1)
+    assert "shape alone" not in run_summary.memory(counted, H200)
+
+    def refuses(*_, **__):
+        raise RuntimeError("not with such tensors")
+
+    monkeypatch.setattr(torch_memory, "kept_bytes_per_token", refuses)
+    by_shape = spec_of("mixtral", preset="tiny", num_gpus=1)
+    assert training_memory.estimate(by_shape).activations < training_memory.estimate(counted).activations
+    assert "activations by the model's shape alone" in run_summary.memory(by_shape, H200)
