@@ -31,7 +31,13 @@ def main() -> int:
         name = mlperf_round.round_name(version)
         found = mlperf_round.find(Path(folder), name)
         libraries.append(mlperf_import.library(found, list(mlperf_import.entries(found)), round=name))
-    library = mlperf_library.merged(libraries)
+    entries, sources = {}, {}
+    for library in libraries:  # an entry of a later one takes the place of the same entry of an earlier one
+        entries |= {entry.name: entry for entry in library.entries}
+        sources |= {str(source.get("round")): source for source in library.sources}
+    library = mlperf_library.Library(
+        entries=tuple(entries[name] for name in sorted(entries)), sources=tuple(sources.values())
+    )
     PLACE.write_text(mlperf_library.dump(library), "utf-8")
     print(f"{PLACE.relative_to(ROOT)}: {len(library.entries)} entries, {PLACE.stat().st_size:,} bytes")
     return 0

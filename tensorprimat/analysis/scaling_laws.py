@@ -8,16 +8,14 @@ the one that fits better. The interval of a parameter holds the values whose fit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tensorprimat.analysis.stats import student
 
 FEWEST_COUNTS = 3  # a line through two counts has no interval
-_HALVINGS = 60  # of an interval of logarithms: finer than any rate is known
 _NO_SERIAL_PART = 1e-9  # of the work: below it the law is linear scaling
-_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,14 @@ def amdahl(points: Points, confidence: float) -> Law | None:
     """Return Amdahl's law through the points, or None for fewer than three numbers of GPUs."""
     if len({count for count, _ in points}) < FEWEST_COUNTS:
         return None
+    from scipy.optimize import minimize_scalar  # takes a tenth of a second to import
+
     most, degrees = math.log(1.0), len(points) - 2
-    best = _smallest(lambda log: _squares(points, math.exp(log)), math.log(_NO_SERIAL_PART), most)
+    fit = minimize_scalar(
+        lambda log: _squares(points, math.exp(log)), bounds=(math.log(_NO_SERIAL_PART), most), method="bounded",
+        options={"xatol": 1e-9},
+    )  # fmt: skip
+    best = float(fit.x)
     least = _squares(points, math.exp(best))
     worst = least * (1 + student(confidence, degrees) ** 2 / degrees)
     low = _crossing(points, worst, best, math.log(_NO_SERIAL_PART))
@@ -135,20 +139,10 @@ def _squares(points: Points, share: float) -> float:
     return math.fsum((log - mean) ** 2 for log in logs)
 
 
-def _smallest(of: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function with one minimum is smallest (golden section)."""
-    for _ in range(_HALVINGS * 2):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        low, high = (low, right) if of(left) <= of(right) else (left, high)
-    return (low + high) / 2
-
-
 def _crossing(points: Points, worst: float, best: float, end: float) -> float:
     """Return the share between the best and an end at which the sum of squares reaches a value; 0 below all."""
+    from scipy.optimize import brentq
+
     if _squares(points, math.exp(end)) <= worst:
         return 0.0 if end < best else math.exp(end)
-    near, far = best, end
-    for _ in range(_HALVINGS):
-        middle = (near + far) / 2
-        near, far = (middle, far) if _squares(points, math.exp(middle)) <= worst else (near, middle)
-    return math.exp(near)
+    return math.exp(brentq(lambda log: _squares(points, math.exp(log)) - worst, best, end))

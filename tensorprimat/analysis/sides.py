@@ -178,7 +178,11 @@ def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
         for files, kinds in benchmarks:
             if files[0].side != item.side or stated is None or not kinds:
                 continue
-            if stated in kinds or all(_poolable(other, item.result) for other in kinds.values()):
+            alike = (
+                other.platform == item.result.platform and not differing(other, item.result, unknown_equal=True)
+                for other in kinds.values()
+            )
+            if stated in kinds or all(alike):
                 files.append(item)
                 kinds.setdefault(stated, item.result)
                 break
@@ -186,10 +190,6 @@ def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
             benchmarks.append(([item], {} if stated is None else {stated: item.result}))
     order = list(dict.fromkeys(item.side for item in items))
     return sorted((files for files, _ in benchmarks), key=lambda files: order.index(files[0].side))
-
-
-def _poolable(one: Result, other: Result) -> bool:
-    return one.platform == other.platform and not differing(one, other, unknown_equal=True)
 
 
 def _as_found(items: Sequence[Loaded], by: str) -> list[list[Loaded]]:
@@ -226,14 +226,10 @@ class _Benchmark:
 
 
 def _end(ours: tuple[Pace, ...], theirs: tuple[Pace, ...], choose: Callable[[float, float], float]) -> tuple[Pace, ...]:
-    by_metric = {pace.metric: pace for pace in theirs}
+    others = {pace.metric: pace for pace in theirs}
     return tuple(
-        Pace(
-            metric=pace.metric,
-            value=choose(pace.value, by_metric[pace.metric].value),
-            spread=min(pace.spread, by_metric[pace.metric].spread),
-        )
-        if pace.metric in by_metric
+        replace(pace, value=choose(pace.value, other.value), spread=min(pace.spread, other.spread))
+        if (other := others.get(pace.metric))
         else pace
         for pace in ours
     )

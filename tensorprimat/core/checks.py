@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
-from tensorprimat.core.quantities import count, fixed, significant
+from tensorprimat.core.quantities import count, digits_of, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -98,7 +98,7 @@ def _disagreements(result: Result) -> list[str]:
         values = {flag: size for flag, size in sizes.items() if flag in flags}
         remedy = reconcile(computed, reported, values)
         warnings.append(
-            f"{name}: computed {_figure(computed)} but the framework reported {_figure(reported)}"
+            f"{name}: computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
             + (
                 f" ({fixed(reported / computed, 2)} times); {remedy} would reconcile them, "
                 "unless settings and rows are of different jobs"
@@ -138,8 +138,8 @@ def _flops_disagreements(result: Result) -> list[str]:
     if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(reported.tflops_per_gpu, computed)):
         name, tflops = nearest
         warnings.append(
-            f"tflops_per_gpu: computed {_figure(tflops)} (convention {name}, the nearest) but the framework reported "
-            f"{_figure(reported.tflops_per_gpu)}"
+            f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
+            f"{digits_of(reported.tflops_per_gpu)}"
         )
     if reported.mfu and (peak := _peak_tflops(result)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
@@ -147,7 +147,7 @@ def _flops_disagreements(result: Result) -> list[str]:
             name, mfu = nearest
             warnings.append(
                 f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {result.training_config.precision} peak "
-                f"of {_figure(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}"
+                f"of {digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}"
             )
     return warnings
 
@@ -178,10 +178,6 @@ def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[
     return None if abs(reported / computed[name] - 1) <= DISAGREEMENT else (name, computed[name])
 
 
-def _figure(value: float) -> str:
-    return quantities.digits_of(value)
-
-
 def _losses(result: Result) -> list[str]:
     steps = result.steps
     if not steps.has("loss"):
@@ -204,22 +200,19 @@ def _losses(result: Result) -> list[str]:
     return warnings
 
 
+_DRIFTING = "the average depends on which steps are included (benchmark.py --steps N for longer runs)"
+
+
 def _selection(selections: Sequence[Selection]) -> list[str]:
     warnings = []
     if len(selections) > 1 and not selections[0].side_settled:
-        warnings.append(
-            "steps: step time keeps drifting in all runs together; the average depends on which steps are included "
-            "(benchmark.py --steps N for longer runs)"
-        )
+        warnings.append(f"steps: step time keeps drifting in all runs together; {_DRIFTING}")
     for selection in selections:
         where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         if selection.segments > 1:
             warnings.append(f"steps: {where}{_segments(selection)}")
         if not selection.settled:
-            warnings.append(
-                f"steps: {where}step time keeps drifting; the average depends on which steps are included "
-                "(benchmark.py --steps N for longer runs)"
-            )
+            warnings.append(f"steps: {where}step time keeps drifting; {_DRIFTING}")
         if selection.declared_steps is not None:
             warnings.append(
                 f"steps: {where}step time settles {selection.dropped_steps} steps in, later than the declared warm-up "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -137,16 +137,6 @@ def parse(text: str, *, name: Path | str) -> Library:
                 f"no entry of a library ({type(error).__name__}: {error})", path=name, line=number
             ) from error
     return Library(entries=tuple(entries), sources=tuple(head.get("sources") or ()))
-
-
-def merged(libraries: Iterable[Library]) -> Library:
-    """Return one library of several, an entry of a later one in place of the same entry of an earlier one."""
-    entries: dict[str, Entry] = {}
-    sources: dict[str, Mapping[str, Any]] = {}
-    for library in libraries:
-        entries |= {entry.name: entry for entry in library.entries}
-        sources |= {str(source.get("round")): source for source in library.sources}
-    return Library(entries=tuple(entries[name] for name in sorted(entries)), sources=tuple(sources.values()))
 
 
 def _document(line: str, name: Path | str, number: int) -> dict[str, Any]:

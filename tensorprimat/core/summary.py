@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -52,10 +51,11 @@ def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
             for number in distinct(segment_column[of_run])
         }
         chain = _longest_chain(by_segment, steps.column("index"), covers)
-        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=chain, covers=covers))
-    longest = [one.by_segment[one.longest] for one in trained]
-    declared = [_declared_rows(covers[rows], warmup_steps) for rows in longest]
-    together = find_warmup([undisturbed[rows] for rows in longest], None if warmup_steps is None else declared)
+        longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))
+        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=chain, longest=longest))
+    measured_most = [one.by_segment[one.longest] for one in trained]
+    declared = [_declared_rows(covers[rows], warmup_steps) for rows in measured_most]
+    together = find_warmup([undisturbed[rows] for rows in measured_most], None if warmup_steps is None else declared)
     selections = []
     for one, steady, least in zip(trained, together.runs, declared, strict=True):
         run, of_run, by_segment = one.run, one.of_run, one.by_segment
@@ -96,12 +96,8 @@ class _Trained:
     by_segment: dict[int, np.ndarray]
     chain: list[int]
     """Segments that resume one another."""
-    covers: np.ndarray
-
-    @cached_property
-    def longest(self) -> int:
-        """Return the segment of the chain with most optimizer steps, the later one of equals."""
-        return max(self.chain, key=lambda number: (self.covers[self.by_segment[number]].sum(), number))
+    longest: int
+    """The one of these with most optimizer steps, the later one of equals."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,12 +191,6 @@ def pace_of(steps: Steps) -> FloatArray:
         if steps.has(name):
             return 1.0 / steps.column(name)
     return np.full(len(steps), np.nan)
-
-
-def combined_rate(steps: Steps, name: str) -> float | None:
-    """Return a printed rate over several rows, as total work over total time; None where no row carries it."""
-    term = terms.combined(steps, name)
-    return None if term is None else term.value
 
 
 def summarise(result: Result) -> Result:
@@ -372,6 +362,9 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
     return MemoryMetrics(**pooled) if any(value is not None for value in pooled.values()) else None
 
 
+_OF_A_RUN = ("avg_step_time_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
+
+
 def _run(
     result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None, found: dict[str, Term] | None
 ) -> Run:
@@ -380,7 +373,6 @@ def _run(
         mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
         found = terms.rates(result.training_config, rows) | ({"avg_step_time_seconds": mean} if mean else {})
     rates = _values(found)
-    tokens, per_gpu, samples = map(rates.get, ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second"))
     losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]
     facts = known or Run(index=selection.run)
@@ -392,10 +384,7 @@ def _run(
             "warmup_steps_dropped": selection.dropped_steps,
             "segment": selection.segment,
             "segments": selection.segments,
-            "avg_step_time_seconds": rates.get("avg_step_time_seconds"),
-            "tokens_per_second": tokens,
-            "tokens_per_second_per_gpu": per_gpu,
-            "samples_per_second": samples,
+            **{name: rates.get(name) for name in _OF_A_RUN},
             "settled": selection.side_settled,
             "drift": selection.drift,
             "final_loss": float(losses[-1]) if len(losses) else None,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core import quantities
-from tensorprimat.core.quantities import count, fixed, significant
+from tensorprimat.core.quantities import count, digits_of, fixed, significant
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -49,6 +48,7 @@ def performance(
     left out as warm-up, and because they contain other work.
     """
     covered = int(measured.column("covers").sum())
+    declared = "" if config.warmup_steps is None else f"; declared: {config.warmup_steps}"
     found: dict[str, Term | None] = {
         "measured_steps": _term(
             covered, "Σ steps covered, over the measured rows", f"{len(measured)} rows, {covered} steps"
@@ -57,7 +57,7 @@ def performance(
         "warmup_steps_dropped": _term(
             dropped,
             "Σ steps covered, over the rows before the measured ones",
-            f"{dropped} steps, as the step times show it" + _declared(config),
+            f"{dropped} steps, as the step times show it{declared}",
         ),
         "excluded_steps": _term(
             excluded,
@@ -303,7 +303,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         work = work * covers
         value = float(work.sum() / (work / rate).sum())
         how = f"work: Σ work / Σ (work / rate); work of a row: {unit}"
-    low, high = shown(float(rate.min())), shown(float(rate.max()))
+    low, high = digits_of(float(rate.min())), digits_of(float(rate.max()))
     return _term(value, f"{name} combined by {how}", f"{name} of {len(rate)} rows, from {low} to {high}")
 
 
@@ -347,17 +347,12 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
         return _term(
             value,
             f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
-            f"{shown(value * rate.value * (gpus or 1 if divided else 1))} {unit}"
-            f"{f' / {gpus} GPUs' if divided else ''} / {shown(rate.value)} ({rate.put_in})",
+            f"{digits_of(value * rate.value * (gpus or 1 if divided else 1))} {unit}"
+            f"{f' / {gpus} GPUs' if divided else ''} / {digits_of(rate.value)} ({rate.put_in})",
         )
     return _term(
         time / steps, "Σ seconds / steps, over the measured rows", f"{significant(time, 6)} s, {count(steps)} steps"
     )
-
-
-def shown(value: float) -> str:
-    """Return a figure for a person: four digits, or one decimal from 100 on."""
-    return quantities.digits_of(value)
 
 
 def lines_of(lines: Sequence[int] | np.ndarray) -> str:
@@ -369,10 +364,6 @@ def lines_of(lines: Sequence[int] | np.ndarray) -> str:
     if len(known) <= FEW_LINES:
         return f"line{'s' * (len(known) > 1)} {', '.join(map(str, known.tolist()))}"
     return f"{len(known)} lines from {known.min()} to {known.max()}"
-
-
-def _declared(config: TrainingConfig) -> str:
-    return "" if config.warmup_steps is None else f"; declared: {config.warmup_steps}"
 
 
 def _rows(steps: Steps, rows: np.ndarray) -> str:

@@ -144,13 +144,12 @@ def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> Non
 
 def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
     assert child.stdout is not None
-    if child.stdout is not None:
-        begins = True
-        with child.stdout:
-            while piece := child.stdout.readline(LONGEST_LINE):
-                if begins:  # of a line without end the beginning
-                    lines.put(piece.rstrip("\r\n"))
-                begins = piece.endswith("\n")
+    begins = True
+    with child.stdout:
+        while piece := child.stdout.readline(LONGEST_LINE):
+            if begins:  # of a line without end the beginning
+                lines.put(piece.rstrip("\r\n"))
+            begins = piece.endswith("\n")
     lines.put(None)
 
 

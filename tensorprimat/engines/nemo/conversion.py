@@ -30,22 +30,12 @@ ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, Looku
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointKind:
-    """The names of one of our models in NeMo and Hugging Face."""
-
-    nemo_model: str
-    nemo_config: str
-    """Classes of nemo.collections.llm."""
-    model_type: str
-    """In the config.json of a Hugging Face checkpoint."""
-
-
 KINDS = {
-    "llama": CheckpointKind(nemo_model="LlamaModel", nemo_config="Llama31Config8B", model_type="llama"),
-    "qwen": CheckpointKind(nemo_model="Qwen2Model", nemo_config="Qwen25Config7B", model_type="qwen2"),
-    "mistral": CheckpointKind(nemo_model="MistralModel", nemo_config="MistralConfig7B", model_type="mistral"),
+    "llama": ("LlamaModel", "Llama31Config8B", "llama"),
+    "qwen": ("Qwen2Model", "Qwen25Config7B", "qwen2"),
+    "mistral": ("MistralModel", "MistralConfig7B", "mistral"),
 }
+"""Our model → its model and configuration in nemo.collections.llm, and its `model_type` in a config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +76,8 @@ def _check_model_type(config: Path, model: str) -> None:
         model_type = json.loads(regular.text(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
     except (ValueError, AttributeError) as error:
         raise InputError("not a Hugging Face configuration", path=config) from error
-    if model_type != KINDS[model].model_type:
-        raise InputError(f"model_type is {model_type!r}, not {KINDS[model].model_type!r}", path=config)
+    if model_type != KINDS[model][2]:
+        raise InputError(f"model_type is {model_type!r}, not {KINDS[model][2]!r}", path=config)
 
 
 def check_room(needed: Needs, output: Path) -> list[str]:
@@ -135,13 +125,13 @@ def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -
         raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
     llm = importlib.import_module("nemo.collections.llm")
     broken_weights = importlib.import_module("safetensors").SafetensorError
-    kind = KINDS[model]
+    nemo_model, nemo_config, _ = KINDS[model]
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     where = source if source.startswith(HUB) else f"{HUB}{Path(source).absolute()}"
     try:
-        target = getattr(llm, kind.nemo_model)(getattr(llm, kind.nemo_config)())
+        target = getattr(llm, nemo_model)(getattr(llm, nemo_config)())
         llm.import_ckpt(model=target, source=where, output_path=partial)
         if output.exists():
             shutil.rmtree(output)

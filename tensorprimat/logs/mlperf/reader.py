@@ -28,10 +28,9 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import Any
 
-from tensorprimat.core import mlperf_rules
+from tensorprimat.core import mlperf_rules, terms
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.summary import combined_rate
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
 from tensorprimat.logs.format import Reading
@@ -261,7 +260,8 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
         if amount and 1 / SAME_RATE < median(rates) / (amount * steps_per_second) < SAME_RATE:
             column = f"reported_{name}"
             rates_only = Steps.of(Step(index=0, seconds=None, **{column: rate}) for rate in rates)  # type: ignore[arg-type]
-            reading.reported[name] = combined_rate(rates_only, column)
+            term = terms.combined(rates_only, column)
+            reading.reported[name] = None if term is None else term.value
             break
     else:
         reading.warnings.append(
