@@ -9,7 +9,9 @@ import pytest
 
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.dialects import DIALECTS, REINFORCEMENT
+from tensorprimat.logs.dialects import DIALECTS
+
+REINFORCEMENT = "steps: iterations of reinforcement learning, generation of the answers included"
 
 AUTOMODEL_CONFIG = """step_scheduler:
   global_batch_size: 32

@@ -104,7 +104,7 @@ def verl_row(n: int, v: float) -> str:
 
 
 def nemo_rl_row(n: int, v: float) -> str:
-    return f"========== Step {n}/99 ==========\n  • Loss: 0.25\n  • Total step time: {v:.3f}s"
+    return f"========== Step {n}/99 ==========\n  • Loss: 0.25\n  • Total step time: {1000 * v:.2f}s"
 
 
 RATE = "reported_tokens_per_second_per_gpu"
@@ -120,7 +120,7 @@ FORMATS = (
     Planted(format="composer", row=composer_row, column="seconds"),
     Planted(format="torchtune", row=torchtune_row, column=RATE),
     Planted(format="verl", row=verl_row, column="seconds"),
-    Planted(format="nemo_rl", row=nemo_rl_row, column="seconds"),
+    Planted(format="nemo_rl", row=nemo_rl_row, column="seconds", scale=1000),
 )
 NOISE = (
     "",

@@ -94,7 +94,11 @@ def patterns() -> Iterator[tuple[str, re.Pattern, bool]]:
             if text:
                 yield f"dialect {dialect.name}", re.compile(text), False
         for number in (*dialect.numbers, *dialect.settings):
-            yield f"dialect {dialect.name}", keyvalue._expression(number.spelled, dialect.suffixes), False
+            yield (
+                f"dialect {dialect.name}",
+                keyvalue._expression(number.spelled, dialect.suffixes, number.decimals),
+                False,
+            )
 
 
 def sample(items) -> str:

@@ -108,7 +108,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     found = list(_rows(log, dialect, seen))
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
-    steps, rounded = _fine_enough(steps, dialect) if dialect.decimals else (steps, [])
+    steps, rounded = _fine_enough(steps, dialect)
     totals = {row.line: row.values.get("total_tokens") for row in found}
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step)
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
@@ -333,17 +333,15 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     """Return the rows without times and rates of which rounding leaves no measurement, and a warning about others."""
     warnings = []
-    for name in _MEASURES:
-        known = steps.column(name)[np.isfinite(steps.column(name))]
-        off = 0.5 * 10.0**-dialect.decimals / median(known) if len(known) else 0.0
+    for name, decimals in {number.means: number.decimals for number in dialect.numbers if number.decimals}.items():
+        known = steps.column(name)[np.isfinite(steps.column(name))] if name in _MEASURES else np.empty(0)
+        off = 0.5 * 10.0**-decimals / median(known) if len(known) else 0.0
         if off > MOST_ROUNDING:
             steps = _without(steps, name)
         if off > fields.CLOCK_RESOLUTION:
             figure = "step_time" if name == "seconds" else name.removeprefix("reported_")
             left_out = "; it is left out" if off > MOST_ROUNDING else ""
-            warnings.append(
-                f"{figure}: printed with {dialect.decimals} decimals, so it may be {percent(off)} off{left_out}"
-            )
+            warnings.append(f"{figure}: printed with {decimals} decimals, so it may be {percent(off)} off{left_out}")
     return steps, warnings
 
 

@@ -50,13 +50,7 @@ STARTS: dict[str, tuple[bytes, ...]] = {
     "deepspeed": (b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Loading checkpoint from"),
     "litgpt": (b"Seed set to ", b"Seed set to: ", b"'checkpoint_dir': "),
     "mlperf": (b'"init_start"', b'"submission_benchmark"'),
-    "automodel": (b"local_batch_size: ", b"World size: ", b"Loading checkpoint from"),
-    "nanotron": (b"batch_accumulation_per_replica=", b"general=GeneralArgs("),
-    "composer": (b"global_train_batch_size: ", b"device_train_microbatch_size: "),
-    "torchtune": (b"max_steps_per_epoch: ", b" with resolved config:"),
-    "verl": (b"Setting global step to ", b"will automatically resume from global step"),
-    "nemo_rl": (b"Setting up compute cluster...",),
-    "mlx": (b"Starting training..., iters: ", b"mlx_lm.lora"),
+    **{dialect.name: tuple(text.encode() for text in dialect.starts) for dialect in DIALECTS},
 }
 """Text that each framework writes when training starts or resumes, and hardly ever else."""
 TOGETHER: dict[str, tuple[str, ...]] = {
