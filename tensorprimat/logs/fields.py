@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 
 from tensorprimat.core.steps import FLOAT_COLUMNS, Step, Steps, StepsBuilder
+from tensorprimat.core.terms import RATES
 
 NUMBER = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d{1,3})?(?![.,]?\d)(?![eE][-+]?\d)|nan\b|NaN\b|inf\b)"
@@ -31,6 +32,8 @@ LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a colu
 CLOCK_RESOLUTION = 0.005
 """A printed time or clock measures nothing if it is rounded to more than 0.5 % of what is to be known."""
 
+MEASURES = ("seconds", *RATES)
+"""Columns of which a row needs one to be measured."""
 OTHER_TIME = 0.3  # relative; ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 _STAMP = re.compile(r"\b(\d{4})(-?)(\d\d)\2(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")

@@ -43,11 +43,6 @@ _CUT = "…"  # stands behind a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
 NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
-_MEASURES = (
-    "seconds",
-    *("reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
-    *("reported_samples_per_second", "reported_samples_per_second_per_gpu"),
-)
 
 
 @cache
@@ -70,7 +65,7 @@ class _Row:
     interrupted_by: str = ""
 
     def is_measured(self) -> bool:
-        return any(name in self.values for name in _MEASURES)
+        return any(name in self.values for name in fields.MEASURES)
 
 
 @dataclass(kw_only=True)
@@ -334,7 +329,7 @@ def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     """Return the rows without times and rates of which rounding leaves no measurement, and a warning about others."""
     warnings = []
     for name, decimals in {number.means: number.decimals for number in dialect.numbers if number.decimals}.items():
-        known = steps.column(name)[np.isfinite(steps.column(name))] if name in _MEASURES else np.empty(0)
+        known = steps.column(name)[np.isfinite(steps.column(name))] if name in fields.MEASURES else np.empty(0)
         off = 0.5 * 10.0**-decimals / median(known) if len(known) else 0.0
         if off > MOST_ROUNDING:
             steps = _without(steps, name)

@@ -21,11 +21,12 @@ import numpy as np
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
+from tensorprimat.core.terms import RATES
 from tensorprimat.logs import fields, metric_columns, prefixes, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
-from tensorprimat.logs.metric_names import MEASURES, STEPS, UNITLESS_TIMES, field_of, is_lightnings
+from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_lightnings
 from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
@@ -94,7 +95,7 @@ def read_columns(
     reading.reported.update(columns.totals)
     found = columns.merged()
     steps = found.rows()
-    if steps.has("seconds") or any(steps.has(name) for name in MEASURES):
+    if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
         reading.steps, uneven = work.weighed(found.with_tokens(steps), elapsed, None, None, varies=False)
         reading.warnings += uneven
@@ -159,7 +160,8 @@ def _names_a_table(names: Iterable[str]) -> bool:
     if not any(name in STEPS for name in plain):
         return False
     found = [field[0] for name in plain if (field := field_of(name))]
-    return any(field in MEASURES for field in found) or (any(name in WANDB_MARKS for name in plain) and "loss" in found)
+    is_wandbs = any(name in WANDB_MARKS for name in plain)
+    return any(field in fields.MEASURES for field in found) or (is_wandbs and "loss" in found)
 
 
 def _is_row(row: MetricRow) -> bool:

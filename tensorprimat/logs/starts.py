@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core import data_files
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files, prefixes
 from tensorprimat.logs.dialects import DIALECTS
@@ -23,85 +24,23 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 LEAST_OPENING = 6  # characters of a setting's text that say what it is
-LAUNCHERS = (b"Setting OMP_NUM_THREADS", b"estarting worker group", b"WORLD INFO DICT")
-STARTS: dict[str, tuple[bytes, ...]] = {
-    "launchers": LAUNCHERS,
-    "megatron": (
-        *(b"- arguments -", b"using world size: ", b"[before the start of training step]", b"Begin Config File Dump"),
-        *(b"loading checkpoint from", b"loaded checkpoint from", b"loading distributed checkpoint from"),
-    ),
-    "nemo": (
-        *(b"GPU available: ", b"All distributed processes registered", b"Restoring states from the checkpoint path"),
-        b"Loading distributed checkpoint",
-    ),
-    "torchtitan": (
-        *(b"Starting job: ", b"Building device mesh with parallelism", b"-D device mesh with ["),
-        *(b"Loading the checkpoint", b"Training starts at step "),
-    ),
-    "maxtext": (b"Config param ", b"System Information: Jax", b"Num_devices: ", b"estoring from this run"),
-    "huggingface": (b"***** Running training *****", b"Continuing training from checkpoint"),
-    "nanogpt": (
-        *(b"tokens per iteration will be: ", b"Overriding: ", b"Resuming training from "),  # nanoGPT, LitGPT
-        *(b"total desired batch size: ", b"Running Python ", b"Running PyTorch ", b"Running pytorch "),
-        *(b"Distributed world size: ", b"Autodetected device type", b"Tokens / micro-batch / rank: "),
-        *(b"Total batch size ", b"Resuming optimization from step", b"| Parameter "),
-    ),
-    "olmo": (b"TrainConfig(", b"Loading checkpoint from", b"Restoring from checkpoint"),
-    "deepspeed": (b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Loading checkpoint from"),
-    "litgpt": (b"Seed set to ", b"Seed set to: ", b"'checkpoint_dir': "),
-    "mlperf": (b'"init_start"', b'"submission_benchmark"'),
-    **{dialect.name: tuple(text.encode() for text in dialect.starts) for dialect in DIALECTS},
-}
-"""Text that each framework writes when training starts or resumes, and hardly ever else."""
-TOGETHER: dict[str, tuple[str, ...]] = {
-    "nemo": ("megatron", "litgpt", "automodel"),  # Lightning announces its seed as LitGPT does
-    "megatron": ("nemo", "deepspeed", "automodel"),
-    "huggingface": ("deepspeed", "megatron", "nanogpt"),  # resumes in nanoGPT's words
-    "deepspeed": ("huggingface", "megatron", "nanogpt"),
-    "litgpt": ("nanogpt",),
-    "lightning": ("nemo", "litgpt"),
-    "mlperf": ("nemo", "megatron"),
-    "automodel": ("nemo", "megatron"),
-}
-"""Formats → the frameworks whose starting lines occur in the same training's log; those of all others are foreign."""
-ENDS: dict[str, tuple[bytes, ...]] = {
-    "megatron": (b"[after training is done]",),
-    "nemo": (b"`Trainer.fit` stopped",),
-    "lightning": (b"`Trainer.fit` stopped",),
-    "torchtitan": (b"Training completed",),
-    "huggingface": (b"train_steps_per_second",),
-    "nanogpt": (
-        b"eak memory usage: ",
-        b"eak memory allocated: ",
-        b"eak memory consumption: ",
-        b"Total training time: ",
-    ),
-    "litgpt": (b"Training Time", b"Training time: "),
-    "mlperf": (b'"run_stop"',),
-}
-"""Text that a framework writes when training is over."""
-DEATH = (b"slurmstepd: error", b"srun: error", b"CANCELLED AT", b"ChildFailedError", b"exitcode ", b"group FAILED")
-"""Texts in a log after processes have ended early: later rows belong to another training."""
-CRASH = (b"Traceback (most recent call last)",)
-"""May be a crash, or something that was caught: tells nothing by itself."""
-SAYS_SIZE = (
-    *(b"using world size: ", b"Building device mesh with parallelism", b"-D device mesh with [", b"Num_devices: "),
-    *(b"Distributed world size: ", b"Total batch size ", b"tokens per iteration will be: ", b"- arguments -"),
-    b"All distributed processes registered",
+
+
+def _bytes(texts: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(text.encode() for text in texts)
+
+
+_TEXTS = data_files.read("training_starts")
+"""data/training_starts.toml says what each list holds."""
+CRASH, DEATH, PRELUDE = (_bytes(_TEXTS[name]) for name in ("crash", "death", "prelude"))
+SAYS_SIZE, ONE_OF_MANY = (_bytes(_TEXTS[name]) for name in ("says_size", "one_of_many"))
+STARTS, ENDS, SETTINGS = (
+    {name: _bytes(texts) for name, texts in _TEXTS[table].items()} for table in ("starts", "ends", "settings")
 )
-"""Starts that a training writes once, or every rank with the same words: other words are another training's."""
-ONE_OF_MANY = (b"Config param ", b"Overriding: ")
-"""Starts that a training writes many times, each with the name of another setting behind it."""
-PRELUDE = (b"NVIDIA-SMI ", b"ROCm System Management", b"SLURM_JOB", b"+ torchrun", b"+ srun", b"docker run")
-"""Output of a job's script before it starts training; it belongs to the training that follows, if there is one."""
-SETTINGS: dict[str, tuple[bytes, ...]] = {
-    "litgpt": (b"{'data': ", b"'devices': ", b"'initial_checkpoint_dir': "),
-    **{
-        dialect.name: tuple(text.encode() for text, _ in dialect.settings_by_opening if len(text) >= LEAST_OPENING)
-        for dialect in DIALECTS
-    },
-}
-"""Format → settings that its framework prints before the line that starts training; they belong to it."""
+LAUNCHERS, TOGETHER = STARTS["launchers"], _TEXTS["together"]
+for _dialect in DIALECTS:
+    STARTS[_dialect.name] = _bytes(_dialect.starts)
+    SETTINGS[_dialect.name] = _bytes(text for text, _ in _dialect.settings_by_opening if len(text) >= LEAST_OPENING)
 
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
