@@ -35,7 +35,7 @@ _NOTABLE = re.compile(
 )
 _PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)")
 _HOST = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}\s+(?P<host>[\w.-]{1,255}):\d{1,7}\s")
-_ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)(?![\w.+-]|,\d)")
+_ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)(?=\s{0,9}[,)])(?!,\d)")
 
 _CORE_ARGUMENT = re.compile(
     r"\b(?P<name>global_batch_size|rank_microbatch_size|sequence_length|world[ _]size)\"?(?:=|: ?)"
