@@ -11,9 +11,10 @@ it. It is kept as the reported step time, without rows.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import metrics
+from tensorprimat.logs import metrics, trained
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import is_lightnings
 from tensorprimat.logs.text import Log
@@ -52,7 +53,14 @@ def _bar(text: str) -> re.Match[str] | None:
 
 def _report_bars(log: Log, reading: Reading) -> None:
     """Report the mean over all epochs but the first, which includes start-up; of a single epoch its mean."""
-    last_drawing = {int(match["epoch"]): match for _, text in log.lines() if (match := _bar(text))}
+    last_drawing: dict[int, re.Match[str]] = {}
+    counts: dict[str, Any] = {}
+    for _, text in log.lines():
+        if match := _bar(text):
+            last_drawing[int(match["epoch"])] = match
+        else:
+            trained.note(text, counts)
+    reading.training_config |= trained.config_of(counts)
     epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
     batches, seconds = 0, 0.0
     for match in epochs[1:] or epochs:

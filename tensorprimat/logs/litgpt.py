@@ -23,6 +23,7 @@ import numpy as np
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
+from tensorprimat.logs import trained
 from tensorprimat.logs.clocks import Moment, TimeMark, pauses, timed_steps
 from tensorprimat.logs.fields import clock_seconds, merged, number
 from tensorprimat.logs.format import Reading
@@ -74,6 +75,7 @@ def read(log: Log) -> Reading:
     settings: dict[str, str] = {}
     totals: dict[str, float] = {}
     other_work: dict[int, str] = {}
+    counts: dict[str, Any] = {}
     for line, text in log.lines_of_one_rank(_row):
         if match := _row(text):
             if rows and rows[-1][1].groups() == match.groups():  # printed twice, by Ray or a launcher
@@ -90,6 +92,7 @@ def read(log: Log) -> Reading:
         if _SAVING.search(text):
             settings["saved"] = "yes"
             other_work[line] = "checkpoint"
+        trained.note(text, counts)
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
@@ -97,6 +100,8 @@ def read(log: Log) -> Reading:
             settings["padded"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, settings)
+    reading.model |= trained.model_of(counts)
+    reading.training_config |= trained.config_of(counts)
     if rows and not reading.steps.has("seconds"):
         _time_by_what_remains(reading, rows, settings, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)

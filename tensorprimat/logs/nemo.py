@@ -26,7 +26,7 @@ import numpy as np
 
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import devices, fields, trained
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -105,7 +105,8 @@ def read(log: Log) -> Reading:
     gpu_info: dict[str, Any] = {}
     consumed: dict[int, float] = {}
     drawn: dict[int, float] = {}
-    lines = _lines(log, config, gpu_info)
+    counts: dict[str, Any] = {}
+    lines = _lines(log, config, gpu_info, counts)
     printed = (
         (rank, step)
         for line, rank, text in _last_drawings(lines)
@@ -115,7 +116,7 @@ def read(log: Log) -> Reading:
     clock = Elapsed(name="the progress bar", seconds=drawn, resolution=1.0) if drawn else None
     return Reading(
         steps=_with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line"),
-        training_config={**config, **_batch(steps)},
+        training_config={**config, **_batch(steps), **trained.config_of(counts)},
         gpu_info=gpu_info,
         platform=devices.platform_of(gpu_info.get("device_name")),
         source="NeMo" if drawn else "NeMo 2",
@@ -155,13 +156,17 @@ def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consume
     )
 
 
-def _lines(log: Log, config: dict[str, Any], gpu_info: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:
+def _lines(
+    log: Log, config: dict[str, Any], gpu_info: dict[str, Any], counts: dict[str, Any]
+) -> Iterator[tuple[int, int | None, str]]:
     """Yield lines that may be rows; what the others state is noted on the way."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text or BAR_TIMING in text:
             yield line, origin.rank, text[:LONGEST_NOTE]
         elif _NOTABLE.search(text):
             _notice(text, config, gpu_info)
+        else:
+            trained.note(text, counts)
 
 
 def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
