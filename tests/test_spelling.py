@@ -46,6 +46,14 @@ def test_a_rate_of_ten_times_the_others_is_a_warning(tmp_path):
     assert "line 12 is 100 times the median" in signs(tmp_path / "a.log", lines)[0]
 
 
+def test_a_number_with_an_exponent_that_no_program_writes_is_a_warning(tmp_path):
+    lines = maxtext()
+    lines[20] = lines[20][: lines[20].rindex("loss: ")] + "loss: 20e-05"
+    assert "line 21" in signs(tmp_path / "a.log", lines)[0]
+    lines[20] = lines[20].replace("20e-05", "2.0e-05")
+    assert signs(tmp_path / "a.log", lines) == []
+
+
 def test_rows_that_are_whole_are_never_suspected(tmp_path):
     assert signs(tmp_path / "a.log", maxtext()) == []
     drops_zeros = [VERL.format(index, index % 7, round(20 + index / 8, 4)) for index in range(1, 60)]

@@ -44,6 +44,7 @@ _COMMA = re.compile(
 )
 """A number whose comma is no separator of thousands."""
 _POINT = re.compile(r"\d\.\d")
+_SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
@@ -181,7 +182,10 @@ def _of_odd_shape(
     if usual.decimals is None or not 0 < shapes.total() - count <= most:
         return None
     odd, where = next((shape, places[0]) for shape, places in listed if shape != usual)
-    if (odd.exponent and not usual.exponent) or max(odd.decimals or 0, usual.decimals) > MOST_DECIMALS:
+    if odd.exponent and not usual.exponent:  # a small value, unless no program writes it so
+        printed = _labelled(lines[where], label, odd)
+        return printed if printed and not _SCIENTIFIC.search(printed.text) else None
+    if max(odd.decimals or 0, usual.decimals) > MOST_DECIMALS:
         return None
     if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
         same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
