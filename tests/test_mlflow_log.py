@@ -95,6 +95,12 @@ def test_a_cut_last_line_has_no_wrong_number(tmp_path: Path) -> None:
     assert set(logs.read(run).steps.column("reported_tokens_per_second")[:19].tolist()) == {32768.5}
 
 
+def test_the_default_length_of_generated_text_is_no_sequence_length(tmp_path: Path) -> None:
+    run = run_of(tmp_path, RATES, max_length="20", tensor_model_parallel_size="2", global_batch_size="64")
+    config = logs.read(run).training_config
+    assert (config.sequence_length, config.tensor_model_parallel_size, config.global_batch_size) == (None, 2, 64)
+
+
 def test_an_evaluation_between_two_losses_is_not_measured(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"loss": [3 - n / 100 for n in range(40)], "eval_loss": [2.5]})
     late = [START + 2000 * n + (30_000 if n > 20 else 0) for n in range(1, 41)]

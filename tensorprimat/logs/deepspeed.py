@@ -185,11 +185,11 @@ def _content(log: Log) -> _Content:
                 if content.running_mean and match["rate"]:
                     content.running[int(match["step"])] = content.running_mean
                 if match["rate"]:
-                    content.timer.append(_timer_step(match, line, time, learning_rate.get(int(match["step"]))))
-            elif kind == "pipeline":
-                content.pipeline.append(_pipeline_step(match, line, time))
+                    step = _row_step(kind, match, line, time, 0)
+                    content.timer.append(step.changed(learning_rate=learning_rate.get(step.index)))
             else:
-                content.chat.append(_chat_step(match, line, len(content.chat) + 1))
+                rows = content.pipeline if kind == "pipeline" else content.chat
+                rows.append(_row_step(kind, match, line, time, len(rows) + 1))
         elif schedule := _SCHEDULE.search(text[:LONGEST_ROW]):
             learning_rate = {int(schedule["step"]): float(schedule["rate"])}
             content.skipped = int(schedule["skipped"])
@@ -201,35 +201,17 @@ def _content(log: Log) -> _Content:
     return content
 
 
-def _timer_step(match: re.Match[str], line: int, time: float | None, learning_rate: float | None) -> Step:
+def _row_step(kind: str, match: re.Match[str], line: int, time: float | None, index: int) -> Step:
+    """Return the step of a row. index: of chat rows, which do not name it."""
+    groups = match.groupdict()
     return Step(
-        index=int(match["step"]),
-        seconds=None,
-        ended_at=time,
-        learning_rate=learning_rate,
-        reported_samples_per_second=positive(match["rate"]),
-        memory_allocated_bytes=positive(match["allocated"], GIB),
-        memory_allocated_peak_bytes=positive(match["peak"], GIB),
-        line=line,
-    )
-
-
-def _pipeline_step(match: re.Match[str], line: int, time: float | None) -> Step:
-    return Step(
-        index=int(match["step"]),
-        seconds=seconds(match["seconds"]),
-        loss=float(match["loss"]),
-        reported_samples_per_second=positive(match["rate"]),
-        ended_at=time,
-        line=line,
-    )
-
-
-def _chat_step(match: re.Match[str], line: int, index: int) -> Step:
-    return Step(
-        index=index,
-        seconds=seconds(match["seconds"] or match["seconds2"]),
-        reported_samples_per_second=positive(match["rate"] or match["rate2"]),
+        index=index if kind == "chat" else int(groups["step"]),
+        seconds=seconds(groups.get("seconds") or groups.get("seconds2")),
+        ended_at=None if kind == "chat" else time,
+        loss=float(groups["loss"]) if kind == "pipeline" else None,
+        reported_samples_per_second=positive(groups.get("rate") or groups.get("rate2")),
+        memory_allocated_bytes=positive(groups.get("allocated"), GIB),
+        memory_allocated_peak_bytes=positive(groups.get("peak"), GIB),
         line=line,
     )
 

@@ -37,28 +37,17 @@ class Search:
     """Variables and folders that were looked at, in their order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    """One kind of name; all files that fit are equals, and the newest of them wins."""
-
-    reason: str
-    fits: Callable[[str, str], bool]
-    """(name of the file, model), both in lower case."""
+def _is_named_so(name: str, model: str) -> bool:
+    ours = name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.fits(name, model)
+    return name == f"training_{model}.log" or ours
 
 
-_RULES = (
-    _Rule(
-        reason="named training_{model}.log",
-        fits=lambda name, model: (
-            name == f"training_{model}.log"
-            or (name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.fits(name, model))
-        ),
-    ),
-    _Rule(
-        reason="named *{model}*.log", fits=lambda name, model: name.endswith(".log") and model_names.fits(name, model)
-    ),
-    _Rule(reason="named *{model}*", fits=model_names.fits),
+_RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
+    ("named training_{model}.log", _is_named_so),
+    ("named *{model}*.log", lambda name, model: name.endswith(".log") and model_names.fits(name, model)),
+    ("named *{model}*", model_names.fits),
 )
+"""Kinds of names, each with a test of (name of the file, model) in lower case; of equals the newest wins."""
 
 
 def find(
@@ -132,8 +121,8 @@ def _by_variable(model: str, environment: Mapping[str, str], searched: tuple[str
 
 def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Search:
     passed_over: dict[Path, str] = {}
-    for rule in _RULES:
-        fitting = [path for path in files if path not in passed_over and rule.fits(path.name.lower(), model)]
+    for reason, fits in _RULES:
+        fitting = [path for path in files if path not in passed_over and fits(path.name.lower(), model)]
         fitting.sort(key=_modified, reverse=True)
         taken: Path | None = None
         for path in fitting:
@@ -145,7 +134,7 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
                 taken = path
         if taken is not None:
             newest = ", the newest of them" if any(" (older)" in note for note in passed_over.values()) else ""
-            because = rule.reason.format(model=model) + newest
+            because = reason.format(model=model) + newest
             return Search(
                 model=model, path=taken, because=because, others=tuple(passed_over.values()), searched=searched
             )

@@ -50,6 +50,12 @@ TIMELINE_ROWS = {
 }
 """Rows of gpu_timeline → field of Timeline."""
 
+KERNEL_COLUMNS = (
+    (CATEGORIES, "op category", "total_direct_kernel_time_ms", 1e-3, "Count"),
+    (KERNELS, "Parent op category", "Kernel duration (µs)_sum", 1e-6, "Kernel duration (µs)_count"),
+)
+"""Sheet, its columns of category and time, the time's unit in seconds, and its column of calls."""
+
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -92,7 +98,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     for path in paths:
         sheets = _sheets(path)
         timelines += _timelines(path, sheets.get(TIMELINE, []))
-        kernels.append(_categories(sheets) or _kernels(sheets))
+        kernels.append(_kernels(sheets))
         collectives += _collectives(sheets.get(COLLECTIVES, []))
         if TIMELINE not in sheets:
             remarks.append(f"{path.name}: no sheet {TIMELINE}, so busy and idle time are unknown")
@@ -206,29 +212,16 @@ def _timelines(path: Path, rows: list[SheetRow]) -> list[Timeline]:
     return [Timeline(rank=rank, **parts) for rank, parts in by_process.items()]
 
 
-def _categories(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
-    return _summed(
-        (
-            _label(row.get("op category")),
-            _number(row.get("total_direct_kernel_time_ms")),
-            1e-3,
-            _number(row.get("Count")),
-        )
-        for row in sheets.get(CATEGORIES, [])
-    )
-
-
 def _kernels(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
-    """Return the table of single kernels by category, for reports without the table of categories."""
-    return _summed(
-        (
-            _label(row.get("Parent op category")),
-            _number(row.get("Kernel duration (µs)_sum")),
-            1e-6,
-            _number(row.get("Kernel duration (µs)_count")),
+    """Return the kernels' time by category; in reports without that table from the one of single kernels."""
+    for sheet, category, time, unit, calls in KERNEL_COLUMNS:
+        rows = sheets.get(sheet, [])
+        found = _summed(
+            (_label(row.get(category)), _number(row.get(time)), unit, _number(row.get(calls))) for row in rows
         )
-        for row in sheets.get(KERNELS, [])
-    )
+        if found:
+            return found
+    return []
 
 
 def _summed(rows: Iterable[tuple[str, float | None, float, float | None]]) -> list[KernelCategory]:

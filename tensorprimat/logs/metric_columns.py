@@ -15,7 +15,7 @@ from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
-from tensorprimat.logs.metric_names import CLOCK_MS, CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
+from tensorprimat.logs.metric_names import CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
 
 EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
 EMPTY = frozenset(("", "NaN", "None"))
@@ -356,8 +356,6 @@ def _total(name: str, printed: object) -> float | None:
 
 def _moment(name: str, printed: object) -> Moment | None:
     value = number(printed)
-    if value is not None and name == CLOCK_MS:
-        return Moment(seconds=value / 1000, resolution=EXACT_CLOCK)
     if value is not None and math.isfinite(value) and value > 0:
         whole = value == int(value)
         return Moment(
@@ -383,17 +381,17 @@ class Scalars:
         self.tag_numbers.append(self.tags.setdefault(tag, len(self.tags)))
 
     def sort(self) -> None:
-        """Sort by date, for files that were written side by side."""
-        order = np.argsort(np.array(self.times), kind="stable")
+        """Sort by date, then by step, for files that were written side by side."""
+        order = np.lexsort((np.array(self.steps), np.array(self.times)))
         for name in ("steps", "times", "values", "tag_numbers"):
             column = getattr(self, name)
             setattr(self, name, array(column.typecode, np.array(column)[order].tobytes()))
 
 
-def of_scalars(scalars: Scalars) -> MetricColumns:
-    """Return scalars as a table with a row for each."""
+def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
+    """Return scalars as a table with a row for each. is_dated: see MetricColumns."""
     columns, length = MetricColumns(), len(scalars.steps)
-    columns.is_dated = True
+    columns.is_dated = is_dated
     columns.lines = array("q", [-1]) * length
     columns.names = dict.fromkeys(scalars.tags)
     every_row = array("q", range(length))

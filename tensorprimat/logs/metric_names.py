@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from tensorprimat.core import data_files
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
 
 SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
@@ -44,9 +45,7 @@ STEPS = (
     *("training/global_step", "step", "iteration", "Step", "_step"),
 )
 """Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
-CLOCK_MS = "timestamp_ms"
-"""Milliseconds since 1970, as MLflow keeps them."""
-CLOCKS = (CLOCK_MS, "_timestamp", "_runtime", "timestamp")
+CLOCKS = ("_timestamp", "_runtime", "timestamp")
 """Names of the moment at which a row was logged: seconds since 1970 or since the start, or a date."""
 TOTALS: Mapping[str, str] = {
     "train_runtime": "runtime_seconds",
@@ -56,6 +55,19 @@ TOTALS: Mapping[str, str] = {
 """Means over a whole run that the Hugging Face Trainer logs once → field of Reported."""
 
 
+ARGUMENTS = {
+    **dict.fromkeys(("seq_length", "max_seq_length", "sequence_length"), "sequence_length"),
+    "global_batch_size": "global_batch_size",
+    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_size"),
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    **dict.fromkeys(("world_size", "num_gpus"), "num_gpus"),
+    "num_nodes": "num_nodes",
+    **{name: name for name in MODEL_PARALLEL},
+    **dict.fromkeys(("train_iters", "max_steps"), "max_steps"),
+    "seed": "seed",
+}
+"""Arguments that trainers hand to a logger → field of TrainingConfig. `max_length` is not among them: the Trainer hands
+over the model's own, a default of text generation."""
 LIGHTNING = (*TIME_SO_FAR, "train_step_timing in s")
 """Names of which a metrics.csv of Lightning or NeMo has one."""
 

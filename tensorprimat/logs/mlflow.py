@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files, metric_columns
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metric_columns import MetricRow
-from tensorprimat.logs.metric_names import CLOCK_MS, EVALUATION, TOTALS, field_of
+from tensorprimat.logs.metric_columns import Scalars
+from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION, TOTALS, field_of
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -26,21 +25,12 @@ from tensorprimat.logs.text import Log
 FOLDER, PARAMETERS = "metrics", "params"
 MOST_FILES = 2000
 MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
+MODEL_PARAMETERS = ("model_name", "model_name_or_path")
 LARGEST_PARAMETER = 2**12
 
 _LINE = re.compile(
     r"(?P<time>\d{12,14}) (?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan|inf)) (?P<step>\d{1,15})"
 )
-SETTINGS = {
-    **dict.fromkeys(("seq_length", "max_seq_length", "sequence_length", "max_length"), "sequence_length"),
-    "global_batch_size": "global_batch_size",
-    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_size"),
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    **dict.fromkeys(("world_size", "num_gpus"), "num_gpus"),
-    **dict.fromkeys(("max_steps", "train_iters"), "max_steps"),
-    "seed": "seed",
-}
-"""Parameter → field of TrainingConfig."""
 
 
 def detect(log: Log) -> int:
@@ -65,22 +55,20 @@ def read(log: Log) -> Reading:
         some = ", ".join(name for name, _ in found[:5])
         reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
         return reading
-    entries = list(
-        islice((entry for name, path in (*known, *evaluations) for entry in _entries(name, path)), MOST_VALUES + 1)
-    )
-    if len(entries) > MOST_VALUES:
+    scalars = Scalars()
+    entries = chain.from_iterable(_entries(name, path) for name, path in (*known, *evaluations))
+    for time, step, name, value in islice(entries, MOST_VALUES + 1):
+        scalars.add(step, time / 1000, name, value)
+    if len(scalars.steps) > MOST_VALUES:
         raise InputError(
             f"holds more than {MOST_VALUES:,} values",
             path=log.name,
             remedy="copy the folder without the metrics that are logged most often, or export the run to CSV",
         )
-    entries.sort(key=lambda entry: (entry[0], entry[1]))
-    table: Iterator[tuple[int | None, MetricRow]] = (
-        (None, {"step": step, name: value, CLOCK_MS: time}) for time, step, name, value in entries
-    )
+    scalars.sort()
     _parameters(root.parent / PARAMETERS, reading)
-    reading.timestamp = fields.iso(entries[0][0] / 1000) if entries else None
-    return read_columns(log, metric_columns.of_rows(table), reading)
+    reading.timestamp = fields.iso(scalars.times[0]) if scalars.times else None
+    return read_columns(log, metric_columns.of_scalars(scalars), reading)
 
 
 def _root(path: Path) -> Path:
@@ -99,25 +87,23 @@ def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
         yield path.relative_to(root).as_posix(), path
 
 
-def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, str]]:
+def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, float]]:
     """Yield (milliseconds since 1970, step, name, value); a line that is cut is none."""
     for block in files.blocks(path):
         for text in block.decode("utf-8", "replace").split("\n")[: None if block.endswith(b"\n") else -1]:
             if match := _LINE.fullmatch(text.rstrip("\r")):
-                yield int(match["time"]), int(match["step"]), name, match["value"]
+                yield int(match["time"]), int(match["step"]), name, float(match["value"])
 
 
 def _parameters(folder: Path, reading: Reading) -> None:
-    """Settings of the run: a file for each, its value inside."""
-    if not folder.is_dir():
-        return
-    settings: dict[str, Any] = {}
-    for name in (*SETTINGS, "model_name", "model_name_or_path"):
-        path = folder / name
-        if path.is_file() and path.stat().st_size <= LARGEST_PARAMETER:
-            settings[name] = path.read_text(encoding="utf-8", errors="replace").strip()
-    for name, target in SETTINGS.items():
-        if value := fields.whole(settings.get(name)):
+    """Take the settings of the run: a file for each, its value inside."""
+    stated = {
+        name: path.read_text(encoding="utf-8", errors="replace").strip()
+        for name in (*ARGUMENTS, *MODEL_PARAMETERS)
+        if (path := folder / name).is_file() and path.stat().st_size <= LARGEST_PARAMETER
+    }
+    for name, target in ARGUMENTS.items():
+        if value := fields.whole(stated.get(name)):
             reading.training_config.setdefault(target, value)
-    if spelled := settings.get("model_name") or settings.get("model_name_or_path"):
+    if spelled := next((stated[name] for name in MODEL_PARAMETERS if stated.get(name)), None):
         reading.model["name"] = model_name(spelled)

@@ -18,13 +18,13 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.names import known
-from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import event_records, files, metric_columns, metrics
 from tensorprimat.logs.fields import iso, whole, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
+from tensorprimat.logs.metric_names import ARGUMENTS
 from tensorprimat.logs.paths import platform_of
 from tensorprimat.logs.text import Log
 
@@ -45,22 +45,10 @@ FRAMEWORKS = {
 """Tag of the step time → the framework that writes it."""
 AVERAGED = ("Megatron-LM", "torchtitan")
 """Frameworks whose step time is the mean since the row before."""
-ARGUMENTS = {
-    "seq_length": "sequence_length",
-    "global_batch_size": "global_batch_size",
-    "micro_batch_size": "micro_batch_size",
-    "world_size": "num_gpus",
-    **{name: name for name in MODEL_PARALLEL},
-    "train_iters": "max_steps",
-    "max_steps": "max_steps",
-    "num_nodes": "num_nodes",
-    "seed": "seed",
-}
-"""Arguments that Megatron-LM writes as texts, and Lightning and the Trainer as hparams → field of TrainingConfig."""
 MODEL_ARGUMENTS = (
-    "model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name",
-    "tokenizer_model", "tokenizer_name_or_path", "_name_or_path",
-)  # fmt: skip
+    *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),
+    *("tokenizer_model", "tokenizer_name_or_path", "_name_or_path"),
+)
 """Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
 DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
 """Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
@@ -93,7 +81,7 @@ def read(log: Log) -> Reading:
     framework = next((name for tag, name in FRAMEWORKS.items() if tag in scalars.tags), None)
     reading = Reading(steps=Steps({}), source=f"{framework} TensorBoard events" if framework else "TensorBoard events")
     reading.timestamp = iso(scalars.times[0]) if scalars.times else None
-    columns = metric_columns.of_scalars(scalars)
+    columns = metric_columns.of_scalars(scalars, is_dated=True)
     reading = metrics.read_columns(log, columns, reading, clock="the clock of the event writer")
     if framework in AVERAGED:
         reading.steps = with_intervals(reading.steps)

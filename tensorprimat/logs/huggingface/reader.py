@@ -21,12 +21,14 @@ What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import devices, fields
+from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (
     count_in_document,
@@ -36,9 +38,8 @@ from tensorprimat.logs.huggingface.content import (
     of_text,
     opens_as_document,
 )
-from tensorprimat.logs.huggingface.rows import is_row
+from tensorprimat.logs.huggingface.rows import Row, is_row
 from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
-from tensorprimat.logs.huggingface.stamps import with_stamps
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.text import Log
 
@@ -52,7 +53,7 @@ def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
     evidence = evidence_of(content, total)
-    stamped = not reported and with_stamps(log, content.rows, content.logging_steps)
+    stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
     reading = Reading(
         steps=steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None),
         evidence=evidence,
@@ -99,3 +100,34 @@ def _configuration(settings: dict[str, Any]) -> dict[str, Any]:
     if all(parts):
         config.setdefault("global_batch_size", math.prod(part for part in parts if part))
     return config
+
+
+def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bool | None:
+    """Give every row the clock of the timestamp that a collector (docker, journald) put before its line.
+
+    Return True if that was done; None where only the number of steps of a row is missing.
+    Nothing is done if a row states its step or a clock, or if a line has no timestamp.
+    """
+    if len(rows) < 2 or any(row.clock is not None or row.step is not None for row in rows):
+        return False
+    moments = _moments(log, {row.line for row in rows if row.line is not None})
+    stamps = [moments.get(row.line or 0) for row in rows]
+    first = stamps[0]
+    if first is None or None in stamps or stamps[-1] == first:
+        return False
+    if not logging_steps:
+        return None
+    for row, stamp in zip(rows, stamps, strict=True):
+        if stamp is not None:
+            row.clock = stamp.seconds - first.seconds, stamp.resolution / 2
+    return True
+
+
+def _moments(log: Log, lines: set[int]) -> dict[int, Moment]:
+    """Return when lines were written, by number."""
+    found: dict[int, Moment] = {}
+    if lines and not log.is_folder:
+        for number, text in log.bare_lines():
+            if number in lines and number not in found and (moment := written_at(text)):
+                found[number] = moment
+    return found
