@@ -74,3 +74,14 @@ def test_another_training_with_the_same_losses_is_no_repetition(read: Reader) ->
     assert not told(result)
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0)
     assert len(result.provenance.segments) == 2
+
+
+@each_format
+def test_a_replay_behind_other_stamps_of_a_collector_counts_once(name: str, read: Reader) -> None:
+    def dated(lines: list[str], hour: int) -> list[str]:
+        return [f"2026-01-05T{hour:02}:{n // 60 % 60:02}:{n % 60:02}.5Z {line}" for n, line in enumerate(lines)]
+
+    first, second = JOBS[name](LONG), JOBS[name](OTHER)
+    result = read(dated(first, 8), dated(second, 9), dated(first, 10))
+    assert told(result)
+    assert len(result.provenance.segments) == 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
-from tensorprimat.logs import files
+from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.text import Log, Part
 
 LEAST_ROWS = 3  # different ones: fewer may agree by chance, and ranks print each row several times
@@ -32,10 +32,11 @@ class RepeatedText(NamedTuple):
     """The first of the lines that are repeated."""
 
 
-def of(log: Log, steps: Steps) -> list[RepeatedText]:
+def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
-    steps: the rows that a reader found. Only rows that state a time or a rate count: another training with the same
+    What launchers and collectors put before a line may differ, unless it times the rows (by_stamps). steps: the rows
+    that a reader found. Only rows that state a time or a rate count: another training with the same
     seed prints the same losses, but never the same times.
     """
     lines_of_rows = steps.column("line")
@@ -45,8 +46,9 @@ def of(log: Log, steps: Steps) -> list[RepeatedText]:
     if len(rows) < LEAST_ROWS:
         return []
     lines = array("q")
+    text_of = _bare if not by_stamps and _is_prefixed(log, int(rows[0])) else bytes
     for _, block in log.numbered_blocks():
-        lines.extend(hash(line.rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
+        lines.extend(hash(text_of(line).rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
         if len(lines) > MOST_LINES:
             return []
     originals = {lines[row - 1]: row - 1 for row in reversed(rows.tolist())}
@@ -68,6 +70,16 @@ def of(log: Log, steps: Steps) -> list[RepeatedText]:
             found.append(RepeatedText(start + 1, stop, start - back + 1))
             end = stop
     return found
+
+
+def _bare(line: bytes) -> bytes:
+    return prefixes.strip(line.decode("utf-8", "replace")).encode()
+
+
+def _is_prefixed(log: Log, row: int) -> bool:
+    """Return True if a launcher or collector put something before the line of a row."""
+    line = next((text for number, text in log.bare_lines() if number == row), "")
+    return prefixes.strip(line) != line
 
 
 def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:

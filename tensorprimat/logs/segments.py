@@ -71,7 +71,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
     if isinstance(whole, Result):
         return whole
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
-    again = replays.of(log, whole.steps) if cuts else []
+    again = replays.of(log, whole.steps, by_stamps=whole.timing == "timestamps") if cuts else []
     if again:
         log = replace(log, parts=replays.without(log, again))
         whole = format.read(log)
