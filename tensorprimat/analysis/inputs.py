@@ -107,13 +107,9 @@ def sequence_length(result: Result) -> Input:
         name="sequence length",
         value=result.training_config.sequence_length,
         unit="tokens",
-        source=_config_source(result, "sequence_length"),
+        source=result.provenance.assumed.get("sequence_length", "the run's configuration"),
         because="the sequence length is not stated; give --sequence-length",
     )
-
-
-def _config_source(result: Result, key: str) -> str:
-    return result.provenance.assumed.get(key, "the run's configuration")
 
 
 def peak_tflops(result: Result, gpu: Gpu | None) -> Input:

@@ -31,7 +31,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
-from tensorprimat.engines.entry import parser_of, run_engine
+from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launcher_output import follow, keep
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
@@ -323,7 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             train(spec, options.spec, options.result)
 
-    return run_engine("bridge", parser, train_or_rank, argv)
+    return run_spec("bridge", RunSpec, parser, train_or_rank, argv)
 
 
 if __name__ == "__main__":

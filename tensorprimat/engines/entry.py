@@ -13,11 +13,9 @@ from pydantic import ValidationError
 
 from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
 from tensorprimat.core.result import Record
-from tensorprimat.core.spec import RunSpec
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 
-Train = Callable[[RunSpec, argparse.Namespace], None]
 Spec = TypeVar("Spec", bound=Record)
 
 
@@ -29,11 +27,6 @@ def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> 
     parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
     parser.add_argument("--result", type=Path, required=needs_result, help="where the result of this run is written")
     return parser
-
-
-def run_engine(name: str, parser: argparse.ArgumentParser, train: Train, argv: Sequence[str] | None) -> int:
-    """Train what the spec file says and return the exit code; an error is one line on stderr, with the rank."""
-    return run_spec(name, RunSpec, parser, train, argv)
 
 
 def run_spec(

@@ -22,7 +22,7 @@ from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures, importable
 from tensorprimat.engines.cluster import executors
-from tensorprimat.engines.entry import parser_of, run_engine
+from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.machine.platform import Machine, detect
@@ -165,7 +165,7 @@ def _before(first: str, variable: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.nemo.engine", __doc__, needs_result=False)
-    return run_engine("nemo", parser, lambda spec, options: train(spec, result_file=options.result), argv)
+    return run_spec("nemo", RunSpec, parser, lambda spec, options: train(spec, result_file=options.result), argv)
 
 
 if __name__ == "__main__":

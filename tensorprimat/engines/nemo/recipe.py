@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import profiling
 from tensorprimat.engines.nemo import performance as nemo_performance
@@ -93,9 +94,8 @@ def _set_parallelism(recipe: Any, spec: RunSpec) -> None:
     import torch
 
     strategy = recipe.trainer.strategy
-    strategy.tensor_model_parallel_size = spec.tensor_model_parallel_size
-    strategy.pipeline_model_parallel_size = spec.pipeline_model_parallel_size
-    strategy.context_parallel_size = spec.context_parallel_size
+    for name in MODEL_PARALLEL:
+        setattr(strategy, name, getattr(spec, name))
     strategy.virtual_pipeline_model_parallel_size = None
     strategy.sequence_parallel = spec.tensor_model_parallel_size > 1
     strategy.pipeline_dtype = torch.bfloat16 if spec.pipeline_model_parallel_size > 1 else None

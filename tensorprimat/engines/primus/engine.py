@@ -27,7 +27,7 @@ from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines.entry import parser_of, run_engine
+from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launcher_output import complaint, follow, keep, plain
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import config as primus_config
@@ -219,7 +219,7 @@ def _versions(spec: RunSpec) -> dict[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.primus.engine", __doc__)
-    return run_engine("primus", parser, lambda spec, options: train(spec, options.result), argv)
+    return run_spec("primus", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 
 
 if __name__ == "__main__":

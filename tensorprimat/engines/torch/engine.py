@@ -27,7 +27,7 @@ from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
 from tensorprimat.engines import failures, profiling, rendezvous
-from tensorprimat.engines.entry import parser_of, run_engine
+from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
@@ -242,7 +242,7 @@ def _stop_workers(trainer: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what a spec file says; returns the exit code."""
     parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
-    return run_engine("torch", parser, lambda spec, options: train(spec, options.result), argv)
+    return run_spec("torch", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 
 
 if __name__ == "__main__":
