@@ -395,7 +395,7 @@ class Result(Record):
     series_file: str | None = None
     """Sidecar file (npz, in the same folder) with the series of a result with very many steps."""
     series_sha256: str | None = None
-    """SHA-256 of that file; None in results of older versions."""
+    """SHA-256 of that file; None in a result without one."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
     evidence: Evidence = Field(exclude=True, default_factory=Evidence)
     """Readings of the log's own clock, kept from reading the log until its audit."""

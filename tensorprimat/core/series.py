@@ -2,8 +2,6 @@
 
 A file is written whole before a JSON names it, and no other content ever takes its name, so a result and its steps
 cannot be mixed up. The JSON keeps the whole hash (`series_sha256`), which is checked before anything is read.
-Older versions called the file like the JSON and kept no hash: such a file counts only if it agrees with the figures
-that the JSON holds.
 """
 
 from __future__ import annotations
@@ -79,7 +77,9 @@ def read(path: Path, name: str, *, sha256: str | None) -> Steps:
                 f"its step series {name} is missing", path=path, remedy="copy it into the folder of the JSON file"
             ) from None
         raise InputError(f"its step series {name} {error.what}", path=path) from error
-    if sha256 is not None and sha256_of(content) != sha256:
+    if sha256 is None:
+        raise InputError(f"its step series {name} has no hash (series_sha256)", path=path, remedy=REMEDY)
+    if sha256_of(content) != sha256:
         raise InputError(f"its step series {name} is damaged or of another result", path=path, remedy=REMEDY)
     try:
         return _parsed(content)
@@ -131,7 +131,7 @@ def _of_kind(name: str, values: Any, kinds: str) -> Any:
 def remove_unnamed(folder: Path, name: str) -> None:
     """Remove a series file that no JSON of a folder names any more, after its only JSON was replaced."""
     if not is_own_name(name):
-        return  # of an older version, or somebody else's
+        return  # somebody else's
     encoded = name.encode()
     with contextlib.suppress(InputError, OSError):
         for path in folder.glob("*.json"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
-import math
 import re
 import shutil
 import tempfile
@@ -38,7 +37,6 @@ MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # what is asked for at first: asking for all that may come costs time, come or not
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
 MOST_BRACKETS = 10**6  # lists and objects of a result: a run or a source has one, a series has one
-ROUNDING = 5e-4  # of figures in a file: 3 decimals, or 4 significant digits
 LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 _SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
@@ -172,18 +170,10 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
             return
     kept = history / f"{latest.stem}_before_{stamp}.json"
     name = _series_named(latest)
-    if name is not None and (latest.parent / name).is_file():
-        if series.is_own_name(name):
-            _copy_once(latest.parent / name, history / name)
-        else:  # of an older version: its name may be another result's in history
-            shutil.copy2(latest.parent / name, kept.with_suffix(".npz"))
-            content = content.replace(json.dumps(name).encode(), json.dumps(kept.with_suffix(".npz").name).encode())
+    if name is not None and (latest.parent / name).is_file() and not (history / name).exists():
+        steps = regular.opened(latest.parent / name)
+        atomic.write_atomically(history / name, lambda file: shutil.copyfileobj(steps, file))
     atomic.write_atomically(kept, content)
-
-
-def _copy_once(source: Path, target: Path) -> None:
-    if not target.exists():
-        atomic.write_atomically(target, lambda file: shutil.copyfileobj(regular.opened(source), file))
 
 
 def _series_named(path: Path) -> str | None:
@@ -267,16 +257,12 @@ def _from_document(document: Any, path: Path, *, model_name: str | None) -> Resu
         raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
-    in_file = result.series_file is not None
     if result.series_file is not None:
         steps = series.read(path, result.series_file, sha256=result.series_sha256)
         result = result.model_copy(update={"steps": steps, "series_file": None})
     _check_series(result, path)
     if len(result.steps):
-        computed = summarise(result)
-        if in_file and result.series_sha256 is None:
-            _check_agreement(result, computed, path)
-        return computed.model_copy(update={"series_sha256": None})
+        return summarise(result).model_copy(update={"series_sha256": None})
     figures = result.performance_metrics
     if all(getattr(figures, name) is None for name in _MEANS):
         raise InputError("neither steps nor reported means: nothing was measured", path=path)
@@ -318,21 +304,6 @@ def is_result(document: Any) -> bool:
         and isinstance(document.get("performance_metrics"), dict)
         and ("platform" in document or "gpu_info" in document)
     )
-
-
-def _check_agreement(stated: Result, computed: Result, path: Path) -> None:
-    """Raises InputError unless the steps of an unhashed series file give the totals that the JSON states."""
-    known, found = stated.performance_metrics, computed.performance_metrics
-    totals = ("total_steps", "total_time_seconds", "tokens_per_second", "samples_per_second")
-    pairs = [(getattr(known, name), getattr(found, name)) for name in totals]
-    agree = [
-        b is not None and math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING) for a, b in pairs if a is not None
-    ]
-    if known.total_steps is None or len(agree) < 2 or not all(agree[:2]):
-        raise InputError(
-            "its step series is of another result: its steps and seconds are not those of this file", path=path,
-            remedy=series.REMEDY,
-        )  # fmt: skip
 
 
 def _check_series(result: Result, path: Path) -> None:
