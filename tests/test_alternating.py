@@ -22,7 +22,7 @@ write(seconds=speed * (1 + 0.05 * nth) + 0.0001 * (nth % 3))
 
 @pytest.fixture
 def machine(folder, engine, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("tensorprimat.cli.alternating.detect", lambda: LAPTOP)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: LAPTOP)
     engine(DRIFTING)
     return folder
 

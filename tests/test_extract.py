@@ -425,7 +425,7 @@ def test_follow_waits_for_a_log_that_is_empty_cut_short_or_gone(
             interrupt,
         )
     )
-    monkeypatch.setattr("tensorprimat.session.follow.time.sleep", lambda _: next(between_looks)())
+    monkeypatch.setattr("tensorprimat.session.extract.time.sleep", lambda _: next(between_looks)())
     assert extract(path, "--follow", "--output", tmp_path / "out") == 0
     said = [line.split(" | ")[0] for line in capsys.readouterr().err.splitlines()[1:6]]
     assert said[:2] == ["no measured step yet: the log is empty", "step 9"]

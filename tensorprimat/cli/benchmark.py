@@ -1,4 +1,6 @@
-"""The flow of one benchmark: plan each model, train it or read its log, save every run, print the totals."""
+"""The flow of one benchmark (plan each model, train it or read its log, save every run, print the totals), and of two
+configurations whose runs alternate (--ab), so that a drift of the machine cancels.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from tensorprimat.analysis.compare import compare
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
@@ -24,10 +27,12 @@ from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.reports import formatting
+from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
-from tensorprimat.session.models import outcomes_of, within_budget
+from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
 from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_here
-from tensorprimat.session.runs import ModelOutcome
+from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """The next command, by how this one was called; else the script in the folder of benchmark.py."""
@@ -172,3 +177,50 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
 def _compare_command(folder: Path) -> str:
     words = COMPARE_COMMANDS.get(Path(sys.argv[0]).name, ["python3", "compare_results.py"])
     return shlex.join([*words, *([] if folder == Path("output") else [str(folder)])])
+
+
+def alternate(requests: Sequence[Request]) -> int:
+    """Run two configurations in turn, model by model, and compare each pair. Returns the exit code.
+
+    Raises TensorPrimatError for what stops it altogether.
+    """
+    check_pair(requests)
+    first = requests[0]
+    screen = Screen(stderr=first.json)
+    machine = detect()
+    stamp = store.new_stamp()
+    worst, results = 0, []
+    for model in MODELS if first.model == "all" else (first.model,):
+        sides = sides_of(model, requests, machine, stamp)
+        for side in sides:
+            title = f"CONFIGURATION {side.name.upper()} - {runs.title_of(side.spec)} on {machine.label}"
+            screen.block(title, runs.start_rows(side.spec, side.request, machine))
+        if first.dry_run:
+            continue
+        error = run_in_turn(sides, machine, screen, stamp)
+        if error is not None:
+            screen.complain(f"{model}: {error}")
+            worst = max(worst, 1)
+        _show_pair(sides, screen)
+        results += [side.loaded.result for side in sides if side.loaded is not None]
+    if first.dry_run:
+        screen.say("Dry run: nothing was trained or written; every check passed")
+    if first.json and results:
+        print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
+    return worst
+
+
+def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:
+    """Print the comparison, also where both configurations are one benchmark."""
+    loaded = [side.loaded for side in sides if side.loaded is not None]
+    if len(loaded) < 2:
+        return
+    comparison = compare(loaded)
+    if comparison.pairs:
+        if not sides[0].request.json:
+            print_summary(comparison)
+    else:
+        ratio = ratio_of(loaded)
+        if ratio is not None:
+            screen.say(f"a and b are the same benchmark; b measured {formatting.ratio_in_words(ratio)}", style="bold")
+    screen.say("Files: " + ", ".join(str(item.path) for item in loaded))

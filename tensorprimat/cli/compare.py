@@ -149,12 +149,7 @@ def _load_matplotlib() -> None:
 
 
 def _loaded(
-    results: list[str] | None,
-    aside: Aside,
-    stated: Sequence[Statement],
-    *,
-    warmup_steps: int | None,
-    by_argument: bool,
+    results: list[str] | None, aside: Aside, stated: Sequence[Statement], *, warmup_steps: int | None, by_argument: bool
 ) -> list[Loaded]:
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
     from tensorprimat.core.statements import laid_over

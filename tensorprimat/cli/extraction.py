@@ -19,7 +19,7 @@ from tensorprimat.core.statements import Statement, check_sides, words_of_file
 from tensorprimat.logs.paths import named_by_path
 from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
-from tensorprimat.session.follow import follow as follow_log
+from tensorprimat.session.extract import follow as follow_log
 
 DEFAULT_FOLDER = Path("output")
 
@@ -51,7 +51,9 @@ def extract(
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
-        _show_growth(follow_log(paths, stated, format))
+        if len(paths) != 1 or paths[0] == logs.STDIN:
+            raise UsageError("--follow watches one file")
+        _show_growth(follow_log(Path(paths[0]), stated, format))
     refused: list[TensorPrimatError] = []
 
     def refuse(error: TensorPrimatError) -> None:

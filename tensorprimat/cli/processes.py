@@ -132,16 +132,10 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
         return []
     table = Table("PID", "User", "GPU memory", "Since", "", "Command", box=None, pad_edge=False)
     for holder in found:
-        used = "unknown" if holder.memory_bytes is None else f"{size(holder.memory_bytes)}"
+        used = "unknown" if holder.memory_bytes is None else size(holder.memory_bytes)
         since = "" if holder.started_at is None else f"{holder.started_at:%m-%d %H:%M}"
-        table.add_row(
-            str(holder.pid),
-            holder.user or "",
-            used,
-            since,
-            holder.keeps or ("leftover" if idle else ""),
-            holder.command[:60],
-        )
+        state = holder.keeps or ("leftover" if idle else "")
+        table.add_row(str(holder.pid), holder.user or "", used, since, state, holder.command[:60])
     console.print(table, soft_wrap=True)
     return found
 

@@ -96,12 +96,10 @@ def command(
       2  a flag is wrong, or there is nothing to run or read
     """
     options = {**locals(), **chosen, "typed": typed(context)}
+    from tensorprimat.cli.benchmark import alternate, benchmark
+
     if ab:
-        from tensorprimat.cli.alternating import alternate
-
         return alternate([_request({**options, **_flags_of(text, context)}) for text in ab])
-    from tensorprimat.cli.benchmark import benchmark
-
     return benchmark(_request(options))
 
 

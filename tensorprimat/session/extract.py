@@ -1,9 +1,10 @@
-"""Read logs into results and join those that belong together: ranks of one run, repetitions of one benchmark."""
+"""Read logs into results, join those that belong together (ranks, repetitions), and follow a log that grows."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,14 +12,16 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import identity, quantities
-from tensorprimat.core.errors import TensorPrimatError
+from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.core.summary import pool
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.logs.text import Log
+from tensorprimat.session.explain import one_liner
 
 EACH = 0  # no training has this number
+FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,3 +170,39 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
         note = f"runs: pooled as one benchmark, although only some of the {len(results)} logs state {', '.join(partly)}"
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)
+
+
+def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
+    """Yield a line for each growth of the log, without end. Raises InputError for a file that cannot be read."""
+    seen = None
+    logs.Log(path).opening(1)  # what cannot be read is refused at once
+    yield f"following {path}; Ctrl-C ends it and writes the result"
+    while True:
+        started = time.monotonic()
+        if (state := _state(path)) != seen:
+            seen = state
+            yield _progress(path, stated, format)
+        time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return values that change when a log grows, is truncated or replaced; () if there is no log at the moment."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
+    """Return the present figures of a growing log. Launchers create it empty, and rotation removes it for a moment."""
+    try:
+        if path.stat().st_size == 0:
+            return "no measured step yet: the log is empty"
+        return one_liner(logs.read(path, facts=facts_for(stated, path), format=format))
+    except FileNotFoundError:
+        return f"{path} is gone; waiting for it"
+    except NotALogError:
+        return "no measured step yet"
+    except InputError as error:
+        return f"{error}; waiting"

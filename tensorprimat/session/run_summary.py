@@ -10,7 +10,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import LABELS, Machine
 
-MEMORY_KINDS = (("allocated", "allocated"), ("reserved", "reserved"), ("device_used", "used on the device"))
+MEMORY_KINDS = {"allocated": "allocated", "reserved": "reserved", "device_used": "used on the device"}
 RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
 UNMEASURED = "not measured"
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
@@ -146,15 +146,16 @@ def run_line(result: Result, run: int) -> str:
 
 def _short_memory(result: Result) -> str:
     """Return the first kind of peak that was seen, short enough for a column."""
-    for kind, _ in MEMORY_KINDS:
-        peak = getattr(result.memory_metrics, f"peak_memory_{kind}_gb", None)
-        if peak is not None:
-            return f"{quantities.gigabytes(peak)} {kind.replace('_', ' ')}"
-    return (
-        UNMEASURED
-        if result.host_memory_peak_gb is None
-        else f"{quantities.gigabytes(result.host_memory_peak_gb)} process"
-    )
+    for kind, peak in _peaks(result.memory_metrics):
+        return f"{quantities.gigabytes(peak)} {kind.replace('_', ' ')}"
+    host = result.host_memory_peak_gb
+    return UNMEASURED if host is None else f"{quantities.gigabytes(host)} process"
+
+
+def _peaks(memory: MemoryMetrics | None) -> list[tuple[str, float]]:
+    """Return every kind of peak that was seen, in GB."""
+    seen = ((kind, getattr(memory, f"peak_memory_{kind}_gb", None)) for kind in MEMORY_KINDS)
+    return [(kind, peak) for kind, peak in seen if peak is not None]
 
 
 def _sequences(count: int) -> str:
@@ -175,11 +176,7 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
     """Return every kind of peak that was seen; the process's own where there is no device."""
-    peaks = [
-        f"{quantities.gigabytes(peak)} {words}"
-        for kind, words in MEMORY_KINDS
-        if memory is not None and (peak := getattr(memory, f"peak_memory_{kind}_gb")) is not None
-    ]
+    peaks = [f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}" for kind, peak in _peaks(memory)]
     if not peaks and host_gb is not None:
         peaks = [f"{quantities.gigabytes(host_gb)} resident in the training process (no device memory on a CPU)"]
     return ", ".join(peaks) or UNMEASURED

@@ -61,13 +61,7 @@ def of_benchmark(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause
 
 
 def fitted(
-    specs: Mapping[str, RunSpec],
-    machine: Machine,
-    *,
-    runs: int,
-    pause: float,
-    minutes: float,
-    free: frozenset[str],
+    specs: Mapping[str, RunSpec], machine: Machine, *, runs: int, pause: float, minutes: float, free: frozenset[str]
 ) -> dict[str, RunSpec]:
     """Return the specs, with batch size and steps reduced (unless a flag sets them) until the benchmark fits.
 
