@@ -151,13 +151,7 @@ decision: about 2.5 % pass and 2.5 % fail.
                 "equal speed: passes",
                 f"{200 * GATE_LIMIT:.0f} % slower: fails",
             ),
-            (
-                (
-                    row.name,
-                    *shares(row, *OF_GATE),
-                )
-                for row in decided
-            ),
+            ((row.name, *shares(row, *OF_GATE)) for row in decided),
         )
     }
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
+from tensorprimat.analysis.sides import Group
 from tensorprimat.core import quantities
-from tensorprimat.core.result import Result
 from tensorprimat.reports import facts, formatting
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
@@ -18,16 +17,8 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 UNMEASURED = "not measured"
 
 
-class Labelled(Protocol):
-    """A side, whatever else is known of it."""
-
-    @property
-    def label(self) -> str:
-        """Return the text that distinguishes this side from the others."""
-
-    @property
-    def result(self) -> Result:
-        """Return the measured result."""
+Labelled = Side | Group
+"""A side, with or without estimates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +62,7 @@ def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
     labels = dict.fromkeys(side.label for side in sides)
     return {
         label: BarStyle(
-            number=number,
-            label=label,
-            colour=COLOURS[number % len(COLOURS)],
-            hatch=HATCHES[number % len(HATCHES)],
+            number=number, label=label, colour=COLOURS[number % len(COLOURS)], hatch=HATCHES[number % len(HATCHES)]
         )
         for number, label in enumerate(labels)
     }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import csv_of
 
@@ -16,14 +17,8 @@ CsvValue = float | int | str | bool | None
 
 
 def _estimate(name: str) -> dict[str, Callable[[Side], CsvValue]]:
-    def read(end: str) -> Callable[[Side], CsvValue]:
-        def value(side: Side) -> CsvValue:
-            estimate: Estimate = getattr(side, name)
-            return getattr(estimate, end)  # type: ignore[no-any-return]
-
-        return value
-
-    return {name: read("value"), f"{name}_low": read("low"), f"{name}_high": read("high")}
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{suffix}": attrgetter(f"{name}.{end}") for suffix, end in ends.items()}
 
 
 COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from tensorprimat.analysis.records import Side
@@ -128,13 +130,18 @@ def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
     return SideRow(label=label, read=read, form=form, source=basis_of)
 
 
-def _reported(field: str, label: str, form: quantities.Form) -> SideRow:
+def _stated(record: str, field: str, label: str, form: quantities.Form, of: str) -> SideRow:
+    """Return a field of one of a result's records as a row. of: what the figure is of, for its source."""
     return SideRow(
         label=label,
-        read=lambda side: getattr(side.result.performance_metrics.reported, field),
+        read=lambda side: getattr(attrgetter(record)(side.result), field, None),
         form=form,
-        source=lambda side: f"printed by the framework, not computed here; {source_of(side)}",
+        source=lambda side: f"{of}; {source_of(side)}",
     )
+
+
+_reported = partial(_stated, "performance_metrics.reported", of="printed by the framework, not computed here")
+_power = partial(_stated, "power_metrics")
 
 
 PERFORMANCE = (
@@ -160,19 +167,9 @@ PERFORMANCE = (
 """Rows of the performance table."""
 
 
-def _memory(statistic: str, kind: str, label: str, of: str) -> SideRow:
-    field = f"{statistic}_{kind}_gb"
-    return SideRow(
-        label=label,
-        read=lambda side: getattr(side.result.memory_metrics, field, None),
-        form=quantities.gigabytes,
-        source=lambda side: f"{of}; {source_of(side)}",
-    )
-
-
 MEMORY = (
     *(
-        _memory(statistic, kind, f"{statistic_title} {title}", of)
+        _stated("memory_metrics", f"{statistic}_{kind}_gb", f"{statistic_title} {title}", quantities.gigabytes, of)
         for kind, title in MEMORY_KINDS
         for statistic, statistic_title, of in (
             ("avg", "Average", "mean over the measured steps"),
@@ -230,15 +227,6 @@ def memory(sides: Sequence[Side]) -> Table:
         note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
         "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
     )  # fmt: skip
-
-
-def _power(field: str, label: str, form: quantities.Form, of: str) -> SideRow:
-    return SideRow(
-        label=label,
-        read=lambda side: getattr(side.result.power_metrics, field, None),
-        form=form,
-        source=lambda side: f"{of}; {source_of(side)}",
-    )
 
 
 POWER = (

@@ -29,15 +29,15 @@ class ForestMark:
 
     label: str
     value: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     text: str
     """The ratio as people read it."""
     ends: str
     """Its interval in words, or why there is none."""
     verdict: str
     """The verdict in two or three words."""
-    level: Level | None
+    level: Level | None = None
     """None for the baseline and for a mean over models."""
     is_mean: bool = False
 
@@ -81,18 +81,7 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
     bases = list(dict.fromkeys(pair.baseline.label for pair in pairs))
     mean = comparison.mean_ratio
     if len(bases) == 1 and len({pair.model for pair in pairs}) == 1:
-        marks.append(
-            ForestMark(
-                label=bases[0],
-                value=1.0,
-                low=None,
-                high=None,
-                text="1x",
-                ends="baseline",
-                verdict="baseline",
-                level=None,
-            )
-        )
+        marks.append(ForestMark(label=bases[0], value=1.0, text="1x", ends="baseline", verdict="baseline"))
     marks.sort(key=lambda mark: mark.value if less else -mark.value)
     if mean is not None and mean.metric == metric and mean.estimate.value is not None:
         marks.append(_mark(f"mean of {len(pairs)} models", mean, None))

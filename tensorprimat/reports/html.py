@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +37,6 @@ KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled"
 DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
-@dataclass
-class Sources:
-    """The sources of the figures, each text once, numbered in the order in which the template uses them."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def number(self, source: str) -> int:
-        """Return the number of a source, a new one for a new text."""
-        return self.numbers.setdefault(source, len(self.numbers))
-
-
 def render(comparison: Comparison) -> str:
     """Return the whole file."""
     looks = looks_of(comparison.sides)
@@ -66,7 +54,7 @@ def render(comparison: Comparison) -> str:
         scales=forest.forests(comparison),
         levels=LEVELS,
         looks=looks,
-        sources=Sources(),
+        sources={},  # source of a figure → its number, each text once, in the order of the page
         version=__version__,
         formatting=formatting,
         quantities=quantities,
@@ -156,10 +144,7 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
                 *metric_panels.panels(sides, [side.metrics for side in sides], looks, comparable=comparable),
             )
         ],
-        "tables": [
-            *(build(sides) for build in sections.OF_A_MODEL),
-            published.of_model(comparison, model),
-        ],
+        "tables": [*(build(sides) for build in sections.OF_A_MODEL), published.of_model(comparison, model)],
         "provenance": facts.provenance(sides),
     }
 
