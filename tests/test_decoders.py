@@ -139,12 +139,6 @@ def test_a_built_in_model_costs_the_same_by_both_ways(name):
     assert decoder.flops_per_token([8192]) == flops.per_token(shape, 8192)
 
 
-def test_frozen_weights_under_adapters_cost_four_flops():
-    decoder = tiny("llama").decoder
-    saved = decoder.flops_per_token([128]) - decoder.flops_per_token([128], lora=True)
-    assert saved == 2 * decoder.active_weights
-
-
 def packed_mfu(reported, decoder, *, charged, lengths):
     """The MFU that remains when attention counts the packed documents instead of one sequence of `charged` tokens."""
     return reported * decoder.flops_per_token(lengths) / decoder.flops_per_token([charged])
@@ -205,16 +199,6 @@ def test_a_published_mfu_falls_by_as_much_as_its_authors_found(length, tokens_pe
 def test_a_document_without_tokens_has_no_cost():
     with pytest.raises(ValueError, match="at least one token"):
         tiny("llama").decoder.flops_per_token([128, 0])
-
-
-def test_the_peak_of_mixed_precisions_weighs_each_part_by_its_work():
-    decoder, peaks = tiny("llama").decoder, {"fp8": 2000.0, "bf16": 1000.0, "fp4": 4000.0}
-    assert decoder.peak([128], peaks, linear="bf16", attention="bf16") == pytest.approx(1000.0)
-    mixed = decoder.peak([128], peaks, linear="fp8", attention="bf16")
-    total = decoder.flops_per_token([128])
-    layers = 6 * (decoder.active_weights - decoder.embedding_weights)
-    assert mixed == pytest.approx(total / (layers / 2000 + (total - layers) / 1000))
-    assert 1000 < mixed < decoder.peak([128], peaks, linear="fp4", attention="bf16") < 4000
 
 
 @pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])

@@ -51,11 +51,9 @@ class Baseline:
         return rate * work / (peak.value * 1e12) if rate and work and peak and peak.value else None
 
 
-def baselines(library: Library | None = None) -> tuple[Baseline, ...]:
-    """Return every result of others: published tables first, then the MLPerf library (default: the package's)."""
-    if library is None:
-        return (*_tables(), *_of_package())
-    return (*_tables(), *_of_library(library))
+def baselines() -> tuple[Baseline, ...]:
+    """Return every result of others: published tables first, then the package's MLPerf library."""
+    return (*_tables(), *_of_package())
 
 
 def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:

@@ -98,28 +98,15 @@ class Decoder:
             total += 6 * (layer.query_width + layer.value_width) * visited
         return total
 
-    def flops_per_token(self, lengths: Sequence[int], *, lora: bool = False) -> float:
+    def flops_per_token(self, lengths: Sequence[int]) -> float:
         """Return the training FLOPs (forward and backward) of one token of documents packed into one sequence.
 
-        lengths: tokens of each document; one number for a sequence that is not packed. lora: the weights are frozen
-        and every layer has adapters, so that 4 FLOPs per weight remain instead of 6.
+        lengths: tokens of each document; one number for a sequence that is not packed.
         """
         tokens = sum(lengths)
         if tokens < 1 or min(lengths) < 1:
             raise ValueError(f"a document needs at least one token: {list(lengths)}")
-        return (4 if lora else 6) * self.active_weights + self.attention_flops(lengths) / tokens
-
-    def peak(self, lengths: Sequence[int], peaks: Mapping[str, float], *, linear: str, attention: str) -> float:
-        """Return the peak FLOP/s of work whose parts run in different precisions: FLOPs over the least time of all.
-
-        peaks: FLOP/s by precision. linear: precision of the layers' matrices (fp8, fp4 …). The output head and
-        attention run in `attention`, as Transformer Engine and torchao leave them.
-        """
-        head = 6.0 * self.embedding_weights
-        body = 6.0 * (self.active_weights - self.embedding_weights)
-        scores = self.attention_flops(lengths) / sum(lengths)
-        seconds = body / peaks[linear] + (head + scores) / peaks[attention]
-        return (head + body + scores) / seconds
+        return 6 * self.active_weights + self.attention_flops(lengths) / tokens
 
 
 def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -> float:

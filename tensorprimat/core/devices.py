@@ -9,15 +9,10 @@ from tensorprimat.core.result import Platform
 _VENDORS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
     ("cpu", re.compile(r"\bCPU\b|\bXeon\b|\bEPYC\b|\bRyzen\b", re.IGNORECASE)),
     ("amd", re.compile(r"\bAMD\b|\bInstinct\b|\bMI\d{3}[A-Z]{0,2}\b|\bgfx\d{3,4}|\bRadeon\b", re.IGNORECASE)),
-    (
-        "nvd",
-        re.compile(
-            r"\bNVIDIA\b|\bTesla\b|\bGeForce\b|\bQuadro\b|\bRTX\b|\bGrace\b"
-            r"|(?<![A-Za-z0-9])(?:G?[ABHV]\d{2,3}|GB?200|GH200|L4|L40S?|T4|P100)(?![0-9])",
-            re.IGNORECASE,
-        ),
-    ),
-)
+    ("nvd", re.compile(
+        r"\bNVIDIA\b|\bTesla\b|\bGeForce\b|\bQuadro\b|\bRTX\b|\bGrace\b"
+        r"|(?<![A-Za-z0-9])(?:G?[ABHV]\d{2,3}|GB?200|GH200|L4|L40S?|T4|P100)(?![0-9])", re.IGNORECASE)),
+)  # fmt: skip
 
 
 def platform_of(device_name: str | None) -> Platform | None:
