@@ -116,6 +116,16 @@ def test_a_remaining_time_that_tells_no_clock_times_nothing(tmp_path, lines):
         read(tmp_path, *lines)
 
 
+def test_the_total_time_of_a_run_with_rows_between_steps_gives_a_mean(tmp_path):
+    lines = [row(n, n // 16, 200.0, ends=False) for n in range(10, 3210, 10)]
+    validation = "iter 1600: val loss 2.5000, val time: 40000.00 ms"
+    result = read(tmp_path, ARGUMENTS, *lines, validation, "| - Training Time : 680.00 s")
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.2)
+    assert any(warning.startswith("step_time: Training Time over 200 steps") for warning in result.warnings)
+    with pytest.raises(NotALogError, match="no step with all of its iterations"):
+        read(tmp_path, ARGUMENTS, *lines[:40], "| - Training Time : 80.00 s")
+
+
 def test_a_step_of_which_iterations_are_missing_has_no_time(tmp_path):
     lines = rows(per_step=2, steps=4, ms=250.0)
     del lines[2]  # the first iteration of the second step

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import trained
@@ -170,6 +171,7 @@ def _time_by_what_remains(
         )
 
 
+NEARLY_ALL = 0.02  # of the steps: the last ones may be in no row
 SLOWEST_SHARE, SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
 
 
@@ -217,12 +219,29 @@ def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidenc
     return Evidence(clocks=(clock,))
 
 
+def _whole_run(rows: list[tuple[int, re.Match[str]]]) -> int | None:
+    """Return the steps of a run from its first on; None where its last rows may be missing more than NEARLY_ALL."""
+    iterations = [int(match["iter"]) for _, match in rows]
+    interval = max(np.diff([0, *iterations]).tolist(), default=0)
+    steps = int(rows[-1][1]["step"]) if rows else 0
+    if iterations != sorted(set(iterations)) or not steps:
+        return None
+    return steps if interval / iterations[-1] + 1 / steps <= NEARLY_ALL else None
+
+
 def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]]) -> None:
     """Add the figures of the final summary, which cover the whole run including validation and saving."""
     if duration := totals.get("seconds"):
         reading.reported["runtime_seconds"] = duration
-        if (tokens := totals.get("tokens")) and "seconds" not in reading.steps.seen:
+        untimed = "seconds" not in reading.steps.seen
+        if untimed and (tokens := totals.get("tokens")):
             reading.reported["tokens_per_second"] = tokens / duration
+        if untimed and (steps := _whole_run(rows)):
+            reading.reported["step_time_seconds"] = (duration - totals.get("validation", 0.0)) / steps
+            reading.warnings.append(
+                f"step_time: Training Time over {steps} steps, known to {percent(NEARLY_ALL)}, with the start and "
+                "checkpoints in it; no variance is known"
+            )
     if (memory := totals.get("memory_gb")) and len(reading.steps):
         peaks = np.full(len(reading.steps), np.nan)
         peaks[-1] = memory * GB
