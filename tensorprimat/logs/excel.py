@@ -225,7 +225,7 @@ def _kernels(sheets: dict[str, list[SheetRow]]) -> list[KernelCategory]:
 
 
 def _summed(rows: Iterable[tuple[str, float | None, float, float | None]]) -> list[KernelCategory]:
-    """Categories with their rows (processes, kernels) added up; rows: (name, time, its unit in seconds, count)."""
+    """Return categories with their rows added up. rows: (name, time, its unit in seconds, count)."""
     seconds: dict[str, float] = {}
     counts: dict[str, float] = {}
     for name, time, unit, number in rows:
@@ -240,7 +240,7 @@ def _summed(rows: Iterable[tuple[str, float | None, float, float | None]]) -> li
 
 
 def _mean_of(ranks: list[list[KernelCategory]]) -> tuple[KernelCategory, ...]:
-    """Categories per rank, averaged over the ranks that have any."""
+    """Return the categories averaged over the ranks that have any."""
     known = [rank for rank in ranks if rank]
     if len(known) <= 1:
         return tuple(known[0]) if known else ()

@@ -220,7 +220,7 @@ def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidenc
 
 
 def _whole_run(rows: list[tuple[int, re.Match[str]]]) -> int | None:
-    """Return the steps of a run from its first on; None where its last rows may be missing more than NEARLY_ALL."""
+    """Return the steps of a whole run; None if more than a share of NEARLY_ALL of them may be in no row."""
     iterations = [int(match["iter"]) for _, match in rows]
     interval = max(np.diff([0, *iterations]).tolist(), default=0)
     steps = int(rows[-1][1]["step"]) if rows else 0

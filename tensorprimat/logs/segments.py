@@ -155,7 +155,7 @@ def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
 
 
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
-    """Return the segments that are measured as one benchmark, the one that tells its facts first.
+    """Return the segments that are measured as one benchmark; the facts are those of the first.
 
     number: the only one to read; None takes the longest, the later one of equals, with all of equal facts.
     """

@@ -79,6 +79,8 @@ _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
 @dataclass(kw_only=True)
 class Content:
+    """Everything in a log or document of the Trainer that matters."""
+
     rows: list[Row] = field(default_factory=list)
     last: Mapping[str, str] = field(default_factory=dict)
     """The dictionary of the last row."""

@@ -105,7 +105,7 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
 
 
 def _clock_of_tokens(row: Mapping[str, str]) -> tuple[float, float] | None:
-    """LLaMA-Factory's clock: all tokens so far over the rate since the start, which it rounds to two decimals."""
+    """Return LLaMA-Factory's clock: all tokens so far over the rate since the start, which has two decimals."""
     tokens, rate = fields.positive(row.get("total_tokens")), fields.positive(row.get("throughput"))
     if not (tokens and rate):
         return None

@@ -30,7 +30,7 @@ def _summary(content: Content) -> Mapping[str, str] | None:
 
 
 def total_steps(content: Content) -> float | None:
-    """Optimizer steps of the whole run: stated, or the rate of the summary times its runtime."""
+    """Return the optimizer steps of the whole run: as stated, or the rate of the summary times its runtime."""
     summary = _summary(content)
     if summary is not None:
         rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))

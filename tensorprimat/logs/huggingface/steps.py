@@ -54,9 +54,9 @@ def steps_of_a_row(found: list[Row], total: float | None, final: float | None) -
 
 
 def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
-    """Time and work of each row; rows are merged until the clock is fine enough for the time between them.
+    """Return the time and work of each row; rows are merged until the clock is fine enough for the time between them.
 
-    A row inside such a stretch covers no step: the row at its end measures them all.
+    A row inside such a stretch covers no step: the row at its end measures all of its steps.
     """
     intervals = [_Interval() for _ in found]
     start, inside = 0, ""

@@ -2,8 +2,7 @@
 
 One line per log interval, e.g. ` iteration 5/100 | … elapsed time per iteration (ms): 15800.0 | …`. Where Primus prints
 two values (`2701.3/2712.7`, `615.5 (avg 611.0)`) the first is the interval's own, the second a running mean, which is
-never read. `rows` reads the lines, `order` finds restarts and interruptions, `config` all
-else.
+never read. `rows` reads the lines, `order` finds restarts and interruptions, `config` reads all other lines.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ _EVENTS = (("validation", _VALIDATION), ("checkpoint", _CHECKPOINT), ("resume", 
 
 
 def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:
-    """(line number, what) of every validation and checkpoint in a block. found: where it says " at iteration "."""
+    """Yield (line, kind) of every validation and checkpoint in a block. found: places of " at iteration "."""
     counted, number = 0, first_line
     for at in found:
         start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)

@@ -1,7 +1,7 @@
-"""Marks of an MLPerf result file: time to train, training and evaluation time and samples, without reading step rows.
+"""Marks of an MLPerf result file: time to train, training and evaluation time, and samples, without the step rows.
 
-The fast path of whole rounds. Only lines whose key is one of KEYS are parsed; `logs/mlperf/reader.py` reads everything
-of one file.
+Whole rounds are read this way, because only lines whose key is one of KEYS are parsed; `logs/mlperf/reader.py` reads
+all of one file.
 """
 
 from __future__ import annotations

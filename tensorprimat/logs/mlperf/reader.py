@@ -5,8 +5,8 @@
 - NVIDIA logs seconds of one step: `train_step_time`, in 2024 `train_step_timing in s`; a row averages the steps since
   the row before it. Its logging callback adds a row per block between two evaluations, which states the mean of the
   same steps once more (mlperf_common/callbacks/logging.py, `_log_train_step_time`): shown, never measured.
-- AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it in addition to step times, in gpt3 of 2024 in
-tokens/s.
+- AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it in addition to step times, for gpt3 of 2024 in
+  tokens/s.
 - NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
 - `metadata` tells the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
   found by the clock.
@@ -202,9 +202,9 @@ def _content(log: Log) -> _Content:
 
 
 def _ranks(starts: Counter[tuple[object, ...]]) -> int:
-    """Return the number of ranks that wrote init_start, of the events init_start and run_start of the first run.
+    """Return the number of ranks that wrote init_start. starts: events init_start and run_start of the first run.
 
-    Only one rank writes run_start. Where all these lines occur several times, the log itself was written so often.
+    Only one rank writes run_start. If every one of these lines occurs n times, the log was written n times.
     """
     seen = [count for count in starts.values() if count]
     copies = min(seen, default=1) if any(key == "run_start" for key, *_ in starts) else 1
@@ -213,7 +213,7 @@ def _ranks(starts: Counter[tuple[object, ...]]) -> int:
 
 
 def _counts(event: _Event) -> dict[str, float]:
-    """Numbers that a mark carries."""
+    """Return the numbers that a mark carries, by name."""
     return {name: value for name, text in event.metadata.items() if (value := number_in(text)) is not None}
 
 
@@ -246,8 +246,9 @@ def _row(event: _Event, loss: float | None, learning_rate: float | None) -> Mlpe
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:
-    """Keep a throughput that is logged in addition to step times: a second measurement of the same steps, in a unit of
-    its own.
+    """Keep a throughput that is logged in addition to step times as reported: it measures the same steps once more.
+
+    Its unit, samples/s or tokens/s, is the one that agrees with the step times.
     """
     rows = [row for run in runs for row in run.rows]
     rates = [row.rate for row in rows if row.rate is not None]
@@ -273,7 +274,7 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
 
 
 def _precision(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Precision of the linear layers, and the recipe where the name says one (mxfp4)."""
+    """Return the precision of the linear layers, and the recipe if the name states one (mxfp4)."""
     precision = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
     name = PRECISIONS.get(precision.casefold())
     if name is None:
@@ -296,7 +297,7 @@ def _describe_runs(reading: Reading, runs: Sequence[MlperfEvents]) -> None:
 
 
 def _to_target(run: MlperfEvents) -> dict[str, float | None]:
-    """Return time and samples to the quality target; nothing of a run that did not reach it."""
+    """Return the time and samples to the quality target; {} for a run that did not reach it."""
     if run.status != "success" or run.started is None or run.stopped is None:
         return {}
     return {"time_to_train_seconds": run.stopped - run.started, "samples_to_train": run.samples}

@@ -1,9 +1,8 @@
 """Rows of an MLPerf run as optimizer steps: what each row covers, what it restates, and blocks that are rows.
 
-- NVIDIA's rows of rounds up to v5.1 tell their progress as `step` or `samples_count`. In v6.0 `samples_count` alone is
-  left; where the row counter starts anew with each block, the first row of a block holds a part of an interval (0.0185
-  s on a system whose steps take 0.34 s) and is left out. What the rows of such a block leave of it, the block's own
-  mean measures.
+- NVIDIA's rows state their progress as `step` or `samples_count` up to v5.1, and as `samples_count` alone in v6.0. If
+  rows are counted from the start of each block, the first row of a block times a part of an interval (0.0185 s where a
+  step takes 0.34 s) and is left out. The row with the block's mean then measures the steps that no other row covers.
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
 - gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`).
 """
@@ -20,7 +19,7 @@ from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
-SAME_STEP = 0.5  # what a block's mean leaves for the steps without a row must be a step time like the others
+SAME_STEP = 0.5  # relative; the time that a block's mean leaves for steps without a row must be that of a step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -90,7 +89,7 @@ class MlperfEvents:
         return earlier[-1] if earlier else before.time if before else self.started
 
     def evaluated_seconds(self, start: float, stop: float) -> float:
-        """Evaluation between two moments."""
+        """Return the seconds of evaluation between two moments."""
         return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in self.evaluations)
 
 
@@ -103,8 +102,9 @@ class _Share:
 
 
 def steps_of(run: MlperfEvents, number: int, batch: int | None, length: int | None) -> Iterator[Step]:
-    """Yield the rows of one run: step by step where it was logged so, else block by block; what restates them covers no
-    step.
+    """Yield the rows of one run: rows of steps if it logged any, else rows of blocks.
+
+    A row that states other rows' steps once more covers no step.
     """
     shown = run.rows or list(_block_rows(run, batch, length))
     rows = _measured_rows(shown)
@@ -147,7 +147,7 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
 
 
 def _block_rows(run: MlperfEvents, batch: int | None, length: int | None) -> Iterator[MlperfRow]:
-    """Blocks as rows, for a run that logged nothing else about training."""
+    """Yield the blocks as rows, for a run that logged nothing else about training."""
     for block in run.blocks:
         samples = block.samples(batch, length)
         if block.stopped is None or block.stopped <= block.started or not samples or not batch:
@@ -165,9 +165,7 @@ def _block_rows(run: MlperfEvents, batch: int | None, length: int | None) -> Ite
 
 
 def _partial_rows(run: MlperfEvents, batch: int | None, length: int | None) -> set[int]:
-    """Return lines of rows that end where their block began: their time is a part of an interval, and of
-    no known size.
-    """
+    """Return the lines of rows that end where their block began: such a row times an unknown part of an interval."""
     partial: set[int] = set()
     starts = _samples_before(run, batch, length)
     last = 0.0
@@ -182,7 +180,7 @@ def _partial_rows(run: MlperfEvents, batch: int | None, length: int | None) -> s
 
 
 def _samples_before(run: MlperfEvents, batch: int | None, length: int | None) -> list[tuple[float, float]]:
-    """(moment, samples trained before it) of each block's start, by its step or by the blocks before it."""
+    """Return (start, samples trained before it) of each block, by its step or by the blocks before it."""
     starts, done = [], 0.0
     for block in run.blocks:
         if "step" in block.first and batch:
@@ -195,7 +193,7 @@ def _samples_before(run: MlperfEvents, batch: int | None, length: int | None) ->
 def _share_the_rest(
     run: MlperfEvents, partial: set[int], shares: dict[int, _Share], batch: int | None, length: int | None
 ) -> None:
-    """Give the block's own mean the steps that its rows leave out: the partial one, and those after the last row."""
+    """Let the row with the mean of a block cover those of its steps that no other row covers."""
     for block in run.blocks:
         inside = [row for row in run.rows if block.started <= row.time <= (block.stopped or -math.inf)]
         means = [row for row in inside if row.of_block and row.step_seconds]
@@ -229,7 +227,10 @@ def _holds_evaluation(
 def _covers(
     run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int], batch: int | None, length: int | None
 ) -> tuple[list[int], int]:
-    """Optimizer steps of each row, and how many lie before the first. A partial row covers none."""
+    """Return the optimizer steps of each row, and the number of steps before the first row.
+
+    A partial row covers none.
+    """
     paces = [_pace(row, batch) for row in rows]
     befores: list[MlperfRow | None] = [None, *rows]
     by_clock: list[float] = []
@@ -300,7 +301,10 @@ def _own_seconds(step: Step) -> float | None:
 
 
 def _plausible(uncounted: float, inside: float) -> float:
-    """Time of blocks that no row counts (synchronisation, a checkpoint); 0 where it would make another step time."""
+    """Return the seconds of blocks that no row counts (synchronisation, a checkpoint).
+
+    0 where they are so many that the rows' step times cannot be right.
+    """
     return uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0
 
 

@@ -48,9 +48,7 @@ class System:
 
 
 def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path) -> None:
-    """Fill in device, nodes and GPUs from the log and from the submission's description; a contradiction
-    is a warning.
-    """
+    """Fill in device, nodes and GPUs from the log and the submission's description; warn if they contradict."""
     _take_platform(reading, settings)
     system = find(path)
     if system is not None:
@@ -129,7 +127,7 @@ def _differ(logged: str, described: str) -> bool:
 
 
 def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> None:
-    """The number of GPUs by the configuration file's name, or by the ranks that announced themselves."""
+    """Take the number of GPUs from the configuration file's name, or from the ranks that wrote init_start."""
     config = reading.training_config
     name = settings.get("config_filename")
     match = _CONFIG_FILE.search(name) if isinstance(name, str) else None
