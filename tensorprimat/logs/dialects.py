@@ -42,7 +42,8 @@ class Dialect:
     marks: tuple[str, ...]
     """Texts of which a row (of a block: one of its lines) contains one; a text without any of them contains no row."""
     starts: tuple[str, ...] = ()
-    """Text that the framework writes when training starts or resumes, and hardly ever else."""
+    together: tuple[str, ...] = ()
+    """As `starts`, see `Format`."""
     numbers: tuple[Number, ...] = ()
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False

@@ -82,6 +82,14 @@ class Format:
     read: Callable[[Log], Reading | Result]
     """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
     already is a result record (the tool's own) comes back as that."""
+    starts: tuple[bytes, ...] = ()
+    """Text that the framework writes when training starts or resumes, and hardly ever else."""
+    settings: tuple[bytes, ...] = ()
+    """Settings that it prints before the line that starts training; they belong to that training."""
+    ends: tuple[bytes, ...] = ()
+    """Text that it writes when training is over."""
+    together: tuple[str, ...] = ()
+    """Other frameworks whose starting lines occur in the same training's log; those of all others are foreign."""
     opens: str = ""
     """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False

@@ -18,30 +18,14 @@ import numpy as np
 from tensorprimat.core import data_files
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files, prefixes
-from tensorprimat.logs.dialects import DIALECTS
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
-LEAST_OPENING = 6  # characters of a setting's text that say what it is
-
-
-def _bytes(texts: Iterable[str]) -> tuple[bytes, ...]:
-    return tuple(text.encode() for text in texts)
-
-
-_TEXTS = data_files.read("training_starts")
+_TEXTS = {name: tuple(text.encode() for text in texts) for name, texts in data_files.read("training_starts").items()}
 """data/training_starts.toml says what each list holds."""
-CRASH, DEATH, PRELUDE = (_bytes(_TEXTS[name]) for name in ("crash", "death", "prelude"))
-SAYS_SIZE, ONE_OF_MANY = (_bytes(_TEXTS[name]) for name in ("says_size", "one_of_many"))
-STARTS, ENDS, SETTINGS = (
-    {name: _bytes(texts) for name, texts in _TEXTS[table].items()} for table in ("starts", "ends", "settings")
-)
-LAUNCHERS, TOGETHER = STARTS["launchers"], _TEXTS["together"]
-for _dialect in DIALECTS:
-    STARTS[_dialect.name] = _bytes(_dialect.starts)
-    SETTINGS[_dialect.name] = _bytes(text for text, _ in _dialect.settings_by_opening if len(text) >= LEAST_OPENING)
-
+CRASH, DEATH, PRELUDE, LAUNCHERS = (_TEXTS[name] for name in ("crash", "death", "prelude", "launchers"))
+SAYS_SIZE, ONE_OF_MANY = _TEXTS["says_size"], _TEXTS["one_of_many"]
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
 SHORT_BYTES = 2**21
@@ -354,13 +338,14 @@ def _marks_in(
 
 def _literals(format: Format) -> dict[bytes, str]:
     """Text → kind of mark, for a log of this format."""
-    own = {text for name in ("launchers", format.name, *TOGETHER.get(format.name, ())) for text in STARTS.get(name, ())}
+    own = {*LAUNCHERS, *(text for one in FORMATS if one.name in (format.name, *format.together) for text in one.starts)}
     return {
-        **dict.fromkeys((*PRELUDE, *SETTINGS.get(format.name, ())), "prelude"),
+        **dict.fromkeys((*PRELUDE, *format.settings), "prelude"),
         **dict.fromkeys(CRASH, "crash"),
         **dict.fromkeys(DEATH, "death"),
-        **{text: "start" if text in own else "foreign" for texts in STARTS.values() for text in texts},
-        **dict.fromkeys(ENDS.get(format.name, ()), "end"),
+        **dict.fromkeys(LAUNCHERS, "start"),
+        **{text: "start" if text in own else "foreign" for one in FORMATS for text in one.starts},
+        **dict.fromkeys(format.ends, "end"),
     }
 
 
