@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from plausible import result
 
+from tensorprimat.analysis.fairness import differences_between
 from tensorprimat.core import identity
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.summary import summarise
+from tensorprimat.core.summary import pool, summarise
 
 
 def changed(original, **config):
@@ -117,3 +118,19 @@ def test_a_log_that_has_grown_continues_its_earlier_result():
     assert identity.continues(grown, shorter)
     unnamed = shorter.model_copy(update={"provenance": shorter.provenance.model_copy(update={"sources": ()})})
     assert not identity.continues(grown, unnamed)
+
+
+def test_seeds_of_all_runs_are_compared():
+    def seeded(*seeds):
+        runs = [changed(result(seed=seed), seed=seed) for seed in seeds]
+        return pool(
+            [
+                run.model_copy(update={"runs": tuple(r.model_copy(update={"seed": None}) for r in run.runs)})
+                for run in runs
+            ]
+        )
+
+    assert identity.BY_KEY["seed"].read(seeded(1)) == "1"
+    assert identity.BY_KEY["seed"].read(seeded(*range(7, 12))) == "7, 8, 9 and 2 more"
+    (seeds,) = [d for d in differences_between((seeded(1, 2), seeded(1, 3))) if d.field == "seed"]
+    assert seeds.values == ("1, 2", "1, 3")

@@ -28,6 +28,7 @@ OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a m
 SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # of a printed pace: "6.06 s, 6.06 s, 6.05 s" is what any run prints
+MOST_SEEDS = 3  # that a sentence names
 SAME_PACE = 0.01  # relative: ranks of one run wait for each other in every step
 PACE_COLUMNS = (
     "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
@@ -71,6 +72,15 @@ def _reader(setting: Setting) -> Reader:
         return f"{value:g}" if setting.kind == "number" else _text(value)
 
     return read
+
+
+def _seeds(result: Result) -> str | None:
+    """Return the seed, or those of the runs where they differ."""
+    seeds = sorted({run.seed for run in result.runs if run.seed is not None})
+    if len(seeds) < 2:
+        return _text(result.training_config.seed)
+    more = len(seeds) - MOST_SEEDS
+    return ", ".join(map(str, seeds[:MOST_SEEDS])) + (f" and {more} more" if more > 0 else "")
 
 
 def _model(result: Result) -> str | None:
@@ -146,7 +156,7 @@ def _of_setting(setting: Setting) -> Field:
         key=setting.name,
         label=setting.label,
         weight=setting.weight,
-        read=_reader(setting),
+        read=_seeds if setting.name == "seed" else _reader(setting),
         applies=APPLIES[setting.applies],
         identifies=setting.identifies,
     )

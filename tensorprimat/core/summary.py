@@ -269,7 +269,11 @@ def pool(results: Sequence[Result]) -> Result:
             )
         )
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
-        runs += [run.model_copy(update={"index": first_run + run.index}) for run in facts]
+        seed = result.training_config.seed
+        runs += [
+            run.model_copy(update={"index": first_run + run.index, "seed": run.seed if run.seed is not None else seed})
+            for run in facts
+        ]
         sources += result.provenance.sources
         warnings += said_by_others(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
