@@ -529,3 +529,25 @@ def test_lines_that_were_written_twice_are_not_two_ranks(tmp_path: Path) -> None
     eight = [ranks[0].replace("1767600000000", str(1767600000000 + n)) for n in range(8)]
     path.write_text("".join(f"{line}\n{line}\n" for line in [*lines[:at], *eight, *lines[at + 1 :]]))
     assert logs.read(path).training_config.num_gpus == 8
+
+
+def test_events_that_are_not_whole_are_a_warning_unless_one_ends_the_log(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    whole = journal.read(tmp_path / "a.txt")
+    ends_in_one = tmp_path / "b.txt"
+    ends_in_one.write_text("\n".join(journal.lines)[:-20])
+    assert not any("left out" in warning for warning in (*whole.warnings, *logs.read(ends_in_one).warnings))
+    journal.lines[5] = journal.lines[5][:60]
+    cut = journal.read(tmp_path / "c.txt")
+    assert any("1 event left out" in warning and "line 6" in warning for warning in cut.warnings)
+
+
+def test_events_of_two_processes_on_one_line_both_count(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    times = journal.read(tmp_path / "a.txt").steps.column("seconds").tolist()
+    journal.lines[5:7] = [f"0: {journal.lines[5]}1: {journal.lines[6]} done"]
+    result = journal.read(tmp_path / "b.txt")
+    assert result.steps.column("seconds").tolist() == times
+    assert not any("left out" in warning for warning in result.warnings)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from statistics import median
 from typing import Any
 
 from tensorprimat.core import mlperf_rules, terms
-from tensorprimat.core.quantities import significant
+from tensorprimat.core.quantities import counted, significant
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
@@ -39,6 +40,8 @@ from tensorprimat.logs.mlperf.rows import Block, MlperfEvents, MlperfRow, eviden
 from tensorprimat.logs.text import Log
 
 MARK = ":::MLLOG"
+_EVENT_BEGINS = re.compile(rf"{MARK}\s{{0,9}}{{")
+_DECODER = json.JSONDecoder()
 LONGEST_EVENT = 2**16  # characters; an event has a few hundred
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: what is beyond is no date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s")
@@ -96,6 +99,8 @@ class _Content:
     ranks: int = 0
     """Number of ranks that announced themselves."""
     runs: list[MlperfEvents] = field(default_factory=lambda: [MlperfEvents()])
+    torn: list[int] = field(default_factory=list)
+    """Lines of events that are not whole, except the last line of the log."""
 
 
 def detect(log: Log) -> int:
@@ -126,31 +131,45 @@ def read(log: Log) -> Reading:
     reading.steps = Steps.of(steps)
     reading.evidence = evidence_of(content.runs, steps, batch)
     _report_rates(reading, content.runs, batch, length)
+    if content.torn:
+        reading.warnings.append(
+            f"events: {counted(len(content.torn), 'event')} left out that the log does not hold as a whole, the first "
+            f"on line {content.torn[0]}, so times and counts may be wrong; read the log as it was written"
+        )
     return reading
 
 
-def _events(log: Log) -> Iterator[_Event]:
-    """Yield every well-formed event; what is torn, nested absurdly deep or of another shape is passed over."""
+def _events(log: Log, torn: list[int]) -> Iterator[_Event]:
+    """Yield every well-formed event; what is nested absurdly deep or of another shape is passed over.
+
+    torn: receives the lines whose event is not whole, but for the last line of the log, where it ends.
+    """
+    line = 0
     for line, text in log.lines():
-        start = text.find(MARK)
-        if start < 0 or len(text) - start > LONGEST_EVENT:
-            continue
-        try:
-            document = json.loads(text[start + len(MARK) :])
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(document, dict):
-            continue
-        milliseconds, key = number_in(document.get("time_ms")), document.get("key")
-        if milliseconds is not None and 0 < milliseconds < LATEST_MILLISECONDS and isinstance(key, str):
-            facts = document.get("metadata")
-            yield _Event(
-                line=line,
-                time=milliseconds / 1000,
-                key=key,
-                value=document.get("value"),
-                metadata=facts if isinstance(facts, dict) else {},
-            )
+        for start in _marks_in(text):
+            try:
+                document, _ = _DECODER.raw_decode(text, start)
+            except (ValueError, RecursionError):
+                torn.append(line)
+                continue
+            milliseconds, key = number_in(document.get("time_ms")), document.get("key")
+            if milliseconds is not None and 0 < milliseconds < LATEST_MILLISECONDS and isinstance(key, str):
+                facts = document.get("metadata")
+                yield _Event(
+                    line=line,
+                    time=milliseconds / 1000,
+                    key=key,
+                    value=document.get("value"),
+                    metadata=facts if isinstance(facts, dict) else {},
+                )
+    if torn and torn[-1] == line:
+        torn.pop()
+
+
+def _marks_in(text: str) -> Iterator[int]:
+    """Yield where the JSON of each event begins: processes that print at once may share a line."""
+    if MARK in text:
+        yield from (match.end() - 1 for match in _EVENT_BEGINS.finditer(text) if len(text) <= LONGEST_EVENT)
 
 
 def _content(log: Log) -> _Content:
@@ -159,7 +178,7 @@ def _content(log: Log) -> _Content:
     starts: Counter[tuple[object, ...]] = Counter()
     evaluation: float | None = None
     loss = learning_rate = None
-    for event in _events(log):
+    for event in _events(log, content.torn):
         run = content.runs[-1]
         if event.key in COUNTING and (count := number_in(event.metadata.get("samples_count"))):
             run.samples = count
