@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 PROGRAM = "tprimat"
 REQUEST = "_TPRIMAT_COMPLETE"
@@ -24,14 +23,10 @@ def run(arguments: list[str], commands: Mapping[str, str]) -> int:
     app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
     for name, help_text in commands.items():
-        command = importlib.import_module(f"tensorprimat.cli.{name}").command if name in typed[1:2] else _nothing()
+        being_completed = name in typed[1:2]  # the others need no options
+        command = importlib.import_module(f"tensorprimat.cli.{name}").command if being_completed else lambda: None
         app.command(name, help=help_text)(command)
     try:
         return int(app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0)
     except SystemExit as end:
         return int(end.code or 0)
-
-
-def _nothing() -> Callable[[], Any]:
-    """Return a command without options, for those that are not being completed."""
-    return lambda: None

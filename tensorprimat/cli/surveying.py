@@ -6,8 +6,9 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def show_survey(
     if file is not None and save:
         raise UsageError(f"--output {output}: --save writes several files; name a folder")
     save_to = options.writable_folder("--output", output) if save else None
-    survey = survey_folders(folders, stated, save_to=save_to, watch=_with_progress)
+    watch = partial(with_progress, name=lambda finding: one_line(finding.path.name, longest=30))
+    survey = survey_folders(folders, stated, save_to=save_to, watch=watch)
     options.say_each(survey.notes)
     if file is not None:
         atomic.write_atomically(file, _file_of(survey, file.suffix.lower()))
@@ -95,10 +97,6 @@ def show_survey(
         )
         return 2
     return 0
-
-
-def _with_progress(findings: Iterable[SurveyedFile], total: int) -> Iterator[SurveyedFile]:
-    return with_progress(findings, total, lambda finding: one_line(finding.path.name, longest=30))
 
 
 def _warnings(finding: SurveyedFile) -> tuple[str, ...]:

@@ -50,7 +50,8 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     device = torch.device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # or every process of torchrun takes memory of the first GPU too
-    gpu = None if machine.platform == "cpu" else _catalogue_entry(machine)
+    here = machine.gpu_info
+    gpu = None if machine.platform == "cpu" else catalogue.find_gpu(here.device_name, here.total_memory_gb)
     on_part("matrix products")
     rates = matrix_rates(device, (QUICK_SIZES if quick else SIZES)[device.type], gpu)
     on_part("memory")
@@ -68,9 +69,9 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     found = Preflight(
         platform=machine.platform,
         device=device.type,
-        device_name=machine.gpu_info.device_name,
-        device_count=machine.gpu_info.device_count,
-        total_memory_gb=machine.gpu_info.total_memory_gb,
+        device_name=here.device_name,
+        device_count=here.device_count,
+        total_memory_gb=here.total_memory_gb,
         host=machine.host,
         gpu_ids=machine.gpu_ids,
         torch_version=torch.__version__,
@@ -86,10 +87,6 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         seconds=time.perf_counter() - began,
     )
     return found.model_copy(update={"warnings": (*machine.warnings, *warnings_about(found))})
-
-
-def _catalogue_entry(machine: Machine) -> Gpu | None:
-    return catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
 
 
 def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) -> list[MatrixRate]:

@@ -83,15 +83,11 @@ def _titles(content: Table, narrow: bool) -> list[str]:
 
 
 def _texts(content: Table, narrow: bool) -> list[list[str]]:
-    def broken(text: str, numeric: bool) -> str:
-        if narrow and numeric:
-            text = _FIGURE.sub("\n", text)
-        return text
+    def text(cell: Cell, column: Column) -> str:
+        line = one_line(cell.text)
+        return _FIGURE.sub("\n", line) if narrow and column.numeric else line
 
-    return [
-        [broken(one_line(cell.text), column.numeric) for cell, column in zip(row, content.columns, strict=True)]
-        for row in content.rows
-    ]
+    return [[text(cell, column) for cell, column in zip(row, content.columns, strict=True)] for row in content.rows]
 
 
 def fitting(content: Table, *, width: int) -> RenderableType:

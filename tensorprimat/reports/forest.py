@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS, Level
@@ -112,7 +113,7 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
     value, low, high = estimate.value or math.nan, estimate.low, estimate.high
     if ratio.metric == TIME_TO_TRAIN:  # of the time, not of the speed
         value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
-        form = _three_decimals
+        form = partial(quantities.times, digits=3)
     known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
     return ForestMark(
         label=label,
@@ -125,10 +126,6 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
         level=LEVELS[pair.fairness.verdict] if pair is not None else None,
         is_mean=pair is None,
     )
-
-
-def _three_decimals(value: float | None) -> str:
-    return quantities.times(value, 3)
 
 
 def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
@@ -167,11 +164,8 @@ def answers(comparison: Comparison) -> list[str]:
         return [mean]
     for model in comparison.models:
         pairs = [pair for pair in comparison.pairs if pair.model == model]
-        opening = (
-            f"{formatting.model_title(pairs[0].candidate.result.model)}: "
-            if len(comparison.models) > 1 and pairs
-            else ""
-        )
+        title = formatting.model_title(pairs[0].candidate.result.model) if pairs else ""
+        opening = f"{title}: " if len(comparison.models) > 1 else ""
         if len(pairs) == 1:
             clauses.append(opening + formatting.headline(pairs[0]))
         elif pairs:

@@ -25,6 +25,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
     pairs = [_pair(pair) for pair in comparison.pairs]
     only = pairs[0] if len(pairs) == 1 else None
     mean = _ratio(comparison.mean_ratio)
+    shared = pairs[0]["verdict"] if len({pair["verdict"] for pair in pairs}) == 1 else None
     return {
         "kind": "comparison",
         "schema_version": SCHEMA_VERSION,
@@ -32,7 +33,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "generated_at": comparison.generated_at,
         "by": comparison.by,
         "models": list(comparison.models),
-        "verdict": only["verdict"] if only else mean["verdict"] if mean else _shared([p["verdict"] for p in pairs]),
+        "verdict": mean["verdict"] if mean and not only else shared,
         "headline": only["headline"] if only else None,
         "fairness": only["fairness"] if only else None,
         "ratio": only["ratio"] if only else mean,
@@ -49,10 +50,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
 def render(comparison: Comparison) -> str:
     """Return the whole file; ASCII, so that no text from a log can steer a terminal."""
     return json.dumps(document(comparison), indent=2, allow_nan=False) + "\n"
-
-
-def _shared(verdicts: list[str | None]) -> str | None:
-    return verdicts[0] if len(set(verdicts)) == 1 else None
 
 
 def _pair(pair: Pair) -> dict[str, Any]:

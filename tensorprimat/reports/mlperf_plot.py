@@ -46,10 +46,11 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     """
     rows = sum(len(side.scored) for side in comparison.sides)
     body = max(2.6, LINE_INCHES * (rows + 3))
+    rounds = ", ".join(sorted({side.round for side in comparison.sides}))
     sentences = [
         sentence(comparison, confidence),
         *(f"Warning: {warning.text}." for warning in comparison.warnings),
-        f"Rates and samples: {DERIVED.format(round=_rounds(comparison.sides))}.",
+        f"Rates and samples: {DERIVED.format(round=rounds)}.",
     ]
     lines = [line for one in sentences for line in textwrap.wrap(drawable(one), CHARACTERS)]
 
@@ -217,7 +218,3 @@ def _law(one: Scaling) -> str:
         return f"{name}: fewer than three numbers of GPUs, so no law."
     stops = f"; scaling stops at {one.stops_at} GPUs (dashed)" if one.stops_at else ""
     return f"{name}: {law_text(one.rate)}, scatter {percent(one.rate.scatter, 1)}{stops}."
-
-
-def _rounds(sides: Sequence[TaskSide]) -> str:
-    return ", ".join(sorted({one.round for one in sides}))

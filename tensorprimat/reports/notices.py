@@ -82,18 +82,14 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
     sentences = []
     for side in sides:
         power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
-        if (
-            power is None
-            or not power.throttled_seconds
-            or not time
-            or power.throttled_seconds <= LEAST_THROTTLED * time
-        ):
+        reduced = power.throttled_seconds or 0.0 if power is not None else 0.0
+        if not time or reduced <= LEAST_THROTTLED * time:
             continue
         messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
         by = " and ".join(dict.fromkeys(filter(None, messages)))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
         sentences.append(
-            f"{side.label}{several}: throttled for {percent(power.throttled_seconds / time, 0)} of the measured time"
+            f"{side.label}{several}: throttled for {percent(reduced / time, 0)} of the measured time"
             + (f" by {by}" if by else "")
         )
     return tuple(sentences)

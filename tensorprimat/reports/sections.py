@@ -175,7 +175,8 @@ TOGETHER = "Intervals of several comparisons are widened so that all verdicts of
 
 def family_note(pairs: Sequence[Pair]) -> str | None:
     """Return a sentence where intervals are those of several comparisons together."""
-    return TOGETHER if any(_of_a_family(pair) for pair in pairs) else None
+    together = any(pair.ratio is not None and "Holm" in pair.ratio.estimate.rests_on for pair in pairs)
+    return TOGETHER if together else None
 
 
 def _ratio_note(pairs: Sequence[Pair]) -> str:
@@ -186,11 +187,6 @@ def _ratio_note(pairs: Sequence[Pair]) -> str:
             "speeds, 1 / the ratio of times."
         )
     return "Ratio: candidate over baseline; above 1 the candidate does more work per second."
-
-
-def _of_a_family(pair: Pair) -> bool:
-    """Return True if a ratio has a stricter confidence because several ratios are read together."""
-    return pair.ratio is not None and "Holm" in pair.ratio.estimate.rests_on
 
 
 def fairness(pair: Pair) -> Table:

@@ -43,12 +43,12 @@ def overview(result: Result) -> list[tuple[str, str]]:
     ]
     rows.append(("work", ", ".join(work) or "unknown"))
     if performance.avg_step_time_seconds is not None:
-        deviation = (
-            f", CV {quantities.percent(performance.cv_step_time)}" if performance.cv_step_time is not None else ""
-        )
-        rows.append(
-            ("step time", f"{quantities.seconds(performance.avg_step_time_seconds)}{deviation}{_counted(performance)}")
-        )
+        parts = [quantities.seconds(performance.avg_step_time_seconds)]
+        if performance.cv_step_time is not None:
+            parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
+        if performance.total_steps:
+            parts.append(f"{performance.measured_steps} of {performance.total_steps} steps measured")
+        rows.append(("step time", ", ".join(parts)))
     reason = audit_verdict.reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
@@ -57,12 +57,12 @@ def overview(result: Result) -> list[tuple[str, str]]:
         ("samples/s", performance.samples_per_second),
     ):
         if value is not None:
-            rows.append((label, _figure(value) + off_the_clock))
+            rows.append((label, quantities.digits_of(value) + off_the_clock))
     memory = result.memory_metrics
     for label, peak in _peaks(memory) if memory else ():
         rows.append((label, f"{quantities.gigabytes(peak)} peak"))
     figures = [
-        f"{_figure(value)} {unit}"
+        f"{quantities.digits_of(value)} {unit}"
         for value, unit in (
             (reported.tokens_per_second_per_gpu, "tokens/s/GPU"),
             (reported.tokens_per_second, "tokens/s"),
@@ -83,7 +83,7 @@ def one_liner(result: Result) -> str:
     if performance.avg_step_time_seconds is not None:
         parts.append(f"{quantities.seconds(performance.avg_step_time_seconds)}/step")
     if performance.tokens_per_second_per_gpu is not None:
-        parts.append(f"{_figure(performance.tokens_per_second_per_gpu)} tokens/s/GPU")
+        parts.append(f"{quantities.digits_of(performance.tokens_per_second_per_gpu)} tokens/s/GPU")
     losses = [run.final_loss for run in result.runs if run.final_loss is not None]
     if losses:
         parts.append(f"loss {quantities.loss(losses[-1])}")
@@ -118,7 +118,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
         reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
         reasons = reasons or ["the log contains neither it nor the values to compute it"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
-    shown = _figure(value) if isinstance(value, int | float) else str(value)
+    shown = quantities.digits_of(value) if isinstance(value, int | float) else str(value)
     lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
     term = terms_of(result).get(section, {}).get(key)
     if key == "basis":
@@ -165,7 +165,7 @@ def _explain_loss(result: Result) -> str:
     term = terms_of(result).get("runs", {}).get("final_loss")
     if term is None:
         return "final_loss is unknown\n  no row of the log holds a loss"
-    return "\n".join([f"final_loss = {_figure(term.value)}", *_shown_term(result, term)])
+    return "\n".join([f"final_loss = {quantities.digits_of(term.value)}", *_shown_term(result, term)])
 
 
 def _shown_term(result: Result, term: Term) -> list[str]:
@@ -214,12 +214,6 @@ _BASES = {
 }
 
 
-def _counted(performance: PerformanceMetrics) -> str:
-    return (
-        f", {performance.measured_steps} of {performance.total_steps} steps measured" if performance.total_steps else ""
-    )
-
-
 def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
     kinds = (
         ("allocated", memory.peak_memory_allocated_gb),
@@ -227,7 +221,3 @@ def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
         ("device memory", memory.peak_memory_device_used_gb),
     )
     return [(label, peak) for label, peak in kinds if peak is not None]
-
-
-def _figure(value: float) -> str:
-    return quantities.digits_of(value)

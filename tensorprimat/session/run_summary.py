@@ -18,7 +18,7 @@ SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/
 
 def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
     """Return the rows of the start block: model, device and configuration."""
-    preset = model_of(spec)
+    preset, sequences = model_of(spec), quantities.counted(spec.global_batch_size, "sequence")
     processes = f"{spec.data_parallel_size} {'process' if machine.platform == 'cpu' else 'GPU'}"
     if spec.data_parallel_size > 1:
         processes += "es" if machine.platform == "cpu" else "s"
@@ -29,7 +29,7 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Device", device(machine)),
         (
             "Batch",
-            f"{_sequences(spec.global_batch_size)} = {spec.micro_batch_size} × {spec.gradient_accumulation_steps} "
+            f"{sequences} = {spec.micro_batch_size} × {spec.gradient_accumulation_steps} "
             f"micro-batches × {processes}, of {spec.sequence_length:,} tokens",
         ),
         ("Precision", spec.precision),
@@ -104,7 +104,12 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
         per, unit = ("Per process", "tokens/s") if result.platform == "cpu" else ("Per GPU", "tokens/s/GPU")
         rows.append((per, _with_unit(figures.tokens_per_second_per_gpu, unit, 1)))
     if config.global_batch_size and config.sequence_length:
-        rows.append(("Batch", f"{_sequences(config.global_batch_size)} of {config.sequence_length:,} tokens"))
+        rows.append(
+            (
+                "Batch",
+                f"{quantities.counted(config.global_batch_size, 'sequence')} of {config.sequence_length:,} tokens",
+            )
+        )
     losses = [run.final_loss for run in result.runs if run.final_loss is not None]
     if losses:
         rows.append(("Final loss", ", ".join(map(quantities.loss, losses))))
@@ -156,10 +161,6 @@ def _peaks(memory: MemoryMetrics | None) -> list[tuple[str, float]]:
     """Return every kind of peak that was seen, in GB."""
     seen = ((kind, getattr(memory, f"peak_memory_{kind}_gb", None)) for kind in MEMORY_KINDS)
     return [(kind, peak) for kind, peak in seen if peak is not None]
-
-
-def _sequences(count: int) -> str:
-    return quantities.counted(count, "sequence")
 
 
 def _step_time(result: Result) -> str:
