@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-ROOMS = ("core", "logs", "machine", "engines", "micro", "analysis", "reports", "cli")
+ROOMS = ("core", "logs", "machine", "engines", "micro", "analysis", "reports", "session", "cli")
 SCRIPTS = {
     "run": "benchmark.py",
     "extract": "extract_primus_metrics.py",
