@@ -84,11 +84,8 @@ def of_result(result: Result) -> RooflinePoint | None:
 
     Gradient accumulation repeats the micro-batch's work and runs the optimizer once: its traffic is shared.
     """
-    config, rate, shape = (
-        result.training_config,
-        result.performance_metrics.tokens_per_second_per_gpu,
-        result.model.shape,
-    )
+    config, shape = result.training_config, result.model.shape
+    rate = result.performance_metrics.tokens_per_second_per_gpu
     length, batch, precision = config.sequence_length, config.micro_batch_size, config.precision
     if not (shape and rate and length and batch and precision in BYTES):
         return None

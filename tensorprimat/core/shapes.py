@@ -214,15 +214,22 @@ _KEYS = {
 """Field of ModelShape → keys of a config.json; GPT-2 has names of its own."""
 
 
-def _of_config(text: str, path: Path) -> NamedShape:
-    """Read a Hugging Face config.json."""
-    where = f"--shape {text}"
+def read_config(path: Path, where: str) -> Any:
+    """Return the document of a Hugging Face config.json. where: the flag, for UsageError, which is raised for any other
+    file.
+    """
     try:
-        config = json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
+        return json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
     except InputError as error:
         raise UsageError(f"{where}: {error.what}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not a config.json ({error})") from error
+        raise UsageError(f"{where}: not a config.json ({str(error).splitlines()[0]})") from error
+
+
+def _of_config(text: str, path: Path) -> NamedShape:
+    """Read a Hugging Face config.json."""
+    where = f"--shape {text}"
+    config = read_config(path, where)
     kind = str(config.get("model_type")) if isinstance(config, dict) else ""
     if kind not in ARCHITECTURES:
         raise UsageError(

@@ -10,13 +10,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import configured, decoders, names, regular
-from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core import configured, decoders, names, regular, shapes
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import ALIASES
 from tensorprimat.core.spec import MODELS
 
-CONFIG = "config.json"
-LARGEST_BYTES = 2**20
 _NOT_OF_TRAINING = (
     "transformers_version", "dtype", "torch_dtype", "architectures", "auto_map", "quantization_config", "use_cache",
     "_name_or_path", "_attn_implementation", "_attn_implementation_internal", "_experts_implementation", "model_type",
@@ -34,13 +32,15 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
     """
     path = Path(text)
     if path.is_dir():
-        path = path / CONFIG
+        path = path / shapes.CONFIG
     if not path.is_file():
         raise UsageError(
             f"--model {text}: no such model; models: {', '.join(MODELS)}, all, or the path of a Hugging Face "
             "config.json"
         )
-    entries = _entries(text, path)
+    entries = shapes.read_config(path, f"--model {text}")
+    if not isinstance(entries, dict):
+        raise UsageError(f"--model {text}: not a Hugging Face config.json (it holds no object)")
     kind = entries.get("model_type")
     if not isinstance(kind, str):
         raise UsageError(f"--model {text}: not a Hugging Face config.json (it has no model_type)")
@@ -59,24 +59,12 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
     return _name(entries, path), config
 
 
-def _entries(text: str, path: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(regular.text(path, most_bytes=LARGEST_BYTES))
-    except InputError as error:
-        raise UsageError(f"--model {text}: {error.what}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--model {text}: not a config.json ({str(error).splitlines()[0]})") from error
-    if not isinstance(entries, dict):
-        raise UsageError(f"--model {text}: not a Hugging Face config.json (it holds no object)")
-    return entries
-
-
 def _name(entries: dict[str, Any], path: Path) -> str:
     """Return what to call the model: the file's own word for it, else its folder, else its file."""
     title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     name = (
         title
-        or (regular.resolved(path).parent.name if path.name == CONFIG else path.stem)
+        or (regular.resolved(path).parent.name if path.name == shapes.CONFIG else path.stem)
         or str(entries["model_type"])
     )
     return f"{name}-config" if names.known(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
