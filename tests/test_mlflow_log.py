@@ -101,6 +101,13 @@ def test_the_default_length_of_generated_text_is_no_sequence_length(tmp_path: Pa
     assert (config.sequence_length, config.tensor_model_parallel_size, config.global_batch_size) == (None, 2, 64)
 
 
+def test_a_metric_about_a_data_set_is_read(tmp_path: Path) -> None:
+    run = run_of(tmp_path, RATES)
+    path = run / "metrics" / "throughput" / "tokens_per_sec"
+    path.write_text("".join(f"{line} c4 0123abcd\n" for line in path.read_text().splitlines()))
+    assert logs.read(run).performance_metrics.tokens_per_second == pytest.approx(32768.5)
+
+
 def test_an_evaluation_between_two_losses_is_not_measured(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"loss": [3 - n / 100 for n in range(40)], "eval_loss": [2.5]})
     late = [START + 2000 * n + (30_000 if n > 20 else 0) for n in range(1, 41)]

@@ -30,6 +30,7 @@ LARGEST_PARAMETER = 2**12
 
 _LINE = re.compile(
     r"(?P<time>\d{12,14}) (?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|nan|inf)) (?P<step>\d{1,15})"
+    r"(?: \S{1,500} \S{1,100})?"  # MLflow 3: name and digest of the data set that a metric is about
 )
 
 

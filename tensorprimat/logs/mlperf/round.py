@@ -6,7 +6,6 @@ cannot be read is a note of its entry; nothing is filled in for it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -15,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, mlperf_rules, regular, settings
+from tensorprimat.core import catalogue, mlperf_rules, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
-from tensorprimat.logs import fields
 from tensorprimat.logs.mlperf import marks as mlperf_marks
-from tensorprimat.logs.mlperf.system import LARGEST_BYTES
+from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, document, fact
 
 MOST_FACTS = 24  # of the software of a system
-LONGEST_FACT = 80  # characters
 PARALLELISM = {name: (settings.BY_NAME[name].symbol or "").lower() for name in settings.PARALLEL_SIZES}
 _NUMBER = re.compile(r"(\d+)\D*$")
 _ROUND = re.compile(r"v?\d{1,2}\.\d{1,2}")
@@ -92,10 +89,9 @@ def read(pair: SystemBenchmark) -> Entry:
     notes: list[str] = []
     runs, settings = _runs(pair, notes)
     system = _system(pair, notes)
-    nodes, per_node = _whole(system.get("number_of_nodes")), _whole(system.get("accelerators_per_node"))
-    device = _text(system.get("accelerator_model_name"))
-    gpu = _gpu(device) if device else None
-    if system and not (nodes and per_node):
+    known = described("", system)
+    device, gpu = known.device, _gpu(known.device) if known.device else None
+    if system and not known.gpus:
         notes.append("the system's description states no number of nodes and accelerators, so the GPUs are unknown")
     config = _agreed(settings, notes)
     return Entry(
@@ -103,13 +99,13 @@ def read(pair: SystemBenchmark) -> Entry:
         submitter=pair.folder.parents[2].name,
         system=pair.folder.parent.name,
         benchmark=pair.folder.name,
-        division=_text(system.get("division")),
-        availability=_text(system.get("status")),
+        division=fact(system.get("division")),
+        availability=fact(system.get("status")),
         gpu=gpu.name if gpu else device,
         device_name=device,
-        num_gpus=nodes * per_node if nodes and per_node else None,
-        num_nodes=nodes,
-        framework=_text(system.get("framework")),
+        num_gpus=known.gpus,
+        num_nodes=known.nodes,
+        framework=fact(system.get("framework")),
         software=_software(system.get("other_software_stack")),
         global_batch_size=config.get("global_batch_size"),
         sequence_length=config.get("sequence_length"),
@@ -168,10 +164,10 @@ def _agreed(settings: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
 def _system(pair: SystemBenchmark, notes: list[str]) -> dict[str, Any]:
     system = pair.folder.parent.name
     path = pair.folder.parents[2] / "systems" / f"{system}.json"
-    document = _json(path)
-    if isinstance(document, dict):
-        return document
-    notes.append(f"systems/{path.name}: {document}; GPU, count and software are unknown")
+    stated = document(path)
+    if isinstance(stated, dict):
+        return stated
+    notes.append(f"systems/{path.name}: {stated}; GPU, count and software are unknown")
     return {}
 
 
@@ -179,23 +175,12 @@ def _scaling_factor(pair: SystemBenchmark, notes: list[str]) -> float | None:
     path = pair.folder / "scaling.json"
     if not path.exists():
         return 1.0
-    document = _json(path)
-    factor = document.get("scaling_factor") if isinstance(document, dict) else None
+    stated = document(path)
+    factor = stated.get("scaling_factor") if isinstance(stated, dict) else None
     if isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < math.inf:
         return float(factor)
     notes.append("scaling.json: no scaling_factor that is a positive number; there is no score without it")
     return None
-
-
-def _json(path: Path) -> dict[str, Any] | str:
-    """Return a JSON object, or why there is none."""
-    try:
-        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode("utf-8-sig", "replace"))
-    except InputError as error:
-        return error.what
-    except (ValueError, RecursionError):
-        return "no JSON"
-    return document if isinstance(document, dict) else "no JSON object"
 
 
 def _software(stack: object) -> dict[str, str]:
@@ -203,20 +188,8 @@ def _software(stack: object) -> dict[str, str]:
         stack = {"stack": stack}
     if not isinstance(stack, dict):
         return {}
-    found = {str(name)[:LONGEST_FACT]: text for name, value in stack.items() if (text := _text(value))}
+    found = {str(name)[:LONGEST_FACT]: text for name, value in stack.items() if (text := fact(value))}
     return dict(list(found.items())[:MOST_FACTS])
-
-
-def _text(value: object) -> str | None:
-    return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
-
-
-def _whole(value: object) -> int | None:
-    """Return a count, written as a number or as text."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    count = fields.whole(str(value).strip().removesuffix(".0"))
-    return count if count and count > 0 else None
 
 
 def _order(path: Path) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 
 LARGEST_BYTES = 2**20  # a description has a few kilobytes
+LONGEST_FACT = 80  # characters
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
@@ -65,24 +66,36 @@ def find(path: Path) -> System | None:
     folders = list(path.absolute().parents)[: FOLDERS_ABOVE + 1]
     for system, results in pairwise(folders):
         if results.name == "results":
-            return _read(results.parent / "systems" / f"{system.name}.json")
+            path = results.parent / "systems" / f"{system.name}.json"
+            stated = document(path)
+            return described(path.name, stated) if isinstance(stated, dict) else None
     return None
 
 
-def _read(path: Path) -> System | None:
+def document(path: Path) -> dict[str, Any] | str:
+    """Return the JSON object in a file of a submission, or why there is none."""
     try:
-        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode(errors="replace"))
-    except (InputError, ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
-        return None
-    device = document.get("accelerator_model_name")
+        content = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode("utf-8-sig", "replace"))
+    except InputError as error:
+        return error.what
+    except (ValueError, RecursionError):
+        return "no JSON"
+    return content if isinstance(content, dict) else "no JSON object"
+
+
+def described(name: str, stated: Mapping[str, Any]) -> System:
+    """Return the fields of a system description. name: of its file."""
     return System(
-        file=f"systems/{path.name}",
-        device=device.strip() or None if isinstance(device, str) and "N/A" not in device else None,
-        nodes=fields.whole(str(document.get("number_of_nodes"))),
-        gpus_per_node=fields.whole(str(document.get("accelerators_per_node"))),
+        file=f"systems/{name}",
+        device=fact(stated.get("accelerator_model_name")),
+        nodes=fields.whole(str(stated.get("number_of_nodes")).strip()),
+        gpus_per_node=fields.whole(str(stated.get("accelerators_per_node")).strip()),
     )
+
+
+def fact(value: object) -> str | None:
+    """Return a fact in words on one line; None for what says nothing."""
+    return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
 
 
 def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
