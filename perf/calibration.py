@@ -90,8 +90,6 @@ class Count:
     """Shares of the comparisons of one world."""
 
     name: str
-    stationary: bool
-    """A verdict is owed: no warm-up that goes on, no drift."""
     coverage: float
     """The interval holds the true ratio, of the comparisons that have a verdict."""
     false_alarms: float
@@ -106,7 +104,6 @@ class Count:
 
 def compare_sides(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> Count:
     """Return A/A comparisons, and the same with every step of the second side 2 % faster."""
-    stationary = not any(side.decay or side.drift for side in (world, other))
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     same, verdicts, planted = [], [], []
     for log, further in log_ratios(world, first, other, second):
@@ -117,7 +114,6 @@ def compare_sides(world: World, other: World, random: np.random.Generator, count
     spoken = [low < 1 < high for (low, high), verdict in zip(same, verdicts, strict=True) if verdict != "unsettled"]
     return Count(
         name=name,
-        stationary=stationary,
         coverage=float(np.mean(spoken)) if len(spoken) >= FEWEST_SPOKEN * count else math.nan,
         false_alarms=float(np.mean([verdict in ("faster", "slower") for verdict in verdicts])),
         unsettled=float(np.mean([verdict == "unsettled" for verdict in verdicts])),

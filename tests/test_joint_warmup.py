@@ -75,6 +75,17 @@ def test_what_few_rows_leave_open_about_a_warm_up_is_carried():
     assert wrong <= 20, "35 by the best decay time alone"
 
 
+def test_what_may_remain_of_a_warm_up_as_long_as_the_run_is_carried():
+    """The rows after the cut are too few to show it: without it, the mean counts as exact."""
+    level = decay(0.02, 20)
+    found = [find_warmup(runs(level, seed=seed)) for seed in range(200)]
+    left = [np.mean([np.mean(level[run.start :] - 1) for run in one.runs]) for one in found]
+    spoken = [(one.drift, rest) for one, rest in zip(found, left, strict=True) if one.settled]
+    assert len(spoken) >= 20
+    assert np.mean([drift == 0 for drift, _ in spoken]) < 0.2
+    assert np.mean([rest < 0.0015 + 2 * drift for drift, rest in spoken]) > 0.8
+
+
 def test_slow_noise_of_single_runs_is_no_drift_of_all():
     settled = []
     for seed in range(40):

@@ -8,7 +8,8 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 3. An exponential decay is fitted to what is left of the mean curve. Where it is significant, after allowing for the
    autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What remains of it
    is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
-   that leaves most.
+   that leaves most. After a warm-up of more than a quarter of the rows it counts even if it is not significant: too few
+   rows are left to show it.
 
 A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
 the runs show one by one (Student's t over the runs): slow noise of single runs is no drift of all.
@@ -32,6 +33,7 @@ HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
 AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
 ABRUPT = 2  # rows of warm-up that have no shape
 CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
+LONG = 0.25  # share of the rows; after a longer warm-up, what may remain of it counts although the rows hide it
 TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
@@ -223,7 +225,8 @@ def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
     explained = fit.amplitude**2 * float(shape @ shape)
     score = explained / (fit.left / freedom) * (1 - phi) / (1 + phi)
     p_value = p_of_t(score**0.5, freedom)
-    if p_value > EVIDENT or (len(curves) > 2 and not _agree(np.nan_to_num(curves[:, first:]) @ shape, HINTED)):
+    shown = p_value <= EVIDENT and (len(curves) <= 2 or _agree(np.nan_to_num(curves[:, first:]) @ shape, HINTED))
+    if not shown and start <= LONG * len(mean):
         return _Decay()
     worse = AS_LIKELY / (freedom * (1 - phi) / (1 + phi))
     decays = np.abs(fit.amplitudes[:, None]) * shapes
@@ -234,7 +237,7 @@ def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
     last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)
     tolerable = np.flatnonzero(remaining[: last + 1] <= TOLERABLE)
     cut = int(tolerable[0]) if len(tolerable) else last
-    drift = float(remaining[cut]) * (1 + score**-0.5)  # with its standard error
+    drift = float(remaining[cut]) * (1 + 1 / max(1.0, score**0.5))  # with its standard error
     certain = p_value < CERTAIN and _agree(np.nan_to_num(curves[:, first:]) @ shape)
     return _Decay(cut=cut, drift=drift, settled=drift <= MATERIAL or not certain)
 
