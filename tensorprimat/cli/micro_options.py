@@ -174,8 +174,8 @@ def _document(cells: Sequence[MicroResult], heading: str, text: Sequence[str]) -
 
 
 def write_tables(
-    cells: Sequence[MicroResult], folder: Path, stem: str, *, heading: str, text: Sequence[str] = ()
+    cells: Sequence[MicroResult], folder: Path, stem: str, *, heading: str, text: Sequence[str] = (), file: Path | None
 ) -> list[Path]:
-    """Markdown and CSV of the cells in a folder. text: sentences under the table."""
-    endings = ("md", "csv")
-    return [write_file(cells, folder / f"{stem}.{ending}", heading=heading, text=text) for ending in endings]
+    """Markdown and CSV of the cells in a folder, and the file that the user names. text: sentences under the table."""
+    places = (folder / f"{stem}.md", folder / f"{stem}.csv", *([file] if file else []))
+    return [write_file(cells, place, heading=heading, text=text) for place in places]

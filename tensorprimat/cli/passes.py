@@ -79,6 +79,6 @@ def command(
                     sweep.to_history(file)
                 options.say(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:
-                written = options.write_tables(cells, folder, "passes", heading="Passes")
+                written = options.write_tables(cells, folder, "passes", heading="Passes", file=None)
                 options.say(f"Files: {', '.join(map(str, written))} and {len(cells)} × bench_*.json")
     return 1 if any(cell.status == "failed" for cell in cells) else 0

@@ -43,7 +43,7 @@ def with_options(parameters: Sequence[inspect.Parameter], *, after: str | None) 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        place = next(number for number, one in enumerate([None, *named]) if after == (one and one.name))
+        place = 0 if after is None else 1 + [one.name for one in named].index(after)
         every = [*named[:place], *parameters, *named[place:]]
         by_keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in every]
         command.__signature__ = own.replace(parameters=by_keyword)  # type: ignore[attr-defined]

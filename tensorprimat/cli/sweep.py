@@ -99,8 +99,7 @@ def command(
             options.show(table(done, title="Sweep"))
             options.say_warnings(done)
             try:
-                written = options.write_tables(done, folder, "sweep", heading="Sweep")
-                written += [options.write_file(done, file, heading="Sweep")] if file else []
+                written = options.write_tables(done, folder, "sweep", heading="Sweep", file=file)
                 options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
             except OSError:  # a disk that had no room for a cell has none for these: what is being said matters more
                 if complete:

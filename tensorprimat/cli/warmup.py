@@ -81,9 +81,7 @@ def command(
             sentences = warmup.conclusion(cells)
             options.show(table(cells, title="Warm-up"))
             print("\n" + " ".join(sentences))
-            written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=sentences)
-            if file is not None:
-                written.append(options.write_file(cells, file, heading="Warm-up study", text=sentences))
+            written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=sentences, file=file)
             written += _plot(cells, folder / "warmup.png")
             options.say(f"Files: {', '.join(map(str, written))}")
     return 0 if all(cell.status == "ok" for cell in cells) else 1
