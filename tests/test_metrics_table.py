@@ -271,6 +271,9 @@ def test_a_table_of_several_runs_is_refused(read_text: Any) -> None:
     for shape in (as_csv, as_lines):
         with pytest.raises(InputError, match=r"holds 2 runs \(a, b\)"):
             read_text(shape(rows))
+    partly = [{"Name": "a" if n % 2 else None, **row} for n, row in enumerate(history(step_time_s=2.0))]
+    for shape in (as_csv, as_lines):
+        assert len(read_text(shape(partly)).steps) == 20
 
 
 def test_a_table_with_its_columns_in_another_order_may_follow(read_text: Any) -> None:

@@ -102,7 +102,7 @@ class MetricColumns:
                 self._evaluated.append(place)
             if mean := _total(name, printed):
                 self.totals[TOTALS[name.removeprefix("train/")]] = mean
-            if name in RUNS:
+            if name in RUNS and printed is not None:
                 self.runs.add(str(printed))
             if not _is_known(name):
                 continue
@@ -129,7 +129,7 @@ class MetricColumns:
                 continue
             self.names.setdefault(name)
             if name in RUNS:
-                self.runs.update(column)
+                self.runs.update(set(column) - EMPTY)
             if _is_of_evaluation(name):
                 self._evaluated.frombytes((rows + first).tobytes())
             if name.removeprefix("train/") in TOTALS:
