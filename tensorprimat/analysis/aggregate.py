@@ -28,12 +28,8 @@ LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the 
 
 def columns_of(rows: Sequence[MicroRow]) -> list[str]:
     """Return every key of any row whose values are no lists, in the order of their first appearance."""
-    seen: dict[str, None] = {}
-    for row in rows:
-        for key, value in row.items():
-            if not isinstance(value, list | dict):
-                seen.setdefault(key)
-    return list(seen)
+    scalars = (key for row in rows for key, value in row.items() if not isinstance(value, list | dict))
+    return list(dict.fromkeys(scalars))
 
 
 def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRow]:

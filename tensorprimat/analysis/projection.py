@@ -9,6 +9,7 @@ the intervals that contain the measured value.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -142,13 +143,8 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
             found.setdefault((entry.gpu, entry.benchmark, entry.round, entry.submitter), []).append(one)
     made = []
     for (gpu, benchmark, round, submitter), several in sorted(found.items()):
-        ordered = sorted(several, key=lambda one: one.num_gpus)
-        pairs = tuple(
-            (fewer, more)
-            for at, fewer in enumerate(ordered)
-            for more in ordered[at + 1 :]
-            if more.num_gpus > fewer.num_gpus
-        )
+        ordered = itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2)
+        pairs = tuple((fewer, more) for fewer, more in ordered if more.num_gpus > fewer.num_gpus)
         if pairs:
             made.append(ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
     return tuple(made)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import names, settings
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
@@ -79,8 +80,7 @@ def _seeds(result: Result) -> str | None:
     seeds = sorted({run.seed for run in result.runs if run.seed is not None})
     if len(seeds) < 2:
         return _text(result.training_config.seed)
-    more = len(seeds) - MOST_SEEDS
-    return ", ".join(map(str, seeds[:MOST_SEEDS])) + (f" and {more} more" if more > 0 else "")
+    return listed([str(seed) for seed in seeds], MOST_SEEDS)
 
 
 def _model(result: Result) -> str | None:
@@ -149,21 +149,13 @@ APPLIES: dict[settings.Applies, Callable[[Result], bool]] = {
 }
 
 
-def _of_setting(setting: Setting) -> Field:
-    if setting.weight is None:
-        raise ValueError(f"{setting.name}: no comparison looks at it")
-    return Field(
-        key=setting.name,
-        label=setting.label,
-        weight=setting.weight,
-        read=_seeds if setting.name == "seed" else _reader(setting),
-        applies=APPLIES[setting.applies],
-        identifies=setting.identifies,
-    )
-
-
 def _settings(*weights: Weight) -> list[Field]:
-    return [_of_setting(setting) for setting in settings.SETTINGS if setting.weight in weights]
+    return [
+        Field(key=one.name, label=one.label, weight=one.weight, applies=APPLIES[one.applies],
+              read=_seeds if one.name == "seed" else _reader(one), identifies=one.identifies)
+        for one in settings.SETTINGS
+        if one.weight is not None and one.weight in weights
+    ]  # fmt: skip
 
 
 def _fact(key: str, label: str, weight: Weight, read: Callable[[Result], Any]) -> Field:

@@ -107,17 +107,14 @@ def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list
     """
     if not statements:
         return list(loaded)
-    words = [words_of_file(item.path) | words_of(item.result) | _words_of_side(item) for item in loaded]
+    sides = ({item.side.casefold()} if item.side else set() for item in loaded)
+    words = [words_of_file(item.path) | words_of(item.result) | side for item, side in zip(loaded, sides, strict=True)]
     check_sides(statements, words)
     alone = len(loaded) == 1
     return [
         replace(item, result=amended(item.result, statements, own, alone=alone))
         for item, own in zip(loaded, words, strict=True)
     ]
-
-
-def _words_of_side(item: Loaded) -> set[str]:
-    return {item.side.casefold()} if item.side else set()
 
 
 def amended(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:

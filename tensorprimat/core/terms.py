@@ -116,37 +116,25 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     times = chosen(seconds, np.isfinite(seconds))
     if mean is None or time is None:
         return {"measured_time_seconds": None}
-    deviation = float(np.std(times, ddof=1)) if len(times) > 1 else None
     spread = f"{len(times)} rows"
-    return {
+    found: dict[str, Term | None] = {
         "measured_time_seconds": _term(
             time, "Σ seconds × steps covered, over the measured rows", f"{significant(time, 6)} s, {spread}"
         ),
         "avg_step_time_seconds": mean,
         "steps_per_second": _term(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {significant(mean.value, 6)} s"),
-        **{
-            f"{name}_step_time_seconds": _picked(config, measured, timer, value, f"the {word} step time, by rows")
-            for name, word, value in (
-                ("median", "middle", median(times)),
-                ("min", "shortest", float(times.min())),
-                ("max", "longest", float(times.max())),
-            )
-        },
-        **(
-            {}
-            if deviation is None
-            else {
-                "std_step_time_seconds": _term(
-                    deviation, "standard deviation of the measured rows' step times (n − 1)", spread
-                ),
-                "cv_step_time": _term(
-                    deviation / mean.value,
-                    "std_step_time_seconds / avg_step_time_seconds",
-                    f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s",
-                ),
-            }
-        ),
     }
+    picks = (("median", "middle", median(times)), ("min", "shortest", times.min()), ("max", "longest", times.max()))
+    for name, word, value in picks:
+        formula = f"the {word} step time, by rows"
+        found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), formula)
+    if len(times) > 1:
+        deviation = float(np.std(times, ddof=1))
+        formula = "standard deviation of the measured rows' step times (n − 1)"
+        found["std_step_time_seconds"] = _term(deviation, formula, spread)
+        put_in = f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s"
+        found["cv_step_time"] = _term(deviation / mean.value, "std_step_time_seconds / avg_step_time_seconds", put_in)
+    return found
 
 
 def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
