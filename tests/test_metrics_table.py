@@ -129,6 +129,14 @@ def test_a_step_time_without_a_unit_is_taken_as_seconds_and_said(read_text: Any)
     assert any("gives no unit" in warning for warning in result.warnings)
 
 
+def test_a_step_time_without_a_unit_is_in_milliseconds_if_the_clock_of_the_rows_says_so(read_text: Any) -> None:
+    for shape in (as_csv, as_lines):
+        result = read_text(shape(history(step_time=lambda n: 1900.0 + n % 3)))
+        assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.901, rel=1e-3)
+        assert any("counts milliseconds by the clock of the rows" in warning for warning in result.warnings)
+    assert read_text(as_csv(history(step_time=1.9))).performance_metrics.avg_step_time_seconds == pytest.approx(1.9)
+
+
 def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:
     rows = [
         {"epoch": 0, "step": n, "train/device/samples_per_sec": 9.5, "train/samples_per_sec": 76.0}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorprimat.core.clocks import ByStep, Elapsed
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
@@ -25,6 +26,7 @@ TOTAL_TOKENS = ("total_tokens", "tokens_before")
 OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
 NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)
+MOST_OF_A_STEP = 3.0  # a step's time and the time between rows, by which milliseconds are told from seconds
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -268,6 +270,14 @@ class Merged(NamedTuple):
         return fields.merged_columns(
             steps.replace(seconds=np.where(forward, seconds, np.nan), covers=np.where(forward, covers, 1))
         )
+
+    def milliseconds(self) -> bool:
+        """Return True if the step times are about a thousand times the seconds between the rows."""
+        times, (moments, *_) = self.columns.get("seconds", (np.empty(0), None))[0], self.clock
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slower = times[1:] * np.diff(self.steps) / np.diff(moments) if len(times) else times
+        known = slower[np.isfinite(slower) & (slower > 0)]
+        return bool(len(known)) and bool(1 / MOST_OF_A_STEP < median(known) / 1000 < MOST_OF_A_STEP)
 
     @property
     def has_lines(self) -> bool:

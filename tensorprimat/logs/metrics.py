@@ -95,15 +95,21 @@ def read_columns(
     reading.reported.update(columns.totals)
     found = columns.merged()
     steps = found.rows()
+    unitless = any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names)
+    in_milliseconds = unitless and found.milliseconds()
+    if in_milliseconds:
+        steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
         reading.steps, uneven = work.weighed(found.with_tokens(steps), elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed)
-        if any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names):
+        if unitless:
             reading.warnings.append(
-                "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "
+                "steps: the table gives no unit for its step time; it counts milliseconds by the clock of the rows"
+                if in_milliseconds
+                else "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "
                 "every figure 1,000 times too slow"
             )
         return reading
