@@ -15,13 +15,11 @@ from pydantic import ValidationError
 from tensorprimat.core import models
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import MODEL_PARALLEL, PARALLEL_SIZES
+from tensorprimat.core.spec import MODELS
 from tensorprimat.machine import environment
 
 PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
 """By the first part of Lightning's word for it ("bf16-mixed", "32-true")."""
-
-MODEL_NAMES = {"llama": "llama", "qwen": "qwen", "mistral": "mistral"}
-"""Part of a model's type or class → model name in results."""
 
 SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatron and NeMo
     "num_layers": ("num_hidden_layers", "num_layers"),
@@ -116,10 +114,8 @@ def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
 
 def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
     """Return a batch size that the data module states itself, or NeMo's data sampler for it."""
-    for owner in (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None)):
-        if (size := _whole(owner, name)) is not None:
-            return size
-    return None
+    owners = (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None))
+    return next((size for owner in owners if (size := _whole(owner, name)) is not None), None)
 
 
 def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
@@ -274,12 +270,8 @@ def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
 
 
 def _name(config: Any, module: Any) -> str | None:
-    words = (getattr(config, "model_type", None), type(module).__name__)
-    for word in words:
-        for part, name in MODEL_NAMES.items():
-            if isinstance(word, str) and part in word.lower():
-                return name
-    return None
+    words = (str(word).lower() for word in (getattr(config, "model_type", ""), type(module).__name__))
+    return next((name for word in words for name in MODELS if name in word), None)
 
 
 def _whole(owner: Any, *names: str) -> int | None:

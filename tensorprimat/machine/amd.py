@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -99,20 +100,13 @@ class AmdDevice:
 
 def _number(answer: Mapping[str, Any], *names: str) -> float | None:
     """Return the first of some keys that holds a number; AMD SMI writes "N/A" where it has none."""
-    for name in names:
-        value = answer.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-    return None
+    values = (answer.get(name) for name in names)
+    return next((float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)), None)
 
 
 def _product(*factors: float | None) -> float | None:
-    product = 1.0
-    for factor in factors:
-        if factor is None:
-            return None
-        product *= factor
-    return product
+    known = [factor for factor in factors if factor is not None]
+    return math.prod(known) if len(known) == len(factors) else None
 
 
 def _find_package() -> None:
