@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import job_logs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.format import UserFacts
 
@@ -565,3 +566,23 @@ def test_the_first_iteration_that_megatron_core_prints_without_resetting_its_tim
     assert result.steps.column("covers").tolist() == [0, 5, 5, 5, 5]
     assert result.performance_metrics.total_steps == 20
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+def configuration(path: Path, lines: list[str]) -> TrainingConfig:
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path).training_config
+
+
+@pytest.mark.parametrize("name", ["megatron_deepspeed_3d.out", "megatron_deepspeed_zero.out"])
+def test_settings_of_a_log_whose_lines_are_written_twice_are_read(tmp_path: Path, shared: Path, name: str) -> None:
+    lines = (shared / "logs" / "bigscience" / name).read_text().splitlines()
+    once = configuration(tmp_path / "a.log", lines)
+    assert once.num_gpus == 64
+    assert configuration(tmp_path / "b.log", [each for line in lines for each in (line, line)]) == once
+    assert configuration(tmp_path / "c.log", [f"{rank}: {line}" for line in lines for rank in (0, 1)]) == once
+
+
+def test_the_world_size_of_deepspeeds_configuration_is_no_number_of_gpus(tmp_path: Path) -> None:
+    lines = job_logs.megatron(job_logs.Job(banner=False))
+    lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")
+    assert configuration(tmp_path / "a.log", lines).num_gpus is None

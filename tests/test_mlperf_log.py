@@ -190,6 +190,12 @@ def test_ranks_that_something_contradicts_are_no_number_of_gpus(tmp_path, settin
     assert any("8 ranks wrote init_start, but" in w and "--num-gpus" in w for w in result.warnings)
 
 
+def test_ranks_among_which_the_batch_does_not_divide_are_no_number_of_gpus(tmp_path):
+    result = ranks_and_settings(7, global_batch_size=16).read(tmp_path / "run.txt")
+    assert result.training_config.num_gpus is None
+    assert any("a batch of 16 does not divide among them" in warning for warning in result.warnings)
+
+
 def test_the_flag_overrides_the_number_of_ranks(tmp_path):
     result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt", UserFacts(num_gpus=4))
     assert result.training_config.num_gpus == 4

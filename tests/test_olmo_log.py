@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import job_logs
 import pytest
 
+from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 
 CONFIGURATION = (
@@ -125,3 +127,16 @@ def test_a_block_of_olmo_core_is_one_step_however_seldom_one_is_printed(read_tex
     steps = read_text(log(*core)).steps
     assert set(steps.column("covers").tolist()) == {1}
     assert steps[5].tokens == TOKENS
+
+
+@pytest.mark.parametrize("between", ["", None], ids=["a blank line", "a copy"])
+def test_blank_lines_and_copies_do_not_end_a_block(tmp_path, between):
+    path = tmp_path / "a.log"
+    lines = job_logs.olmo(job_logs.Job())
+    path.write_text("\n".join(lines) + "\n")
+    once = logs.read(path)
+    path.write_text("\n".join(each for line in lines for each in (line, line if between is None else between)) + "\n")
+    again = logs.read(path)
+    assert again.training_config == once.training_config
+    for column in ("tokens", "reported_tokens_per_second_per_gpu"):
+        assert repr(again.steps.column(column).tolist()) == repr(once.steps.column(column).tolist())  # nan is no nan

@@ -115,7 +115,11 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
     """Yield the blocks that carry a rate."""
     block: dict[str, Any] = {}
     stated: set[str] = set()
+    before = ""
     for line, text in log.lines_of_one_rank(_BLOCK.search):
+        if text == before or not text.strip():
+            continue  # written twice by two loggers, or a blank line
+        before = text
         if block and (metric := _METRIC.match(text)) and metric["name"] not in stated:
             stated.add(metric["name"])  # a second one is not this block's: the head of its own is lost
             if metric["name"] == RATES[1]:

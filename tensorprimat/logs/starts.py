@@ -111,13 +111,25 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
     if head:
         marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
         begins, seen = [1], set[bytes]()
-        for mark in marks:
+        for mark in _said_once(marks):
             statement = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
             if statement in seen:
                 begins, seen = [*begins, mark.line], set()
             seen.add(statement)
         head = [(begin, end - 1) for begin, end in zip(begins, [*begins[1:], int(rows[0])], strict=True)]
     return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
+
+
+def _said_once(marks: Iterable[StartMark]) -> Iterator[StartMark]:
+    """Yield the marks of the first rank that has one, without the copies of loggers that write each line twice."""
+    first: StartMark | None = None
+    before: StartMark | None = None
+    for mark in marks:
+        first = first or mark
+        is_copy = before is not None and mark._replace(line=before.line) == before and mark.line == before.line + 1
+        if mark.rank == first.rank and not is_copy:
+            yield mark
+        before = mark
 
 
 def _cuts_in(

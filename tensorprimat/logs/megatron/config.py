@@ -90,6 +90,9 @@ _HINTS = tuple(
 """Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
 _MAX_LINE_BYTES = 4096  # a fact stands in a short line
 
+_OF_DEEPSPEED = b":print]  "
+"""In each line of DeepSpeed's own configuration, whose world_size counts the data-parallel ranks alone."""
+
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
@@ -291,7 +294,7 @@ def _hinted_lines(block: bytes) -> list[str]:
     return [
         block[start : min(end, start + _MAX_LINE_BYTES)].decode("utf-8", "replace")
         for start, end in sorted(spans.items())
-        if block.find(NEEDLE, start, end) < 0
+        if block.find(NEEDLE, start, end) < 0 and block.find(_OF_DEEPSPEED, start, end) < 0
     ]
 
 

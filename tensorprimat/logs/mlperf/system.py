@@ -25,6 +25,7 @@ from tensorprimat.logs.format import Reading
 
 LARGEST_BYTES = 2**20  # a description has a few kilobytes
 LONGEST_FACT = 80  # characters
+COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # GPUs of a model copy that the log may leave unsaid
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
@@ -169,4 +170,8 @@ def _contradiction(config: Mapping[str, Any], stated: int | None, ranks: int) ->
         return f"they do not divide among {config['num_nodes']} nodes"
     if ranks % replica:
         return f"a model copy takes {replica} GPUs"
+    batch, replicas = config.get("global_batch_size"), ranks // replica
+    copies = [replicas // size for size in COPY_SIZES if replicas % size == 0]
+    if batch and all(batch % number for number in copies):
+        return f"a batch of {batch} does not divide among them"
     return None
