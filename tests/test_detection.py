@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tensorprimat import logs
+from tensorprimat.core import digest
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import assemble, detection, devices, model_names
-from tensorprimat.logs.text import Log
+from tensorprimat.logs import detection, devices, model_names
 
 MEGATRON = (
     " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"
@@ -146,12 +147,12 @@ def test_the_file_behind_a_result_is_named_with_its_digest(tmp_path: Path) -> No
 def test_a_file_that_cannot_be_hashed_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_a_thread: int
 ) -> None:
-    def stored(log: Log) -> Iterator[bytes]:
-        yield b"half of it"
-        raise InputError("cannot be read: Input/output error", path=log.path)
+    class Broken(io.BytesIO):
+        def readinto(self, _: object) -> int:
+            raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(assemble, "WORTH_A_THREAD_BYTES", worth_a_thread)
-    monkeypatch.setattr(Log, "stored", stored)
+    monkeypatch.setattr(digest, "WORTH_A_THREAD_BYTES", worth_a_thread)
+    monkeypatch.setattr(digest, "regular", SimpleNamespace(opened=lambda _: Broken()))
     with pytest.raises(InputError, match="Input/output error"):
         logs.read(written(tmp_path, lines(MEGATRON)))
 

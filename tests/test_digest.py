@@ -7,7 +7,6 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import digest, store
-from tensorprimat.core.errors import InputError
 
 ROW = (
     "Training epoch 0, iteration {0}/99 | train_step_timing in s: 1.{0}0 | global_batch_size: 8 | consumed_samples: 8\n"
@@ -47,12 +46,3 @@ def test_nothing_is_begun_for_what_is_no_large_file(tmp_path, log, monkeypatch):
     digest.begin(tmp_path / "pipe")
     digest.begin(tmp_path / "nul\0")
     assert digest._begun == {}
-
-
-def test_a_file_that_cannot_be_read_is_named(log, monkeypatch):
-    def broken(path):
-        raise OSError(5, "Input/output error", str(path))
-
-    monkeypatch.setattr(digest.regular, "opened", broken)
-    with pytest.raises(InputError, match="Input/output error"):
-        digest.Digest(log).done()

@@ -89,7 +89,7 @@ def detect(log: Log) -> int:
         elif inside and (metric := _METRIC.match(text)):
             if metric["name"] in RATES:
                 found, inside = found + 1, 0
-        else:
+        elif text.strip():
             inside = 0
     return found
 
