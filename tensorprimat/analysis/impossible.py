@@ -18,19 +18,16 @@ def impossible(result: Result) -> tuple[str, ...]:
     if limit is None:
         return ()
     peak, name = limit
-    device, achieved = result.gpu_info.device_name, _achieved_tflops(result)
-    if achieved is not None and achieved > peak * ROUNDING:
-        return (
-            f"{device}: {count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} "
-            f"({name} {peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
-        )
-    reported = result.performance_metrics.reported
-    if reported.tflops_per_gpu and reported.tflops_per_gpu > peak * ROUNDING:
-        return (
-            f"{device}: the framework reports {count(reported.tflops_per_gpu)} TFLOP/s per GPU, above the {name} "
-            f"({peak:,g} TFLOP/s), which is impossible; {_LOOK_FOR}.",
-        )
-    return ()
+    device, achieved, above = result.gpu_info.device_name, _achieved_tflops(result), peak * ROUNDING
+    reported = result.performance_metrics.reported.tflops_per_gpu
+    if achieved is not None and achieved > above:
+        wrong = f"{count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} ({name} {peak:,g} "
+        wrong += "TFLOP/s)"
+    elif reported and reported > above:
+        wrong = f"the framework reports {count(reported)} TFLOP/s per GPU, above the {name} ({peak:,g} TFLOP/s)"
+    else:
+        return ()
+    return (f"{device}: {wrong}, which is impossible; {_LOOK_FOR}.",)
 
 
 def _limit(result: Result) -> tuple[float, str] | None:

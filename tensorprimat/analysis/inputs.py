@@ -85,19 +85,17 @@ def shape(result: Result) -> Input:
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
     named = shapes.of_name(name) if name else None
-    advice = ""
+    advice = described = None
     if named is not None:
-        advice = (
-            f" {named.name}" if named.preset is None else ", or --preset full"
-        ) + f" if {name!r} is the published model"
-    described = None
+        advice = f" {named.name}" if named.preset is None else ", or --preset full"
+        advice += f" if {name!r} is the published model"
     if known is not None:
         described = f"{shapes.title_of(known) or 'own shape'} ({models.parameters(known):,} parameters)"
     return Input(
         name="model shape",
         value=described,
         source=f"stated by {origin}" if origin else "confirmed by run or log",
-        because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice}",
+        because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice or ''}",
     )
 
 

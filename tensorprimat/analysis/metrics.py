@@ -45,12 +45,13 @@ def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[st
     chosen = assumptions or MetricChoices()
     convention = flops.convention_named(chosen.convention).name
     gpu = inputs.gpu_of(result)
+    speed = {metric.name: metric for metric in _speed(result, gpu, convention, chosen.preflights)}
     metrics = (
-        *_speed(result, gpu, convention, chosen.preflights),
+        *speed.values(),
         utilization(result, gpu),
         headroom(result, gpu),
         largest_micro_batch(result, gpu),
-        *_energy_and_money(result, gpu, chosen, convention),
+        *_energy_and_money(result, gpu, chosen, speed["model_tflops_per_gpu"]),
     )
     return {metric.name: metric for metric in metrics}
 
@@ -221,15 +222,12 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")
 
 
-def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, convention: str) -> list[Metric]:
+def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric) -> list[Metric]:
     per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate(result)
     power, price = inputs.power(result, gpu), inputs.price(result, gpu, chosen.prices)
     power_kind = (power.source or "").partition(":")[0]
     budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
     joules = derive("joules_per_token", (power, per_gpu), formulas.calculate_joules_per_token, remark=power_kind)
-    tflops = derive(
-        "model_tflops_per_gpu", (per_gpu, flops_per_token(result, convention).as_input()), formulas.calculate_tflops
-    )
     hours = derive("budget_gpu_hours", (budget, per_gpu), formulas.calculate_gpu_hours)
     return [
         derive("power_watts_per_gpu", (power,), lambda watts: watts, remark=power_kind),
