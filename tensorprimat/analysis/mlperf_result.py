@@ -28,7 +28,7 @@ def published_row(entry: Entry) -> Published | None:
     rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
     if rate is None or minutes is None or entry.num_gpus is None or not entry.is_closed:
         return None
-    round = mlperf_rules.round_of(entry.round)
+    published = mlperf_rules.published_on(entry.round)
     return Published(
         model=names.key(entry.benchmark),
         gpu=entry.gpu,
@@ -45,7 +45,7 @@ def published_row(entry: Entry) -> Published | None:
         mfu_because=scored.mfu.because,
         derived=True,
         source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
-        date=round.published.isoformat() if round else None,
+        date=published.isoformat() if published else None,
         note=f"{fixed(minutes, 3)} min; {DERIVED.format(round=entry.round)}",
         url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )

@@ -41,19 +41,9 @@ def benchmark(name: str) -> MlperfBenchmark | None:
     return next((row for row in benchmarks() if row.name == name), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MlperfRound:
-    """One round of MLPerf Training and the day on which its results were published."""
-
-    name: str
-    published: date
-    source: str
-
-
-def round_of(name: str) -> MlperfRound | None:
-    """Return a round by its name, such as v5.1, or None for one that is not in the table."""
-    rows = (MlperfRound(**row) for row in _document()["round"])
-    return next((row for row in rows if row.name == name), None)
+def published_on(round: str) -> date | None:
+    """Return the day on which the results of a round such as v5.1 were published, or None for one not in the table."""
+    return next((row["published"] for row in _document()["round"] if row["name"] == round), None)
 
 
 @dataclass(frozen=True, kw_only=True)
