@@ -128,8 +128,8 @@ the interval is at least as wide as the last printed digit allows; equal sides p
 contains 1.
 
 Few rows leave a gradual warm-up uncertain. Of all decay times that fit about as well as the best, the one that leaves
-most counts, so a verdict is often withheld. After a warm-up of more than a quarter of the rows, what may remain of it
-counts even if the rows that are left do not show it.
+most counts, so a verdict is often withheld. Where the whole curve shows a decay and more than a quarter of the
+rows are cut, what may remain of it counts even if the rows that are left do not show it.
 
 Several verdicts at once, all sides equally fast:
 

@@ -8,8 +8,8 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 3. An exponential decay is fitted to what is left of the mean curve. Where it is significant, after allowing for the
    autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What remains of it
    is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
-   that leaves most. After a warm-up of more than a quarter of the rows it counts even if it is not significant: too few
-   rows are left to show it.
+   that leaves most. Where the whole curve shows a decay and more than a quarter of the rows are cut, it counts even if
+   it is not significant: too few rows are left to show it.
 
 A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
 the runs show one by one (Student's t over the runs): slow noise of single runs is no drift of all.
@@ -33,7 +33,7 @@ HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
 AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
 ABRUPT = 2  # rows of warm-up that have no shape
 CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
-LONG = 0.25  # share of the rows; after a longer warm-up, what may remain of it counts although the rows hide it
+LONG = 0.25  # share of the rows; after a longer decay, what may remain of it counts though too few rows show it
 TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
@@ -212,34 +212,66 @@ def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
     if len(mean) - start < FEWEST_FOR_DECAY // 2 or not np.isfinite(mean[1:]).all():
         return _Decay()
     first = start // 2 if start > ABRUPT and _gradual(mean[start // 2 :], start - start // 2) else start
-    rows = mean[first:]
-    if len(rows) < FEWEST_FOR_DECAY:
+    found = _fitted(curves, first)
+    if found is None:
         return _Decay()
-    shapes = _shapes(len(rows))
-    fit = _fit(rows, shapes)
-    if not fit.left > 0:
-        return _Decay()
-    shape = shapes[fit.best] - shapes[fit.best].mean()
-    phi = _memory(curves[:, first:], fit.amplitude * shape)
-    freedom = len(rows) - 3
-    explained = fit.amplitude**2 * float(shape @ shape)
-    score = explained / (fit.left / freedom) * (1 - phi) / (1 + phi)
-    p_value = p_of_t(score**0.5, freedom)
-    shown = p_value <= EVIDENT and (len(curves) <= 2 or _agree(np.nan_to_num(curves[:, first:]) @ shape, HINTED))
-    if not shown and start <= LONG * len(mean):
-        return _Decay()
+    is_shown = found.is_shown(EVIDENT, HINTED)
+    if not is_shown:
+        is_long = start > LONG * len(mean) and _gradual(mean[1:], start - 1)
+        whole = _fitted(curves, 1) if is_long else None
+        if whole is None or not whole.is_shown(CERTAIN, REPLICATED):
+            return _Decay()
+    fit, shapes, score = found.fit, found.shapes, found.score
+    phi, freedom = found.phi, found.freedom
     worse = AS_LIKELY / (freedom * (1 - phi) / (1 + phi))
     decays = np.abs(fit.amplitudes[:, None]) * shapes
     decays = decays[fit.squares_left <= fit.left * (1 + worse)]  # few rows leave the decay time uncertain
-    remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(len(rows), 0, -1)  # mean from each row on
-    remaining = np.minimum(remaining, decays - decays[:, -1:])  # a slow decay is known as far as it was seen
+    remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(shapes.shape[1], 0, -1)  # mean from each row on
+    if is_shown:  # a slow decay is known as far as it was seen; of one that was cut, the rest is not seen
+        remaining = np.minimum(remaining, decays - decays[:, -1:])
     remaining = remaining.max(axis=0)[start - first :]
     last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)
     tolerable = np.flatnonzero(remaining[: last + 1] <= TOLERABLE)
     cut = int(tolerable[0]) if len(tolerable) else last
     drift = float(remaining[cut]) * (1 + 1 / max(1.0, score**0.5))  # with its standard error
-    certain = p_value < CERTAIN and _agree(np.nan_to_num(curves[:, first:]) @ shape)
-    return _Decay(cut=cut, drift=drift, settled=drift <= MATERIAL or not certain)
+    return _Decay(cut=cut, drift=drift, settled=drift <= MATERIAL or not found.is_shown(CERTAIN, REPLICATED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """An exponential decay that was fitted to the mean of several curves, and what speaks for it."""
+
+    fit: _Fit
+    shapes: Floats
+    phi: float
+    freedom: int
+    score: float
+    p_value: float
+    changes: Floats
+    """By curve: how far it follows the shape."""
+
+    def is_shown(self, level: float, level_of_runs: float) -> bool:
+        """Return True if the decay is significant in the mean curve, and in the runs where there are three or more."""
+        return self.p_value <= level and _agree(self.changes, level_of_runs)
+
+
+def _fitted(curves: Floats, first: int) -> _Fitted | None:
+    """Fit a decay to the rows from `first` on; None for too few rows, or rows without noise."""
+    rows = _mean(curves)[first:]
+    if len(rows) < FEWEST_FOR_DECAY:
+        return None
+    shapes = _shapes(len(rows))
+    fit = _fit(rows, shapes)
+    if not fit.left > 0:
+        return None
+    shape = shapes[fit.best] - shapes[fit.best].mean()
+    phi = _memory(curves[:, first:], fit.amplitude * shape)
+    freedom = len(rows) - 3
+    score = fit.amplitude**2 * float(shape @ shape) / (fit.left / freedom) * (1 - phi) / (1 + phi)
+    return _Fitted(
+        fit=fit, shapes=shapes, phi=phi, freedom=freedom, score=score, p_value=p_of_t(score**0.5, freedom),
+        changes=np.nan_to_num(curves[:, first:]) @ shape,
+    )  # fmt: skip
 
 
 def _shapes(rows: int) -> Floats:
