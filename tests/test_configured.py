@@ -160,6 +160,14 @@ def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
         prepare.check_memory(spec, H100)
 
 
+@pytest.mark.parametrize(("kind", "length"), [("phi", 2048), ("deepseek_v3", 4096), ("qwen3", 8192)])
+def test_sequences_are_as_long_as_the_model_allows_where_no_flag_sets_them(kind, length):
+    config = torch_config.completed(kind, kind, {})
+    node = Machine(platform="nvd", gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}), host="here")
+    spec = prepare.spec_of(kind, settings(config, preset="full"), engine=ENGINES["torch"], machine=node)
+    assert spec.sequence_length == length
+
+
 def test_attention_that_no_sdpa_kernel_computes_goes_elsewhere():
     assert torch_model.attention_of("gpt_oss", "sdpa", "cuda") == "flex_attention"
     assert torch_model.attention_of("gemma2", "sdpa", "cpu") == "eager"

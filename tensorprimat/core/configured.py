@@ -102,13 +102,15 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     decoder = decoders.decoder_of(config)
     if decoder is None:
         raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")
+    batch = FULL_BATCH if size == "full" else TINY_BATCH
+    longest = int(config.get("max_position_embeddings") or TINY_LENGTH)
     return ConfiguredModel(
         model=name,
         name=size,
         title=name,
         config=config,
         decoder=decoder,
-        **(FULL_BATCH if size == "full" else TINY_BATCH),
+        **{**batch, "sequence_length": min(batch["sequence_length"], longest)},
     )
 
 
