@@ -16,7 +16,7 @@ from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
-from tensorprimat.logs.auditing import audited
+from tensorprimat.logs.assemble import audited
 
 START = 1.7e9
 

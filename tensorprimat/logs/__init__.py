@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
-from tensorprimat.logs import assemble, auditing, failures, files, folded, spelling
+from tensorprimat.logs import assemble, failures, files, folded, spelling
 from tensorprimat.logs.detection import Detection, detect, named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
@@ -49,24 +50,23 @@ def read(
     framework reported, ContradictionError where its own clock contradicts them, InputError for what cannot be read at
     all, UsageError for an unknown format.
     """
-    with _log(path) as log:
-        chosen, warnings = _chosen(log, format)
-        warnings += _folds(log)
-        with regular.reading(log.name, f"the reader of {chosen.name}"):
-            result = assemble.join(log, chosen, warnings, facts or UserFacts(), segment, cited=cited)
-            return _with_something(log, chosen, [result])[0]
+    return _read(path, facts, format, segment=segment, cited=cited)[0]
 
 
 def read_each(
     path: str | Path, *, facts: UserFacts | None = None, format: str | None = None, cited: bool = False
 ) -> list[Result]:
     """As `read`, one Result for every training in the log that can be measured."""
+    return _read(path, facts, format, each=True, cited=cited)
+
+
+def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
+    """Read a log. choice: see assemble.join."""
     with _log(path) as log:
         chosen, warnings = _chosen(log, format)
         warnings += _folds(log)
         with regular.reading(log.name, f"the reader of {chosen.name}"):
-            results = assemble.join_each(log, chosen, warnings, facts or UserFacts(), cited=cited)
-            return _with_something(log, chosen, results)
+            return _with_something(log, chosen, assemble.join(log, chosen, warnings, facts or UserFacts(), **choice))
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def _with_something(log: Log, format: Format, results: list[Result]) -> list[Res
     telling = [result for result in results if assemble.says_anything(result)]
     if not telling:
         raise _refusal(log, (format,), results[0])
-    return [auditing.audited(_with_odd_rows(log, _without_overridden(result)), log.name) for result in telling]
+    return [assemble.audited(_with_odd_rows(log, _without_overridden(result)), log.name) for result in telling]
 
 
 def _without_overridden(result: Result) -> Result:

@@ -1,13 +1,13 @@
-"""Build a `Result` with every figure computed from what a log says (`Reading`)."""
+"""Build a `Result` with every figure computed from what a log says (`Reading`), and audit it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from tensorprimat.core import devices, digest, stated
+from tensorprimat.core import audit, audit_verdict, devices, digest, stated
 from tensorprimat.core.digest import Digest
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -21,12 +21,17 @@ from tensorprimat.core.result import (
     TrainingConfig,
 )
 from tensorprimat.core.steps import distinct
-from tensorprimat.core.summary import summarise
+from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.logs import citations, dates, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
+
+UNTRUSTED = (
+    "no figure of this log can be trusted; choose another format (tprimat extract --format), or report the log's first "
+    "rows"
+)
 
 
 def join(
@@ -36,33 +41,21 @@ def join(
     facts: UserFacts,
     segment: int | None = None,
     *,
+    each: bool = False,
     cited: bool = False,
-) -> Result:
+) -> list[Result]:
     """Read one log with one format. warnings: those of the detection; facts: facts that the user stated.
 
-    segment: number of the training to read; cited: name the lines that state settings. A result record (the tool's own
-    file) comes back as it is but for these warnings and facts. Raises InputError for a segment that the log does not
-    have.
+    segment: number of the training to read; each: one result for every training in the log; cited: name the lines that
+    state settings. A result record (the tool's own file) comes back as it is but for these warnings and facts. Raises
+    InputError for a segment that the log does not have.
     """
-    hashing = _hashing(log)
+    hashing = None if log.is_folder else digest.of(log.path)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return _again(found, warnings, facts)
-    return _result(log, format, warnings, _Choice(found, segment, facts, cited), hashing)
-
-
-def join_each(log: Log, format: Format, warnings: list[str], facts: UserFacts, *, cited: bool = False) -> list[Result]:
-    """As `join`, one result for every training in the log."""
-    hashing = _hashing(log)
-    found = segments.read(log, format)
-    if isinstance(found, Result):
-        return [_again(found, warnings, facts)]
-    numbers = [None] if len(found) == 1 else [segment.number for segment in found]
+        return [stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), facts)]
+    numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
     return [_result(log, format, warnings, _Choice(found, number, facts, cited), hashing) for number in numbers]
-
-
-def _again(found: Result, warnings: list[str], facts: UserFacts) -> Result:
-    return stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), facts)
 
 
 class _Choice(NamedTuple):
@@ -172,5 +165,19 @@ def _source(log: Log, format: Format, hashing: Digest | None) -> Source:
     )
 
 
-def _hashing(log: Log) -> Digest | None:
-    return None if log.is_folder else digest.of(log.path)
+def audited(result: Result, name: str) -> Result:
+    """Return the result with its audit; an unexplained contradiction is its first warning.
+
+    name: of the log, for a refusal. Raises ContradictionError where more than a fifth of the headline is unexplained.
+    """
+    selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
+    found = audit.findings(result, selections)
+    if refused := audit_verdict.refusals(found):
+        raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
+    warnings = tuple(f"audit: {sentence}" for sentence in audit_verdict.contradictions(found))
+    return result.model_copy(
+        update={
+            "audit": audit_verdict.record(found, result),
+            "warnings": tuple(dict.fromkeys((*warnings, *result.warnings))),
+        }
+    )
