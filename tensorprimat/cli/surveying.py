@@ -24,7 +24,7 @@ from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement
 from tensorprimat.core.units import GB
 from tensorprimat.logs.paths import named_by_path
-from tensorprimat.logs.profile import Contrast, Profile, ProfiledCollective, compare
+from tensorprimat.logs.profile import Profile, ProfiledCollective, compare
 from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.reports import console, harmless, markdown
 from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
@@ -228,16 +228,14 @@ def _profile_tables(found: Sequence[SurveyedFile]) -> Iterator[Table]:
 
 def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
     """Parts of the wall time and kernels as rows, profiles as columns; two of them with their ratio."""
-    empty = Profile(files=(), timelines=(), kernels=(), collectives=())
-    columns: list[dict[str, Contrast]] = [{row.name: row for row in compare(shown, empty)} for _, shown in profiles]
+    columns = [{name: part for name, part in shown.parts().items() if part[0] is not None} for _, shown in profiles]
     ratios = {row.name: row.ratio for row in compare(*pair)} if pair else {}
     rows = []
     names = list(dict.fromkeys(name for column in columns for name in column))
     for name in names[:MOST_PARTS]:
         cells = [text(name)]
         for column in columns:
-            row = column.get(name)
-            cells.append(_time_and_share(row) if row else text(None))
+            cells.append(_time_and_share(*column[name]) if name in column else text(None))
         rows.append((*cells, *([figure(ratios.get(name), quantities.times)] if pair else [])))
     titles = ["", *(one_line(finding.path) for finding, _ in profiles), *(["second / first"] if pair else [])]
     return Table(
@@ -253,9 +251,9 @@ def _not_shown(count: int, rows: str) -> str | None:
     return f"{count:,} more {rows}: --json shows all" if count > 0 else None
 
 
-def _time_and_share(row: Contrast) -> Cell:
-    share = f" ({quantities.percent(row.one_share)})" if row.one_share is not None else ""
-    return Cell(text=f"{quantities.seconds(row.one_seconds)}{share}", value=row.one_seconds)
+def _time_and_share(seconds: float | None, share: float | None) -> Cell:
+    shown = f" ({quantities.percent(share)})" if share is not None else ""
+    return Cell(text=f"{quantities.seconds(seconds)}{shown}", value=seconds)
 
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:

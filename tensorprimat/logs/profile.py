@@ -69,6 +69,14 @@ class Profile:
         known = [value for timeline in self.timelines if (value := getattr(timeline, name)) is not None]
         return sum(known) / len(known) if known else None
 
+    def parts(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return name → (seconds, share) of the parts of the wall time, then of every category of kernels."""
+        total, times = self.seconds("total_seconds"), {name: self.seconds(name) for name in PARTS}
+        wall = {
+            name.removesuffix("_seconds").replace("_", " "): (time, _ratio(time, total)) for name, time in times.items()
+        }
+        return {**wall, **{f"{kernel.name} kernels": (kernel.seconds, kernel.share) for kernel in self.kernels}}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
@@ -85,32 +93,20 @@ class Contrast:
 
 def compare(one: Profile, other: Profile) -> list[Contrast]:
     """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
-    rows = []
-    for name in PARTS:
-        mine, theirs = one.seconds(name), other.seconds(name)
-        if mine is not None or theirs is not None:
-            shares = _ratio(mine, one.seconds("total_seconds")), _ratio(theirs, other.seconds("total_seconds"))
-            rows.append(_contrast(name.removesuffix("_seconds").replace("_", " "), mine, shares[0], theirs, shares[1]))
-    kernels = [{kernel.name: kernel for kernel in profile.kernels} for profile in (one, other)]
-    for name in dict.fromkeys((*kernels[0], *kernels[1])):
-        sides = [known.get(name) for known in kernels]
-        seconds = [side.seconds if side else None for side in sides]
-        shares = tuple(side.share if side else None for side in sides)  # type: ignore[assignment]
-        rows.append(_contrast(f"{name} kernels", seconds[0], shares[0], seconds[1], shares[1]))
-    return rows
-
-
-def _contrast(
-    name: str, one: float | None, one_share: float | None, other: float | None, other_share: float | None
-) -> Contrast:
-    return Contrast(
-        name=name,
-        one_seconds=one,
-        one_share=one_share,
-        other_seconds=other,
-        other_share=other_share,
-        ratio=_ratio(other, one),
-    )
+    ours, others, unknown = one.parts(), other.parts(), (None, None)
+    pairs = ((name, *ours.get(name, unknown), *others.get(name, unknown)) for name in ours | others)
+    return [
+        Contrast(
+            name=name,
+            one_seconds=mine,
+            one_share=my_share,
+            other_seconds=theirs,
+            other_share=their_share,
+            ratio=_ratio(theirs, mine),
+        )
+        for name, mine, my_share, theirs, their_share in pairs
+        if mine is not None or theirs is not None
+    ]
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:
