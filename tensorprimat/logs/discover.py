@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorprimat import logs
@@ -68,11 +68,7 @@ def find(
     missing = [model for model in models if found[model].path is None]
     if missing:
         named = {path for search in found.values() if (path := search.path) is not None}
-        for model, hit in _by_content(missing, [path for path in every if path not in named]).items():
-            before = found[model]
-            found[model] = replace(
-                before, path=hit.path, because=hit.because, others=tuple(dict.fromkeys((*before.others, *hit.others)))
-            )
+        _by_content(missing, [path for path in every if path not in named], found)
     return found
 
 
@@ -141,22 +137,12 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
     return Search(model=model, path=None, because="", others=tuple(passed_over.values()), searched=searched)
 
 
-@dataclass(kw_only=True)
-class _Hit:
-    """The newest log whose content names a model, and those that were passed over."""
-
-    path: Path | None = None
-    because: str = ""
-    others: list[str] = field(default_factory=list)
-
-
-def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]:
-    """Return the newest log that says it trained a model, with the older and the ambiguous ones.
+def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, Search]) -> None:
+    """Enter the newest log that says it trained a model, with the older and the ambiguous ones.
 
     A reader that knows the model decides; else the only model that the text names with version and size. A text that
     names several models is the log of none of them: it may be about a teacher, a draft or a tokenizer.
     """
-    found: dict[str, _Hit] = {}
     for path in sorted(files, key=_modified, reverse=True):
         if _flaw(path) is not None:
             continue
@@ -168,17 +154,15 @@ def _by_content(models: Sequence[str], files: Sequence[Path]) -> dict[str, _Hit]
         for model in named:
             if model not in models:
                 continue
-            hit = found.setdefault(model, _Hit())
+            before, why_not = found[model], "older"
             if len(named) > 1:
-                hit.others.append(
-                    f"{path} (names {' and '.join(sorted(named))}; if it is of {model}, set {model.upper()}_LOG={path})"
-                )
-            elif hit.path is not None:
-                hit.others.append(f"{path} (older)")
-            else:
-                hit.path = path
-                hit.because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")
-    return found
+                names = " and ".join(sorted(named))
+                why_not = f"names {names}; if it is of {model}, set {model.upper()}_LOG={path}"
+            elif before.path is None:
+                because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")
+                found[model] = replace(before, path=path, because=because)
+                continue
+            found[model] = replace(before, others=tuple(dict.fromkeys((*before.others, f"{path} ({why_not})"))))
 
 
 def _flaw(path: Path) -> str | None:
