@@ -152,7 +152,7 @@ class _Picked(Mapping[str, np.ndarray]):
         return len(self._columns)
 
 
-def repeated(value: float, count: int, dtype: np.dtype | type) -> np.ndarray:
+def repeated(value: float, count: int, dtype: np.dtype | type | str) -> np.ndarray:
     """Return a read-only column that repeats a value in the memory of one; numpy's broadcast_to takes thirty times as
     long.
     """
@@ -187,7 +187,7 @@ class Steps(Sequence[Step]):
         self._length = lengths.pop() if lengths else 0
         self._columns: Mapping[str, np.ndarray] = {name: np.asarray(values) for name, values in columns.items()}
         self._logged_nan = {name: mask for name, mask in (logged_nan or {}).items() if mask.any()}
-        self._unseen: dict[tuple[float, type], np.ndarray] = {}
+        self._unseen: dict[tuple[str, float], np.ndarray] = {}
         self._derived: dict[Hashable, object] = {}
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
@@ -232,24 +232,10 @@ class Steps(Sequence[Step]):
         """Return one field of every row; float fields are NaN where unseen (and where nan was logged)."""
         if name in self._columns:
             return self._columns[name]
-        if name in INTEGER_COLUMNS:
-            return self._filled(INTEGER_COLUMNS[name], np.int64)
-        if name in FLAG_COLUMNS:
-            return self._filled(FLAG_COLUMNS[name], np.int8)
-        if name not in FLOAT_COLUMNS:
-            raise KeyError(name)
-        return self._filled(np.nan, np.float64)
-
-    def _filled(self, value: float, dtype: type) -> np.ndarray:
-        """Return a column of one value, made once: computing figures of ten thousand files reads unseen columns half a
-        million times.
-
-        Read-only, because every unseen column of its kind is the same array.
-        """
-        key = (value, dtype)
-        if key not in self._unseen:
-            self._unseen[key] = repeated(value, self._length, dtype)
-        return self._unseen[key]
+        typecode, unseen = kind = _FILLS[name]
+        if kind not in self._unseen:  # once: figures of ten thousand files read unseen columns half a million times
+            self._unseen[kind] = repeated(unseen, self._length, typecode)
+        return self._unseen[kind]  # read-only: every unseen column of its kind is the same array
 
     def once(self, key: Hashable, derive: Callable[[], Derived]) -> Derived:
         """Return what `derive` makes of these rows, computed at the first call with this key: the rows never change."""
