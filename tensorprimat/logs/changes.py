@@ -30,7 +30,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     if steps.has("samples"):
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
-    for row in _shifts(_gpus(steps)):
+    for row in _shifts(gpus(steps)):
         yield row, "the rows divide their rates by another number of GPUs"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
@@ -105,7 +105,7 @@ def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
     return (mine, theirs) if abs(mine - theirs) > OTHER_WORK * min(mine, theirs) else None
 
 
-def _gpus(steps: Steps) -> np.ndarray:
+def gpus(steps: Steps) -> np.ndarray:
     """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not tell both; (rows,)."""
     total = steps.column("reported_tokens_per_second")
     if not steps.has("reported_tokens_per_second"):

@@ -370,10 +370,7 @@ def _gpus(steps: Steps) -> int | None:
     """Return the number of GPUs by which every row divides its rate over all of them; None where rounding leaves a
     doubt.
     """
-    total = steps.column("reported_tokens_per_second")
-    if not np.isfinite(total).any():
-        total = steps.column("tokens") / steps.column("seconds")
-    ratios = total / steps.column("reported_tokens_per_second_per_gpu")
+    ratios = changes.gpus(steps)
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):
         return None

@@ -15,6 +15,7 @@ from typing import Any
 
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import metrics, trained
+from tensorprimat.logs.fields import clock_seconds
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import is_lightnings
 from tensorprimat.logs.text import Log
@@ -79,9 +80,8 @@ def _duration(match: re.Match[str]) -> float | None:
     """Return the seconds that a bar has run: by its clock of whole seconds, or by tqdm's mean rate where
     that is finer.
     """
-    clock = (match["elapsed"] or match["window_elapsed"]).split(":")
-    elapsed = sum(int(part) * 60**power for power, part in enumerate(reversed(clock)))
+    elapsed = clock_seconds(match["elapsed"] or match["window_elapsed"])
     rate, done = float(match["rate"] or 0), int(match["done"])
     if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
         return done * rate if match["unit"] == "s/it" else done / rate
-    return float(elapsed) or None
+    return elapsed or None

@@ -22,7 +22,7 @@ import numpy as np
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import devices, fields, work
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -99,7 +99,7 @@ def read(log: Log) -> Reading:
     totals: dict[int, float] = {}
     steps = fields.merged((None, step) for step in _rows(log, reading, totals))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
-    reading.steps = _with_tokens(steps if single else fields.with_intervals(steps), totals)
+    reading.steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
@@ -153,13 +153,6 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
         )
         if value is not None:
             block[name] = value
-
-
-def _with_tokens(steps: Steps, totals: dict[int, float]) -> Steps:
-    """Return the tokens of a step over all GPUs, from the growth of the total."""
-    total = np.array([totals.get(int(line), np.nan) for line in steps.column("line")])
-    tokens = fields.growth_of(total, steps)
-    return steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
 
 
 def _notice(text: str, reading: Reading) -> None:

@@ -38,7 +38,8 @@ _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
 RESTATED_DIGITS = (1e-3, 0.006)  # of a loss and an epoch
 DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds tell of more
 _TRAINING_BAR = re.compile(
-    r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<elapsed>[\d:]{4,12})<"
+    r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
+    r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<"
 )
 _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -272,10 +273,7 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
     """
     if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
         return
-    step = int(bar["step"])
-    elapsed = 0.0
-    for part in bar["elapsed"].split(":"):
-        elapsed = elapsed * 60 + int(part or 0)
+    step, elapsed = int(bar["step"]), fields.clock_seconds(bar["elapsed"])
     before, content.bar = content.bar, (step, elapsed)
     taken = content.rows[-2].step if content.rows[1:] else None
     if before and before[0] + 1 == step and before[0] != taken and elapsed - before[1] >= DRAWN_SECONDS:

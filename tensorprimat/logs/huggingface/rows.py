@@ -121,10 +121,7 @@ def half_digit(text: str) -> float:
     >>> half_digit("836.3940"), half_digit("2.534e+04"), half_digit("83.4"), half_digit("5000")
     (5e-05, 5.0, 0.005, 0.5)
     """
-    mantissa, _, exponent = text.lower().partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    half = 0.5 * 10.0 ** (int(exponent or 0) - decimals)
-    value = abs(float(text))
+    half, value = fields.half_digit(text), abs(float(text))
     return min(half, 0.5 * 10.0 ** (math.floor(math.log10(value)) - 3)) if value > 0 else half
 
 

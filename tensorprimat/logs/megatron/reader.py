@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import files, parallel
+from tensorprimat.logs.fields import iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
 from tensorprimat.logs.megatron.config import Facts
@@ -305,7 +305,5 @@ def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
 def _timestamp(fields: dict[str, FloatArray]) -> str | None:
     """Return the time at which the first iteration ended, by the log's own clock, in ISO format; None without dates."""
     dates = fields.get("ended_at")
-    if dates is None or not np.isfinite(dates).any():
-        return None
-    first = datetime.fromtimestamp(float(dates[np.isfinite(dates)][0]), timezone.utc)
-    return first.replace(tzinfo=None).isoformat(timespec="seconds")
+    known = dates[np.isfinite(dates)] if dates is not None else np.empty(0)
+    return iso(float(known[0])) if len(known) else None
