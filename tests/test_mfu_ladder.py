@@ -140,6 +140,7 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 def test_cuda_graphs_are_measured_by_steps_that_run_on_a_cpu(monkeypatch):
     """Compiling itself is left out: the layers are told to record graphs, by the option that torch knows."""
     chosen = []
