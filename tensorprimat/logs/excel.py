@@ -8,7 +8,6 @@ bandwidth in GiB/s, whatever its labels say.
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 import zipfile
@@ -22,6 +21,7 @@ from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.quantities import count
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import files
+from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.profile import KernelCategory, Profile, ProfiledCollective, Timeline
 from tensorprimat.logs.text import Log
@@ -275,13 +275,8 @@ def _label(cell: object) -> str:
 
 
 def _number(cell: object) -> float | None:
-    if isinstance(cell, bool) or not isinstance(cell, (int, float)):
-        return None
-    try:
-        value = float(cell)
-    except OverflowError:  # a whole number of hundreds of digits
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
+    value = number_in(cell)
+    return value if value is not None and value >= 0 else None
 
 
 def _scaled(cell: object, factor: float) -> float | None:

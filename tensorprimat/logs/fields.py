@@ -65,6 +65,17 @@ def seconds(text: str | None, scale: float = 1.0) -> float | None:
     return value if value is not None and value < LONGEST_STEP_SECONDS else None
 
 
+def number_in(value: object) -> float | None:
+    """Return the finite number that a value of JSON or a cell of a workbook is; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return number if math.isfinite(number) else None
+
+
 def clock_seconds(text: str) -> float:
     """Return the seconds of a progress bar's clock.
 

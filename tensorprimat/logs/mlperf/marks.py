@@ -15,16 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat.core import regular
-from tensorprimat.core.mlperf_library import SUCCESS, LibraryRun
-from tensorprimat.logs.mlperf.reader import (
-    CONFIGURATION,
-    LATEST_MILLISECONDS,
-    LINEAR_PRECISION,
-    LONGEST_EVENT,
-    PRECISIONS,
-    number_in,
-    whole_in,
-)
+from tensorprimat.core.mlperf_library import LibraryRun
+from tensorprimat.logs.fields import number_in
+from tensorprimat.logs.mlperf.reader import CONFIGURATION, LATEST_MILLISECONDS, LINEAR_PRECISION, LONGEST_EVENT
 
 MARKS = ("run_start", "run_stop", "block_start", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
 SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
@@ -181,18 +174,3 @@ def _training(marks: Marks, seconds: float, evaluated: float | None) -> float | 
         if in_blocks > SHORTEST_IN_BLOCKS * (seconds if outside is None else outside):
             return round(in_blocks, 3)
     return None if outside is None or outside <= 0 else round(outside, 3)
-
-
-def settings_of(marks: Marks) -> dict[str, Any]:
-    """Return the configuration that a file states, under the names of TrainingConfig."""
-    found: dict[str, Any] = {}
-    for key, name in CONFIGURATION.items():
-        if (number := whole_in(marks.settings.get(key))) is not None:
-            found[name] = number
-    stated = next((value for key in LINEAR_PRECISION if isinstance(value := marks.settings.get(key), str)), "")
-    if precision := PRECISIONS.get(stated.casefold()):
-        found["precision"] = precision
-    return found
-
-
-__all__ = ["KEYS", "SUCCESS", "Marks", "read", "settings_of"]

@@ -33,7 +33,7 @@ from tensorprimat.core import mlperf_rules, terms
 from tensorprimat.core.quantities import counted, significant
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS
+from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
 from tensorprimat.logs.mlperf.rows import Block, MlperfEvents, MlperfRow, evidence_of, steps_of
@@ -110,14 +110,11 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = _content(log)
     settings = content.settings
-    config: dict[str, Any] = {
-        name: value for key, name in CONFIGURATION.items() if (value := whole_in(settings.get(key))) is not None
-    }
+    config = configuration_of(settings)
     if isinstance(optimizer := settings.get("opt_name"), str):
         config["optimizer"] = optimizer
     if learning_rate := number_in(settings.get("opt_base_learning_rate")):
         config["learning_rate"] = learning_rate
-    config.update(_precision(settings))
     if any(run.started is not None for run in content.runs):
         config["warmup_steps"] = 0  # warm-up is over at run_start
     reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
@@ -127,9 +124,11 @@ def read(log: Log) -> Reading:
     mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
-    steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number, batch, length)]
+    for run in content.runs:
+        run.batch, run.length = batch, length
+    steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number)]
     reading.steps = Steps.of(steps)
-    reading.evidence = evidence_of(content.runs, steps, batch)
+    reading.evidence = evidence_of(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if content.torn:
         reading.warnings.append(
@@ -292,13 +291,17 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
         reading.steps = reading.steps.replace(reported_samples_per_second=math.nan)
 
 
-def _precision(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the precision of the linear layers, and the recipe if the name states one (mxfp4)."""
+def configuration_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of TrainingConfig that init keys state: whole numbers, the precision of the linear layers, and
+    the recipe if its name states one (mxfp4).
+    """
+    config: dict[str, Any] = {
+        name: value for key, name in CONFIGURATION.items() if (value := _whole(settings.get(key))) is not None
+    }
     precision = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
-    name = PRECISIONS.get(precision.casefold())
-    if name is None:
-        return {}
-    return {"precision": name, "fp8_recipe": precision} if precision.startswith(("mx", "nv")) else {"precision": name}
+    if name := PRECISIONS.get(precision.casefold()):
+        config |= {"precision": name, **({"fp8_recipe": precision} if precision.startswith(("mx", "nv")) else {})}
+    return config
 
 
 def _describe_runs(reading: Reading, runs: Sequence[MlperfEvents]) -> None:
@@ -337,17 +340,6 @@ def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
         reading.training_config["peft"] = rules.peft
 
 
-def number_in(value: object) -> float | None:
-    """Return the finite number that a value of an event is, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _memory(value: object) -> float | None:
     """Return a size of memory in bytes."""
     size = number_in(value)
@@ -359,7 +351,7 @@ def _logged(value: object) -> float | None:
     return math.nan if isinstance(value, float) and math.isnan(value) else number_in(value)
 
 
-def whole_in(value: object) -> int | None:
+def _whole(value: object) -> int | None:
     """Return a positive whole number (1.0 counts), or None."""
     number = number_in(value)
     return int(number) if number and number > 0 and number == int(number) else None

@@ -6,7 +6,6 @@ cannot be read is a note of its entry; nothing is filled in for it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +16,9 @@ from typing import Any
 from tensorprimat.core import catalogue, mlperf_rules, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
+from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.mlperf import marks as mlperf_marks
+from tensorprimat.logs.mlperf.reader import configuration_of
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, document, fact
 
 MOST_FACTS = 24  # of the software of a system
@@ -136,7 +137,7 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
             runs.append(LibraryRun(file=name, sha256="", status="cannot be read"))
             continue
         runs.append(run)
-        settings.append(mlperf_marks.settings_of(marks))
+        settings.append(configuration_of(marks.settings))
         if not run.succeeded:
             notes.append(f"{path.name}: {run.status}; it counts as a failed run")
         if marks.torn:
@@ -177,8 +178,8 @@ def _scaling_factor(pair: SystemBenchmark, notes: list[str]) -> float | None:
         return 1.0
     stated = document(path)
     factor = stated.get("scaling_factor") if isinstance(stated, dict) else None
-    if isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < math.inf:
-        return float(factor)
+    if (number := number_in(factor)) and number > 0:
+        return number
     notes.append("scaling.json: no scaling_factor that is a positive number; there is no score without it")
     return None
 

@@ -53,24 +53,15 @@ class Block:
     line: int = 0
     """Line of block_stop."""
 
-    def samples(self, batch: int | None, length: int | None) -> float | None:
-        """Return the samples trained in the block, or None if the marks do not tell.
-
-        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
-        """
-        if "step" in self.first and "step" in self.last and batch:
-            return _positive((self.last["step"] - self.first["step"]) * batch)
-        if "samples_count" in self.last:
-            before, after = self.first.get("samples_count", 0.0), self.last["samples_count"]
-            return _positive(after - before)
-        tokens = self.first.get("epoch_count")
-        return _positive(tokens / length) if tokens and length else None
-
 
 @dataclass(kw_only=True)
 class MlperfEvents:
     """The events between run_start and run_stop; times in seconds since the epoch."""
 
+    batch: int | None = None
+    """Samples of an optimizer step, as the log sets it."""
+    length: int | None = None
+    """Tokens of a sequence."""
     started: float | None = None
     stopped: float | None = None
     status: str | None = None
@@ -88,6 +79,23 @@ class MlperfEvents:
         earlier = [block.started for block in self.blocks if block.started < row.time]
         return earlier[-1] if earlier else before.time if before else self.started
 
+    def samples_in(self, block: Block) -> float | None:
+        """Return the samples trained in a block, or None if the marks do not tell.
+
+        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
+        """
+        first, last = block.first, block.last
+        if "step" in first and "step" in last and self.batch:
+            return _positive((last["step"] - first["step"]) * self.batch)
+        if "samples_count" in last:
+            return _positive(last["samples_count"] - first.get("samples_count", 0.0))
+        tokens = first.get("epoch_count")
+        return _positive(tokens / self.length) if tokens and self.length else None
+
+    def pace(self, row: MlperfRow) -> float | None:
+        """Return the seconds of a step, as logged or as the rate has it."""
+        return row.step_seconds or (self.batch / row.rate if self.batch and row.rate else None)
+
     def evaluated_seconds(self, start: float, stop: float) -> float:
         """Return the seconds of evaluation between two moments."""
         return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in self.evaluations)
@@ -101,20 +109,20 @@ class _Share:
     seconds: float | None
 
 
-def steps_of(run: MlperfEvents, number: int, batch: int | None, length: int | None) -> Iterator[Step]:
+def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
     """Yield the rows of one run: rows of steps if it logged any, else rows of blocks.
 
     A row that states other rows' steps once more covers no step.
     """
-    shown = run.rows or list(_block_rows(run, batch, length))
+    shown = run.rows or list(_block_rows(run))
     rows = _measured_rows(shown)
-    partial = _partial_rows(run, batch, length)
-    covers, index = _covers(run, rows, partial, batch, length)
+    partial = _partial_rows(run)
+    covers, index = _covers(run, rows, partial)
     shares = {
         row.line: _Share(covers=covered, seconds=row.step_seconds) for row, covered in zip(rows, covers, strict=True)
     }
     if partial:
-        _share_the_rest(run, partial, shares, batch, length)
+        _share_the_rest(run, partial, shares)
     before: MlperfRow | None = None
     for row in shown:
         if row.line in partial:
@@ -128,12 +136,12 @@ def steps_of(run: MlperfEvents, number: int, batch: int | None, length: int | No
             seconds=share.seconds,
             covers=share.covers,
             ended_at=row.time,
-            samples=batch,
+            samples=run.batch,
             loss=row.loss,
             learning_rate=row.learning_rate,
             memory_allocated_peak_bytes=row.peak_memory_bytes,
             reported_samples_per_second=row.rate,
-            interrupted_by="validation" if _holds_evaluation(run, row, before, share.covers, batch) else "",
+            interrupted_by="validation" if _holds_evaluation(run, row, before, share.covers) else "",
             run=number,
             line=row.line,
         )
@@ -146,13 +154,13 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
     return step_by_step or [row for row in shown if row.step_seconds is not None] or shown
 
 
-def _block_rows(run: MlperfEvents, batch: int | None, length: int | None) -> Iterator[MlperfRow]:
+def _block_rows(run: MlperfEvents) -> Iterator[MlperfRow]:
     """Yield the blocks as rows, for a run that logged nothing else about training."""
     for block in run.blocks:
-        samples = block.samples(batch, length)
-        if block.stopped is None or block.stopped <= block.started or not samples or not batch:
+        samples = run.samples_in(block)
+        if block.stopped is None or block.stopped <= block.started or not samples or not run.batch:
             continue
-        steps = max(1, round(samples / batch))
+        steps = max(1, round(samples / run.batch))
         yield MlperfRow(
             line=block.line,
             time=block.stopped,
@@ -164,10 +172,10 @@ def _block_rows(run: MlperfEvents, batch: int | None, length: int | None) -> Ite
         )
 
 
-def _partial_rows(run: MlperfEvents, batch: int | None, length: int | None) -> set[int]:
+def _partial_rows(run: MlperfEvents) -> set[int]:
     """Return the lines of rows that end where their block began: such a row times an unknown part of an interval."""
     partial: set[int] = set()
-    starts = _samples_before(run, batch, length)
+    starts = _samples_before(run)
     last = 0.0
     for row in run.rows:
         if row.of_block or not row.counts_samples_only or row.position is None:
@@ -179,28 +187,26 @@ def _partial_rows(run: MlperfEvents, batch: int | None, length: int | None) -> s
     return partial
 
 
-def _samples_before(run: MlperfEvents, batch: int | None, length: int | None) -> list[tuple[float, float]]:
+def _samples_before(run: MlperfEvents) -> list[tuple[float, float]]:
     """Return (start, samples trained before it) of each block, by its step or by the blocks before it."""
     starts, done = [], 0.0
     for block in run.blocks:
-        if "step" in block.first and batch:
-            done = block.first["step"] * batch
+        if "step" in block.first and run.batch:
+            done = block.first["step"] * run.batch
         starts.append((block.started, done))
-        done += block.samples(batch, length) or 0.0
+        done += run.samples_in(block) or 0.0
     return starts
 
 
-def _share_the_rest(
-    run: MlperfEvents, partial: set[int], shares: dict[int, _Share], batch: int | None, length: int | None
-) -> None:
+def _share_the_rest(run: MlperfEvents, partial: set[int], shares: dict[int, _Share]) -> None:
     """Let the row with the mean of a block cover those of its steps that no other row covers."""
     for block in run.blocks:
         inside = [row for row in run.rows if block.started <= row.time <= (block.stopped or -math.inf)]
         means = [row for row in inside if row.of_block and row.step_seconds]
-        samples = block.samples(batch, length)
-        if not (means and samples and batch) or not any(row.line in partial for row in inside):
+        samples = run.samples_in(block)
+        if not (means and samples and run.batch) or not any(row.line in partial for row in inside):
             continue
-        mean, steps = means[-1], round(samples / batch)
+        mean, steps = means[-1], round(samples / run.batch)
         counted = [shares[row.line] for row in inside if row.line in shares]
         rest = steps - sum(share.covers for share in counted)
         spent = (mean.step_seconds or 0.0) * steps - sum(share.covers * (share.seconds or 0.0) for share in counted)
@@ -208,34 +214,23 @@ def _share_the_rest(
             shares[mean.line] = _Share(covers=rest, seconds=spent / rest)
 
 
-def _pace(row: MlperfRow, batch: int | None) -> float | None:
-    """Return the seconds of a step, as logged or as the rate has it."""
-    return row.step_seconds or (batch / row.rate if batch and row.rate else None)
-
-
-def _holds_evaluation(
-    run: MlperfEvents, row: MlperfRow, before: MlperfRow | None, covered: int, batch: int | None
-) -> bool:
+def _holds_evaluation(run: MlperfEvents, row: MlperfRow, before: MlperfRow | None, covered: int) -> bool:
     """Return True if the time of a row is longer than the training between two rows: it contains an evaluation."""
-    start, pace = run.beginning_of(row, before), _pace(row, batch)
+    start, pace = run.beginning_of(row, before), run.pace(row)
     if start is None or pace is None:
         return False
     evaluated = run.evaluated_seconds(start, row.time)
     return evaluated > 0 and pace * covered > row.time - start - evaluated / 2
 
 
-def _covers(
-    run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int], batch: int | None, length: int | None
-) -> tuple[list[int], int]:
+def _covers(run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int]) -> tuple[list[int], int]:
     """Return the optimizer steps of each row, and the number of steps before the first row.
 
     A partial row covers none.
     """
-    paces = [_pace(row, batch) for row in rows]
-    befores: list[MlperfRow | None] = [None, *rows]
-    by_clock: list[float] = []
-    for row, before, pace in zip(rows, befores, paces, strict=False):
-        start = run.beginning_of(row, before)
+    batch, by_clock = run.batch, list[float]()
+    for row, before in zip(rows, (None, *rows), strict=False):
+        start, pace = run.beginning_of(row, before), run.pace(row)
         spent = row.time - start - run.evaluated_seconds(start, row.time) if start is not None else 0.0
         by_clock.append(max(1.0, spent / pace) if pace else 1.0)
     positions = [row.position for row in rows]
@@ -245,7 +240,7 @@ def _covers(
     if typical <= 0 or not batch:
         return [0 if row.line in partial else round(n) for row, n in zip(rows, by_clock, strict=True)], 0
     steps = median(by_clock[1:])
-    unit = min((1, batch, batch * (length or 1)), key=lambda unit: abs(math.log(typical / unit / steps)))
+    unit = min((1, batch, batch * (run.length or 1)), key=lambda unit: abs(math.log(typical / unit / steps)))
     usual = max(1, round(typical / unit))
     covers = [max(1, round((b - a) / unit)) if whole else 0 for a, b, whole in known if a is not None and b is not None]
     if rows[0].line in partial:
@@ -261,7 +256,7 @@ def _covers(
     return covers, max(0, first - covers[0])
 
 
-def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step], batch: int | None) -> Evidence:
+def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence:
     """Return the time and work of each run by its marks, for the audit.
 
     steps: the steps of all runs, as read.
@@ -285,7 +280,7 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step], batch: int 
             LogClock(
                 name="run_start to run_stop",
                 seconds=run.stopped - run.started,
-                steps=run.samples / batch if run.samples and batch else None,
+                steps=run.samples / run.batch if run.samples and run.batch else None,
                 spent=tuple((what, seconds) for what, seconds in spent if seconds > 0),
                 tells_all=closed or bool(run.evaluations),
                 run=number,
