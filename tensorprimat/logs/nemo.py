@@ -19,7 +19,9 @@ What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, str
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -127,19 +129,15 @@ def read(log: Log) -> Reading:
 
 def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:
     """Yield the lines, and of a bar the last drawing of each step alone."""
-    held: tuple[int, int | None, str] | None = None
-    held_step = ("", "")
-    for line, rank, text in lines:
-        bar = _bar(text)
-        if held is not None and (bar is None or held_step != (bar["epoch"], bar["done"])):
-            yield held
-            held = None
-        if bar is None:
-            yield line, rank, text
+
+    def drawn(line: tuple[int, int | None, str]) -> tuple[str, str] | None:
+        return (bar["epoch"], bar["done"]) if (bar := _bar(line[-1])) else None
+
+    for step, alike in groupby(lines, drawn):
+        if step is None:
+            yield from alike
         else:
-            held, held_step = (line, rank, text), (bar["epoch"], bar["done"])
-    if held is not None:
-        yield held
+            yield from deque(alike, maxlen=1)
 
 
 def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consumed: dict[int, float]) -> Step:
