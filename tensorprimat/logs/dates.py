@@ -33,9 +33,9 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     places = lines[np.diff(lines, prepend=0) > 0]
     if len(places) < FEWEST_ROWS or lines[0] <= 0:
         return reading
-    if not any(moment for _, moment in _stamps(log, places[:LOOKED_AT].tolist())):
+    if not any(moment for _, moment in stamps_of(log, places[:LOOKED_AT].tolist())):
         return reading
-    found = {line: moment for line, moment in _stamps(log, places.tolist()) if moment is not None}
+    found = {line: moment for line, moment in stamps_of(log, places.tolist()) if moment is not None}
     moments = [found.get(line) for line in steps.column("line").tolist()]
     seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
     if all(moment.has_year for moment in found.values()):
@@ -51,7 +51,7 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     return replace(reading, evidence=replace(reading.evidence, elapsed=clock))
 
 
-def _stamps(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
+def stamps_of(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
     """Yield (line, its stamp) for each of some ascending lines; a line that was redrawn counts by its last stamp."""
     rest = iter(lines)
     place = next(rest, None)

@@ -195,14 +195,8 @@ def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> 
 
 def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Yield the lines of the rank that prints rows; a last line without its end is marked as cut."""
-    is_cut = bool(log.tail(1)[-1])
-    before: tuple[int, str] | None = None
-    for line, text in log.lines_of_one_rank(first.search):
-        if before is not None:
-            yield before
-        before = line, text[:LONGEST_ROW]
-    if before is not None:
-        yield (before[0], before[1] + _CUT) if is_cut else before
+    for line, text, is_cut in log.with_cuts(log.lines_of_one_rank(first.search)):
+        yield line, text[:LONGEST_ROW] + _CUT * is_cut
 
 
 def _index(match: re.Match[str], seen: _Seen) -> int:

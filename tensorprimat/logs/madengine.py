@@ -6,7 +6,6 @@ mixed with it. The figure is the run's own mean: reported, without steps.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 
@@ -14,12 +13,12 @@ from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import devices, fields
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.metrics import cells_of
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
 COLUMNS = ("model", "performance", "metric", "gpu_architecture")
 """Columns that distinguish its table from others."""
-LONGEST_ROW = 2**16
 FAILED = "FAILURE"
 MOST_NAMED = 3  # other models in a warning
 
@@ -71,12 +70,7 @@ def read(log: Log) -> Reading:
 
 
 def _cells(text: str) -> list[str]:
-    if len(text) > LONGEST_ROW:
-        return []
-    try:
-        return [cell.strip() for cell in next(csv.reader([text.lstrip("\ufeff")]), [])]
-    except csv.Error:
-        return []
+    return [cell.strip() for cell in cells_of(text)]
 
 
 def _rows(log: Log) -> Iterator[dict[str, str]]:

@@ -43,14 +43,14 @@ def detect(log: Log) -> int:
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
-    names = _header(first)
+    names = cells_of(first)
     return rows_in_head(log) if _names_a_table(names) and not is_lightnings(names) else 0
 
 
 def header_of(log: Log) -> list[str]:
     """Return the names of a CSV's columns; none for another shape of table and for no table."""
     shape, _, first = _opening(log)
-    return _header(first) if shape == "csv" else []
+    return cells_of(first) if shape == "csv" else []
 
 
 def rows_in_head(log: Log) -> int:
@@ -63,11 +63,11 @@ def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="Table of metrics")
     shape, line, text = _opening(log)
     if shape == "csv":
-        if any(_plain(name) in WANDB_MARKS for name in _header(text)):
+        if any(_plain(name) in WANDB_MARKS for name in cells_of(text)):
             reading.source = "Weights & Biases"
-        if is_lightnings(_header(text)):
+        if is_lightnings(cells_of(text)):
             reading.source = "Lightning"
-        return read_columns(log, _of_csv(log, line, _header(text), reading), reading)
+        return read_columns(log, _of_csv(log, line, cells_of(text), reading), reading)
     table = iter(_document(log)) if shape == "document" else _json_lines(log)
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
@@ -127,7 +127,7 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
         heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
-                header = _header(rows[begin][1])
+                header = cells_of(rows[begin][1])
                 reading.begins.append((rows[begin][0], f"another head of columns in line {rows[begin][0]}"))
             _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
     return columns
@@ -147,11 +147,11 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
 
 
 def _is_head(text: str) -> bool:
-    return ("tep" in text or "iteration" in text) and (_names_a_table(names := _header(text)) or is_lightnings(names))
+    return ("tep" in text or "iteration" in text) and (_names_a_table(names := cells_of(text)) or is_lightnings(names))
 
 
-def _header(text: str) -> list[str]:
-    """Return the names of a CSV's columns; none for a line that is no head of one."""
+def cells_of(text: str) -> list[str]:
+    """Return the cells of a line of a CSV; none for a line that is no row of several."""
     text = text.lstrip("\ufeff")
     if "," not in text or len(text) > LONGEST_ROW:
         return []
@@ -221,7 +221,7 @@ def _csv(names: Sequence[str], lines: Iterator[tuple[int, str]]) -> Iterator[tup
     for line, text in lines:
         if len(text) > LONGEST_ROW:
             continue
-        cells = (_header(text) or [text]) if '"' in text else text.split(",")
+        cells = (cells_of(text) or [text]) if '"' in text else text.split(",")
         if len(cells) == len(names):  # a row of another width is a torn one
             yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
 

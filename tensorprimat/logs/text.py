@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,12 +89,6 @@ class Log:
             return sum(part.stop - part.start for part in self.parts)
         return files.status(self.path).st_size
 
-    def opening(self, size: int = 64) -> bytes:
-        """Return the first bytes as they are on disk, for formats that a magic number gives away; empty
-        for a folder.
-        """
-        return files.opening(self.path, size)
-
     def lines(self) -> Iterator[tuple[int, str]]:
         """(1-based line number, text without line end, colours and launcher prefixes).
 
@@ -128,6 +123,12 @@ class Log:
         for number, block in self.numbered_blocks():
             yield from lines_of(number, block)
 
+    def with_cuts(self, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str, bool]]:
+        """Yield lines of the log, with True for the last of them if the log ends without a line end."""
+        is_cut, end = bool(self.tail(1)[-1]), (0, "")
+        for line, following in pairwise(chain(lines, [end])):
+            yield *line, is_cut and following is end
+
     def blocks(self) -> Iterator[bytes]:
         """Yield stretches of whole lines in UTF-8 with colours and prefixes, for fast readers."""
         if self.is_folder:
@@ -159,14 +160,8 @@ class Log:
         """
         if self.window is not None:
             return iter(self.window)
-        return (line for window in _first(self.windows()) for line in window)
-
-    def windows(self) -> Iterator[list[tuple[int, str]]]:
-        """Yield all lines, HEAD_BYTES at a time; none for a folder or a binary file."""
-        if self.is_folder or self.is_binary:
-            return
-        for number, block in self.numbered_blocks(HEAD_BYTES):
-            yield window_of(number, block)
+        blocks = iter(()) if self.is_folder or self.is_binary else self.numbered_blocks(HEAD_BYTES)
+        return (line for number, block in islice(blocks, 1) for line in window_of(number, block))
 
     def text(self) -> str:
         """Return the whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
@@ -226,9 +221,3 @@ def _numbered(number: int, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes
     for block in blocks:
         yield number, block
         number += files.count_line_ends(block)
-
-
-def _first(windows: Iterator[list[tuple[int, str]]]) -> Iterator[list[tuple[int, str]]]:
-    for window in windows:
-        yield window
-        return

@@ -175,7 +175,9 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     speaker: int | None = None
     interrupted_by, last = "", ""
     known = _Known()
-    for line, text in _lines(log):
+    for line, text, is_cut in log.with_cuts(log.bare_lines()):
+        if is_cut:  # its number may lack digits
+            return
         row = _row(text, known)
         if row is None:
             if other := _other_work(text[:LONGEST_ROW].lower()):
@@ -216,15 +218,3 @@ def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
         else mark._replace(moment=mark.moment._replace(resolution=resolution))
         for mark in marks
     ]
-
-
-def _lines(log: Log) -> Iterator[tuple[int, str]]:
-    """Yield the lines but for a last one without its end, whose number may lack digits."""
-    is_cut = bool(log.tail(1)[-1])
-    before: tuple[int, str] | None = None
-    for line in log.bare_lines():
-        if before is not None:
-            yield before
-        before = line
-    if before is not None and not is_cut:
-        yield before

@@ -16,6 +16,7 @@ from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.core.summary import pool
+from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.logs.text import Log
 from tensorprimat.session.explain import one_liner
@@ -175,7 +176,7 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
 def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
     """Yield a line for each growth of the log, without end. Raises InputError for a file that cannot be read."""
     seen = None
-    logs.Log(path).opening(1)  # what cannot be read is refused at once
+    files.opening(path, 1)  # what cannot be read is refused at once
     yield f"following {path}; Ctrl-C ends it and writes the result"
     while True:
         started = time.monotonic()

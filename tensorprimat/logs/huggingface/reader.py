@@ -28,7 +28,7 @@ import numpy as np
 
 from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import devices, fields
-from tensorprimat.logs.clocks import Moment, written_at
+from tensorprimat.logs.dates import stamps_of
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (
     count_in_document,
@@ -110,7 +110,7 @@ def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bo
     """
     if len(rows) < 2 or any(row.clock is not None or row.step is not None for row in rows):
         return False
-    moments = _moments(log, {row.line for row in rows if row.line is not None})
+    moments = dict(stamps_of(log, sorted({row.line for row in rows if row.line is not None})))
     stamps = [moments.get(row.line or 0) for row in rows]
     first = stamps[0]
     if first is None or None in stamps or stamps[-1] == first:
@@ -121,13 +121,3 @@ def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bo
         if stamp is not None:
             row.clock = stamp.seconds - first.seconds, stamp.resolution / 2
     return True
-
-
-def _moments(log: Log, lines: set[int]) -> dict[int, Moment]:
-    """Return when lines were written, by number."""
-    found: dict[int, Moment] = {}
-    if lines and not log.is_folder:
-        for number, text in log.bare_lines():
-            if number in lines and number not in found and (moment := written_at(text)):
-                found[number] = moment
-    return found
