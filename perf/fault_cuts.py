@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "perf"), str(ROOT / "tests")]
 import fuzz_readers  # noqa: E402
 from job_logs import ALL_JOBS, Job  # noqa: E402
 
+from tensorprimat.core.result import Result  # noqa: E402
 from tensorprimat.core.steps import FLOAT_COLUMNS  # noqa: E402
 
 UNUSED = ("ended_at", "learning_rate", "gradient_norm")
@@ -22,7 +23,8 @@ UNUSED = ("ended_at", "learning_rate", "gradient_norm")
 report is computed from them."""
 COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in UNUSED)
 SAME = 5e-3  # relative: a number that lost only digits that no comparison resolves
-SHARE = 0.1  # of the values that may be new: fewer do not move a median
+SHARE = 0.15  # of the rows that may hold a new value: one of eight moves no median
+HEADLINES = ("avg_step_time_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
 ROWS = 9
 TERMINALS = (60, 80, 100, 120)  # characters: usual widths
 TABLES = ("lightning", "metrics table")  # of the jobs: metrics.csv files
@@ -77,19 +79,28 @@ def behind_number(line: str, width: int) -> int:
     return width
 
 
-def values(result: object) -> dict[str, set[float]]:
+def values(result: Result) -> dict[str, list[float]]:
     """Return the printed values of a result by column."""
-    steps = result.steps  # type: ignore[attr-defined]
-    return {name: {float(v) for v in steps.column(name).tolist() if v == v} for name in COLUMNS if steps.has(name)}
+    steps = result.steps
+    return {name: [float(v) for v in steps.column(name).tolist() if v == v] for name in COLUMNS if steps.has(name)}
 
 
-def foreign(whole: dict[str, set[float]], damaged: dict[str, set[float]]) -> str | None:
+def foreign(whole: dict[str, list[float]], damaged: dict[str, list[float]]) -> str | None:
     """Return the first column of which many values are in no row of the whole log."""
     for name, found in damaged.items():
-        known = whole.get(name, set())
+        known = set(whole.get(name, ()))
         new = [v for v in found if not any(abs(v - k) <= SAME * max(abs(k), 1e-9) for k in known)]
         if known and len(new) > SHARE * len(found):
             return f"{name} {sorted(new)[:3]}"
+    return None
+
+
+def other_headline(whole: Result, damaged: Result) -> str | None:
+    """Return the first figure that differs between the log of a job and the damaged one."""
+    for name in HEADLINES:
+        true, found = getattr(whole.performance_metrics, name), getattr(damaged.performance_metrics, name)
+        if true and found and abs(found / true - 1) > SAME:
+            return f"{name} {found:g} for {true:g}"
     return None
 
 
@@ -105,8 +116,11 @@ def any_job(chance: random.Random) -> Job:
     )
 
 
-def silently_wrong(path: Path, text: str, damaged: str) -> str | None:
-    """Return the first column of a damaged log that is wrong without a warning; None too where either is refused."""
+def silently_wrong(path: Path, text: str, damaged: str, *, is_job: bool) -> str | None:
+    """Return what is wrong in a damaged log without a warning; None too where either is refused.
+
+    is_job: all steps of the log take about the same time, so that its figures are those of any part of it.
+    """
     from tensorprimat import logs
     from tensorprimat.core.errors import TensorPrimatError
 
@@ -118,7 +132,9 @@ def silently_wrong(path: Path, text: str, damaged: str) -> str | None:
         except TensorPrimatError:
             return None
     whole, found = results
-    return None if set(found.warnings) - set(whole.warnings) else foreign(values(whole), values(found))
+    if set(found.warnings) - set(whole.warnings):
+        return None
+    return foreign(values(whole), values(found)) or (other_headline(whole, found) if is_job else None)
 
 
 def run(count: int, seed: int) -> list[str]:
@@ -138,7 +154,7 @@ def run(count: int, seed: int) -> list[str]:
                 text = "\n".join(row.format(n) for n in range(1, ROWS)) + "\n"
             what, damaged = variants(text, chance, is_job=is_job)
             path = Path(folder, "a.csv" if is_job and name in TABLES else "a.log")
-            if wrong := silently_wrong(path, text, damaged):
+            if wrong := silently_wrong(path, text, damaged, is_job=is_job):
                 failures.append(f"{name} {what} (number {number}): {wrong} without a warning")
     spent = time.monotonic() - begun
     print(f"cuts       {count:>7} spliced, folded and cut logs, {len(failures)} failed, {spent:.0f} s", flush=True)
@@ -158,7 +174,7 @@ def every_column(jobs: int, seed: int) -> list[str]:
                 for width in range(12, max(len(line) for line in lines)):
                     count += 1
                     cut = "\n".join(line[:width] for line in lines) + "\n"
-                    if wrong := silently_wrong(path, "\n".join(lines) + "\n", cut):
+                    if wrong := silently_wrong(path, "\n".join(lines) + "\n", cut, is_job=True):
                         failures.append(f"{name} of job {number} cut at {width}: {wrong} without a warning")
     spent = time.monotonic() - begun
     print(f"columns    {count:>7} logs cut at one column, {len(failures)} failed, {spent:.0f} s", flush=True)

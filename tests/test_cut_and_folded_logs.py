@@ -90,7 +90,7 @@ def test_a_log_of_which_every_line_is_cut_at_one_column_gives_no_number_that_it_
     path = tmp_path / ("a.csv" if name in fault_cuts.TABLES else "a.log")
     for width in chance.sample(range(12, max(map(len, lines))), COLUMNS_OF_A_JOB):
         cut = "\n".join(line[:width] for line in lines) + "\n"
-        assert fault_cuts.silently_wrong(path, "\n".join(lines) + "\n", cut) is None, width
+        assert fault_cuts.silently_wrong(path, "\n".join(lines) + "\n", cut, is_job=True) is None, width
 
 
 @pytest.mark.parametrize(
