@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, Selected, own_seconds, rows_of
+from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
 from tensorprimat.core.clocks import DATES, LogClock
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result
+from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
@@ -82,7 +83,7 @@ class AuditFinding:
         return max(abs(self.unexplained) / max(self.seconds - known, self.expected), 1 - self.steps / self.rows_steps)
 
 
-def findings(result: Result, selections: Sequence[Selected]) -> list[AuditFinding]:
+def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFinding]:
     """Compare every clock of every run with the measured pace. Empty for a log without a clock or a measured row."""
     steps, config = result.steps, result.training_config
     batch, length = config.global_batch_size, config.sequence_length

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import DATES, Evidence
+from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import LONGEST, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 
@@ -25,19 +25,6 @@ NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT}
 """Interruption of a row → its name in a sentence."""
 Reason = tuple[str, float]
 """(name, seconds): time that a clock holds in addition to the measured pace; negative where it holds less."""
-
-
-class Selected(Protocol):
-    """The part of core.selection.Selection that the audit uses."""
-
-    @property
-    def run(self) -> int: ...
-    @property
-    def of_run(self) -> np.ndarray: ...
-    @property
-    def rows(self) -> np.ndarray: ...
-    @property
-    def segment(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +117,7 @@ class AuditRows:
         return [(name, seconds) for name, seconds in found if seconds]
 
 
-def rows_of(steps: Steps, selection: Selected, own: FloatArray, evidence: Evidence) -> AuditRows | None:
+def rows_of(steps: Steps, selection: Selection, own: FloatArray, evidence: Evidence) -> AuditRows | None:
     """Return the rows of the measured segment, or None where no measured row has a time. own: see own_seconds."""
     covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
     selected = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)

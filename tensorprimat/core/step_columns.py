@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,6 @@ def with_steps(document: Any) -> Any:
     return {**document, "steps": Steps(columns, logged_nan=logged_nan)}
 
 
-def _milliseconds(moment: float) -> float:
-    return round(moment, 3)
-
-
-def _significant(value: float) -> float:
-    return significant(value, SERIES_DIGITS)
-
-
 def column(steps: Steps, name: str) -> list[Any]:
     """Return one column as JSON: null where unseen, "nan" where nan was logged."""
     values = steps.column(name)
@@ -57,7 +50,7 @@ def column(steps: Steps, name: str) -> list[Any]:
     if name in INTEGER_COLUMNS:
         return [None if name == "line" and value < 0 else int(value) for value in values]
     printed_nan = steps.logged_nan(name)
-    shorten = _milliseconds if name == "ended_at" else _significant
+    shorten = partial(round, ndigits=3) if name == "ended_at" else partial(significant, digits=SERIES_DIGITS)
     return [
         shorten(value) if math.isfinite(value) else "nan" if is_nan else None
         for value, is_nan in zip(values.tolist(), printed_nan.tolist(), strict=True)
