@@ -17,7 +17,7 @@ from typing import IO, Any
 from tensorprimat.core import regular
 from tensorprimat.core.mlperf_library import LibraryRun
 from tensorprimat.logs.fields import number_in
-from tensorprimat.logs.mlperf.reader import CONFIGURATION, LATEST_MILLISECONDS, LINEAR_PRECISION, LONGEST_EVENT
+from tensorprimat.logs.mlperf.reader import CONFIGURATION, LINEAR_PRECISION, LONGEST_EVENT, Event, event_of
 
 MARKS = ("run_start", "run_stop", "block_start", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
 SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
@@ -60,7 +60,7 @@ def read(path: Path, name: str) -> tuple[LibraryRun, Marks]:
     return _run(marks, name, hashed.hexdigest()), marks
 
 
-def _events(file: IO[bytes], hashed: Any, marks: Marks) -> Iterator[dict[str, Any]]:
+def _events(file: IO[bytes], hashed: Any, marks: Marks) -> Iterator[Event]:
     while line := file.readline(LONGEST_EVENT):
         hashed.update(line)
         at = line.find(_MARK)
@@ -68,27 +68,19 @@ def _events(file: IO[bytes], hashed: Any, marks: Marks) -> Iterator[dict[str, An
             continue
         text = line[at + len(_MARK) :].decode("utf-8", "replace").lstrip()
         try:
-            event, _ = _DECODER.raw_decode(text)
+            document, _ = _DECODER.raw_decode(text)
         except (ValueError, RecursionError):
             marks.torn += 1
             continue
-        if isinstance(event, dict):
+        if isinstance(document, dict) and (event := event_of(document, 0)):
             yield event
 
 
-def _take(marks: Marks, event: dict[str, Any]) -> None:
-    key, milliseconds = event.get("key"), number_in(event.get("time_ms"))
+def _take(marks: Marks, event: Event) -> None:
+    key, time, facts = event.key, event.time, event.metadata
     if key in SETTINGS:
-        marks.settings.setdefault(str(key), event.get("value"))
+        marks.settings.setdefault(key, event.value)
         return
-    if milliseconds is None or not 0 < milliseconds < LATEST_MILLISECONDS or not isinstance(key, str):
-        return
-    facts = event.get("metadata")
-    facts = facts if isinstance(facts, dict) else {}
-    _take_mark(marks, key, milliseconds / 1000, facts)
-
-
-def _take_mark(marks: Marks, key: str, time: float, facts: dict[str, Any]) -> None:
     if key == "run_start":
         marks.more_runs |= marks.stopped is not None
         marks.started = time if marks.started is None else marks.started

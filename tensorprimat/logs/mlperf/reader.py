@@ -81,7 +81,9 @@ LINEAR_PRECISION = ("lowest_numerical_precision_linear", "lowest_numerical_preci
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Event:
+class Event:
+    """One well-formed event of a log."""
+
     line: int
     time: float
     """Seconds since the epoch."""
@@ -138,7 +140,7 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _events(log: Log, torn: list[int]) -> Iterator[_Event]:
+def _events(log: Log, torn: list[int]) -> Iterator[Event]:
     """Yield every well-formed event; what is nested absurdly deep or of another shape is passed over.
 
     torn: receives the lines whose event is not whole, but for the last line of the log, where it ends.
@@ -151,18 +153,24 @@ def _events(log: Log, torn: list[int]) -> Iterator[_Event]:
             except (ValueError, RecursionError):
                 torn.append(line)
                 continue
-            milliseconds, key = number_in(document.get("time_ms")), document.get("key")
-            if milliseconds is not None and 0 < milliseconds < LATEST_MILLISECONDS and isinstance(key, str):
-                facts = document.get("metadata")
-                yield _Event(
-                    line=line,
-                    time=milliseconds / 1000,
-                    key=key,
-                    value=document.get("value"),
-                    metadata=facts if isinstance(facts, dict) else {},
-                )
+            if event := event_of(document, line):
+                yield event
     if torn and torn[-1] == line:
         torn.pop()
+
+
+def event_of(document: Mapping[str, Any], line: int) -> Event | None:
+    """Return the event that a JSON object is; None for one without a key or a date."""
+    milliseconds, key, facts = number_in(document.get("time_ms")), document.get("key"), document.get("metadata")
+    if milliseconds is None or not 0 < milliseconds < LATEST_MILLISECONDS or not isinstance(key, str):
+        return None
+    return Event(
+        line=line,
+        time=milliseconds / 1000,
+        key=key,
+        value=document.get("value"),
+        metadata=facts if isinstance(facts, dict) else {},
+    )
 
 
 def _marks_in(text: str) -> Iterator[int]:
@@ -230,12 +238,12 @@ def _ranks(starts: Counter[tuple[object, ...]]) -> int:
     return sum(count for (key, *_), count in starts.items() if key == "init_start") // copies
 
 
-def _counts(event: _Event) -> dict[str, float]:
+def _counts(event: Event) -> dict[str, float]:
     """Return the numbers that a mark carries, by name."""
     return {name: value for name, text in event.metadata.items() if (value := number_in(text)) is not None}
 
 
-def _row(event: _Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
+def _row(event: Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
     """Return the row, or None if it is not about training."""
     if not isinstance(event.value, dict):
         return None
