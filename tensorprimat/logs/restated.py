@@ -7,7 +7,7 @@ them: it reads the lines between rows alone, and a setting that then has another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,12 +21,20 @@ MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if 
 MOST_STRETCHES = 100  # read one by one where all of them together state other settings
 ROWS_READ = 5  # tell a reader its format, beside lines without any row
 
-StatedFacts = Callable[[Reading], dict[str, Any]]
+NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
+"""Settings that may differ between segments of one benchmark."""
 
 
-def cuts(
-    log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int, facts_of: StatedFacts
-) -> Iterator[Cut]:
+def facts_of(reading: Reading) -> dict[str, Any]:
+    """Return the stated facts that must agree among segments of one benchmark."""
+    settings = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
+    settings |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
+    if device := reading.gpu_info.get("device_name"):
+        settings["device_name"] = device
+    return {name: value for name, value in settings.items() if value is not None and value != {}}
+
+
+def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int) -> Iterator[Cut]:
     """Yield the first line of each stretch that states another value of a setting than was stated before.
 
     stretches: first and last line of each, ascending; those before the first row each hold a whole attempt to start.
@@ -48,14 +56,18 @@ def cuts(
 
     def stated(parts: Sequence[Part]) -> dict[str, Any]:
         reading = format.read(replace(log, parts=(*parts, rows)))
-        return facts_of(reading) if isinstance(reading, Reading) else {}
+        if not isinstance(reading, Reading):
+            return {}
+        left_out = reading.by_rows | of_rows
+        return {name: value for name, value in facts_of(reading).items() if name not in left_out}
 
-    by_rows = stated([])
-    known = _without(stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else []), by_rows)
-    if not _changed(known, _without(stated(parts), by_rows)) and not _repeated(stretches, first_row):
+    of_rows = frozenset[str]()  # what the rows tell without any other line
+    of_rows = frozenset(stated([]))
+    known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [])
+    if not _changed(known, stated(parts)) and not _repeated(stretches, first_row):
         return
     for one in parts[:MOST_STRETCHES]:
-        settings = _without(stated([one]), by_rows)
+        settings = stated([one])
         if changed := _changed(known, settings):
             name, (before, after) = next(iter(changed.items()))
             yield Cut(one.first_line, f"{name} is stated again, as {after} instead of {before}")
@@ -65,10 +77,6 @@ def cuts(
 def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
     """Return True if several stretches stand before the first row: of settings stated twice a reader takes one."""
     return any(second[0] < first_row for _, second in pairwise(stretches))
-
-
-def _without(settings: Mapping[str, Any], by_rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in by_rows}
 
 
 def _changed(known: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

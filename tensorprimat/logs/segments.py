@@ -30,9 +30,6 @@ MOST_NAMED = 5  # segments in a warning
 MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
 HEADER_BYTES = 64 * 2**20  # settings stand before the first row, if nowhere in so much text then nowhere
 
-NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
-"""Settings that may differ between segments of one benchmark."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
@@ -59,7 +56,7 @@ class Segment:
     @property
     def facts(self) -> dict[str, Any]:
         """Return the stated facts that must agree among segments of one benchmark."""
-        return facts_of(self.reading)
+        return restated.facts_of(self.reading)
 
 
 def read(log: Log, format: Format) -> Result | list[Segment]:
@@ -98,7 +95,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     cuts = starts.cuts(log, format, whole)
     _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(log, format, whole, cuts)
-    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row, _stated_in)])
+    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row)])
     _refuse_many(log, len(found))
     return found
 
@@ -129,19 +126,6 @@ def _refuse_many(log: Log, cuts: int) -> None:
             path=log.name,
             remedy="rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them",
         )
-
-
-def facts_of(reading: Reading) -> dict[str, Any]:
-    """Return the stated facts that must agree among segments of one benchmark."""
-    settings = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
-    settings |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
-    if device := reading.gpu_info.get("device_name"):
-        settings["device_name"] = device
-    return {name: value for name, value in settings.items() if value is not None and value != {}}
-
-
-def _stated_in(reading: Reading) -> dict[str, Any]:
-    return {name: value for name, value in facts_of(reading).items() if name not in reading.by_rows}
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
