@@ -139,12 +139,9 @@ def moment_at(text: str, places: StampPlaces) -> Moment | None:
     return Moment(seconds, places.resolution, places.year is not None)
 
 
-def written_at(text: str, own: str | None = None) -> Moment | None:
-    """Return when a line was written: by its own stamp, or else by one that a launcher or collector put before it.
-
-    own: the line without these prefixes, where it is known.
-    """
-    own = prefixes.strip(text[: 2 * STAMP_CHARACTERS]) if own is None else own
+def written_at(text: str) -> Moment | None:
+    """Return when a line was written: by its own stamp, or else by one that a launcher or collector put before it."""
+    own = prefixes.strip(text[: 2 * STAMP_CHARACTERS])
     return moment_in(own[:OWN_STAMP_CHARACTERS]) or moment_in(text[:STAMP_CHARACTERS])
 
 

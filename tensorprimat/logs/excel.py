@@ -58,19 +58,8 @@ KERNEL_COLUMNS = (
 
 _DAMAGED = (
     zipfile.BadZipFile,
-    zlib.error,
-    ParseError,
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ArithmeticError,
-    AssertionError,
-    OSError,
+    *(zlib.error, ParseError, LookupError, ValueError, TypeError, AttributeError, EOFError),
+    *(RuntimeError, ArithmeticError, AssertionError, OSError),
 )  # what openpyxl, zipfile and the XML parser are known to raise on broken workbooks
 _RANK = re.compile(r"(?<![A-Za-z0-9])rank[_-]?(\d{1,6})|(?<=[_-])rank(\d{1,6})", re.IGNORECASE)
 

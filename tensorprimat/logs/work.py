@@ -47,12 +47,12 @@ def with_tokens(
     return _with_times(steps)
 
 
-def restarts(steps: Steps, totals: Mapping[int, float | None], *, by: str = "line") -> list[tuple[int, str]]:
+def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int, str]]:
     """Return (line, reason) of rows at which the total falls although the number of the step grows."""
-    falls = _falls(clocks.at(totals, steps.column(by)), steps)
-    if len(falls) > max(1, MOST_RESTARTS * len(steps)):
-        return []
-    return [(int(line), "the total of tokens goes back") for line in steps.column("line")[falls]]
+    lines = steps.column("line")
+    falls = _falls(clocks.at(totals, lines), steps)
+    few = len(falls) <= max(1, MOST_RESTARTS * len(steps))
+    return [(int(line), "the total of tokens goes back") for line in lines[falls]] if few else []
 
 
 def weighed(
