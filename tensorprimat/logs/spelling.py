@@ -1,4 +1,4 @@
-"""Signs of rows that were joined inside a number, and of lines that were all cut at one column.
+"""Signs of rows that were joined inside a number, and of lines that were all cut or folded at one column.
 
 A number that lost digits can be whole to its reader: what follows is a delimiter all the same. The other rows tell: a
 framework prints a metric with the same number of decimals on every row, and once per row. Metrics of which that is not
@@ -52,6 +52,13 @@ _RATES = (
     *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
     "reported_tflops_per_gpu",
 )
+
+LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
+FOLDED_SHARE = 0.5  # of the longest lines that end in a number
+_NUMBER_ENDS = re.compile(r"\d[.,]?$")
+_STAMP = r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|1\d{9}(?:\d{3}){0,3}(?!\d)"  # date, time of day, Unix time
+_NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP})\d")
+_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
 
 
 class _Shape(NamedTuple):
@@ -338,3 +345,26 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
             f"steps: line {int(line[odd[0]])} counts {tokens[odd[0]]:g} tokens where every other row counts {usual:g}; "
             "a row may be lost before it, and the mean rate may be wrong; look at the line"
         )
+
+
+def fold_width(lines: Sequence[str]) -> int | None:
+    """Return the width at which lines were broken inside numbers, or None.
+
+    >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
+    24
+    >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
+    True
+    >>> fold_width(["loss: 1.5 | memory: 1277", "85762816 | batch: 4"] * 3)
+    24
+    >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
+    True
+    >>> fold_width(["1750000002000 50.5 1"] * 9) is None
+    True
+    """
+    width = max(map(len, lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
+    in_number = [place for place in longest if _NUMBER_ENDS.search(lines[place][-2:])]
+    broken = [place for place in in_number if _NUMBER_GOES_ON.match(lines[place + 1])]
+    return width if len(broken) >= max(LEAST_FOLDED, FOLDED_SHARE * len(in_number)) else None
