@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from tensorprimat import logs
-from tensorprimat.core import digest
+from tensorprimat.core import devices, digest
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import detection, devices, model_names
+from tensorprimat.logs import detection, model_names
 
 MEGATRON = (
     " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import clocks
+from tensorprimat.core import clocks, devices
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import changes, devices, fields, work
+from tensorprimat.logs import changes, fields, work
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tensorprimat.core import devices
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metrics import cells_of
 from tensorprimat.logs.model_names import model_name

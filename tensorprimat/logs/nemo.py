@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import devices
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import devices, fields, trained
+from tensorprimat.logs import fields, trained
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log

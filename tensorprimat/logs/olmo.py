@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import devices
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import devices, fields, work
+from tensorprimat.logs import fields, work
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log

@@ -15,11 +15,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tensorprimat.core import devices as vendors
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.names import known
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import devices as vendors
 from tensorprimat.logs import event_records, files, metric_columns, metrics
 from tensorprimat.logs.fields import iso, whole, with_intervals
 from tensorprimat.logs.format import Reading

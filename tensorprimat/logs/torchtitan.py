@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import devices
 from tensorprimat.core.result import Platform
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.prefixes import Origin

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tensorprimat.core import devices
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import fields
 from tensorprimat.logs.huggingface.rows import (
     ALLOCATED_PEAKS,
     AXOLOTL_RATE,

@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import devices
 from tensorprimat.core.quantities import fixed
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import fields
 from tensorprimat.logs.dates import stamps_of
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (

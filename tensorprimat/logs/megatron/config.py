@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tensorprimat.core import models
+from tensorprimat.core import devices, models
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES
 from tensorprimat.core.units import GB
-from tensorprimat.logs import devices, model_names
+from tensorprimat.logs import model_names
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
 

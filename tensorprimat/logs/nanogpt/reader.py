@@ -24,9 +24,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steps import Step
-from tensorprimat.logs import devices, fields
+from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt import clocks, content, rows
 from tensorprimat.logs.nanogpt.content import LineFacts
