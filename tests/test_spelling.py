@@ -61,6 +61,13 @@ def test_rows_that_are_whole_are_never_suspected(tmp_path):
     assert signs(tmp_path / "c.log", [NANOTRON.format(index, index % 10) for index in range(1, 30)]) == []
 
 
+def test_a_rate_that_the_time_of_its_row_contradicts_is_a_warning(tmp_path):
+    lines = job_logs.verl(job_logs.Job())
+    before, _, rate = lines[20].rpartition(":")
+    lines[20] = f"{before}:{float(rate) / 2:.4f}"
+    assert "but its time is the median" in signs(tmp_path / "a.log", lines)[0]
+
+
 def test_flops_of_ten_times_the_others_are_a_warning(tmp_path):
     lines = job_logs.megatron(job_logs.Job())
     lines = [line.replace("TFLOP/s/GPU): 4", "TFLOP/s/GPU): 54") if " 12/ " in line else line for line in lines]

@@ -33,6 +33,7 @@ LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
 LEAST_WIDTH = 20
 LOOKED_AT_ROWS = 50  # for decimal commas
+SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
 FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
@@ -313,6 +314,9 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
 
 
 def _odd_rates(steps: Steps) -> Iterator[str]:
+    """Yield a warning for a row whose rate no step has, or that its own time contradicts."""
+    seconds = steps.column("seconds")[2:]
+    normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
         if not steps.has(name):
             continue
@@ -320,14 +324,17 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
         known = rates[np.isfinite(rates) & (rates > 0)]
         if len(known) < LEAST_ROWS - 2:
             continue
-        usual = median(known)
+        usual, most = median(known), max(1, ODD_SHARE * len(rates))
         odd = np.flatnonzero((rates > FASTER * usual) | ((rates > 0) & (rates < usual / SLOWER)))
-        if 0 < len(odd) <= max(1, ODD_SHARE * len(rates)):
+        why = "which no step does; digits may be lost or added there"
+        if not len(odd) and normal is not None:
+            odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
+            why = "but its time is the median; the row may be joined of two"
+        if 0 < len(odd) <= most:
             where = int(odd[0])
             yield (
                 f"steps: the rate on line {int(line[where])} is {significant(rates[where] / usual, 3)} times the "
-                "median of all rows, which no step does; digits may be lost or added there, and the mean may be wrong; "
-                "look at the line"
+                f"median of all rows, {why}, and the mean may be wrong; look at the line"
             )
             return
 
