@@ -586,3 +586,14 @@ def test_the_world_size_of_deepspeeds_configuration_is_no_number_of_gpus(tmp_pat
     lines = job_logs.megatron(job_logs.Job(banner=False))
     lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")
     assert configuration(tmp_path / "a.log", lines).num_gpus is None
+
+
+def test_an_argument_that_is_stated_twice_with_other_values_is_unknown(tmp_path: Path) -> None:
+    lines = job_logs.megatron(job_logs.Job())
+    dumped = next(number for number, line in enumerate(lines) if "  seq_length ...." in line)
+    lines.insert(dumped, "  seq_length ......................................... 144")
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(lines) + "\n")
+    result = logs.read(path)
+    assert result.training_config.sequence_length is None
+    assert any("sequence_length: the log's arguments state 144 and 2048" in warning for warning in result.warnings)

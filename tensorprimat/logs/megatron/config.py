@@ -113,6 +113,8 @@ class Facts:
 
     def __init__(self) -> None:
         self._dumped: dict[str, str] = {}
+        self._contradicted: dict[str, str] = {}
+        """Another value that the arguments state for a name."""
         self._yaml: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._omits_defaults = False
@@ -130,8 +132,8 @@ class Facts:
         """Take in a block of whole lines."""
         text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")
         for key, value in _DUMPED.findall(text):
-            if key in KEYS:
-                self._dumped.setdefault(key, value.strip())
+            if key in KEYS and self._dumped.setdefault(key, value.strip()) != value.strip():
+                self._contradicted.setdefault(key, value.strip())
         for key, value in _YAML.findall(text):
             if key in WORDS and value[0].isdigit():  # `optimizer: 63.01` among timers
                 continue
@@ -168,7 +170,12 @@ class Facts:
         """Fields of TrainingConfig that the log states."""
         config: dict[str, Any] = {}
         for key, field in CONFIGURATION.items():
-            if (number := self._whole(key)) is not None and (number > 0 or key == "seed"):
+            if (other := self._contradicted.get(key)) is not None:
+                self.warnings.append(
+                    f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; lines may "
+                    "be joined or lost there; state it by a flag"
+                )
+            elif (number := self._whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
         for key, field in WORDS.items():
             if (word := self._value(key)) and word not in ("None", "null", "none"):
@@ -197,6 +204,8 @@ class Facts:
         return model
 
     def _value(self, key: str) -> str | None:
+        if key in self._contradicted:
+            return None
         for source in (self._dumped, self._yaml, self._flags):
             if (value := source.get(key)) is None:
                 continue
