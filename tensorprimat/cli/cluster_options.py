@@ -23,5 +23,5 @@ def cluster_of(typed: Mapping[str, Any]) -> Cluster:
     """Return the place that the options of a command name."""
     from tensorprimat.engines.cluster.executors import Cluster
 
-    given = {name: value for name, value in typed.items() if name in Cluster.model_fields and value is not None}
-    return Cluster(**{**given, "container_mounts": tuple(typed["container_mounts"] or ())})
+    stated = {name: value for name, value in typed.items() if name in Cluster.model_fields and value is not None}
+    return Cluster(**{**stated, "container_mounts": tuple(typed["container_mounts"] or ())})

@@ -233,7 +233,7 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
 
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
     """Return a note where the measured steps hold different numbers of tokens, other than by a batch that grows."""
-    if result.steps.has("samples") or any(said.startswith("tokens_per_step: other") for said in result.warnings):
+    if result.steps.has("samples") or any(text.startswith("tokens_per_step: other") for text in result.warnings):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]
     if not ranges:

@@ -90,11 +90,11 @@ class Step:
 
     if not TYPE_CHECKING:  # dataclass would set every field, one by one, in five times the time
 
-        def __init__(self, **given):
-            if not (_REQUIRED <= given.keys() <= _NAMES):
-                unknown, missing = sorted(given.keys() - _NAMES), sorted(_REQUIRED - given.keys())
+        def __init__(self, **values):
+            if not (_REQUIRED <= values.keys() <= _NAMES):
+                unknown, missing = sorted(values.keys() - _NAMES), sorted(_REQUIRED - values.keys())
                 raise TypeError(f"Step: unknown fields {unknown}, missing fields {missing}")
-            self.__dict__.update(given)
+            self.__dict__.update(values)
 
     def changed(self, **columns: object) -> Step:
         """Return the row with some fields set anew; dataclasses.replace in a tenth of the time."""

@@ -345,7 +345,7 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
 
 
 def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
-    """Return the figures of the rows. said: of the whole run; they stay for every kind of which no row has a column."""
+    """Return the figures of the rows. stated: of the whole run; they stay for a kind of which no row has a column."""
     figures: dict[str, float | None] = dict(stated) if stated else {}
     for kind in ("memory_allocated", "memory_reserved", "memory_device_used"):
         if steps.has(f"{kind}_bytes") or steps.has(f"{kind}_peak_bytes"):

@@ -244,8 +244,8 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
     brought = result_file.with_name("environment.json")
     print(f"Megatron-Bridge starts; its log: {log}", flush=True)
     with log.open("xb", buffering=0) as file:
-        asked = [*ours, *module, "--environment", str(brought)]
-        if failure := follow(asked, file, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)):
+        preparing = [*ours, *module, "--environment", str(brought)]
+        if failure := follow(preparing, file, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)):
             raise failure
         variables = _variables(brought)  # set before the ranks start: CUDA and its allocator read them only once
         failure = follow(

@@ -48,7 +48,7 @@ def wrapping(name: str, stem: Path) -> list[str]:
     if name == "rocprof":
         return [
             "rocprofv3", "--kernel-trace", "--stats",
-            "--output-format", "csv", "pftrace",  # said, because what it writes by itself changed in ROCm 7
+            "--output-format", "csv", "pftrace",  # the default changed in ROCm 7
             "--output-directory", str(stem.parent),
             "--output-file", f"{stem.name}_%pid%",  # else every rank writes the same file
             "--",

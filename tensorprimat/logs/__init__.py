@@ -180,7 +180,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
         rows = f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure"
-        untimed = next((said for said in read.warnings if said.startswith("steps: ") and NO_TIME in said), None)
+        untimed = next((text for text in read.warnings if text.startswith("steps: ") and NO_TIME in text), None)
         if untimed is not None:
             return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
         needed = "(the first never counts, and a row needs a time or a rate)"

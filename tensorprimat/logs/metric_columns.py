@@ -193,8 +193,8 @@ class MetricColumns:
 
     def _field_of(self, name: str) -> tuple[str, float] | None:
         """Return the field that a metric is in this table, and the factor to its unit."""
-        beside, field = OTHERWISE.get(name, (None, ""))
-        return (field, 1.0) if beside in self.names else field_of(name)
+        companion, field = OTHERWISE.get(name, (None, ""))
+        return (field, 1.0) if companion in self.names else field_of(name)
 
     def _of(self, name: str) -> tuple[np.ndarray, FloatArray]:
         column = self._numbers[name]

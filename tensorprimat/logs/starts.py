@@ -267,7 +267,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
         begin = int(np.searchsorted(lasts, number))
         ends = np.flatnonzero(files.line_ends(block))
         end = int(np.searchsorted(firsts, number + len(ends), side="right"))
-        if begin < end:  # from the first line that is wanted in this block to the last
+        if begin < end:  # from the first needed line in this block to the last
             skipped = max(0, int(firsts[begin]) - number)
             taken = min(len(ends), int(lasts[end - 1]) - number + 1)
             start = int(ends[skipped - 1]) + 1 if skipped else 0

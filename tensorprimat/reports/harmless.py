@@ -36,7 +36,7 @@ def clean(text: str) -> str:
 class HarmlessStream:
     """A text stream that cleans what is written to it; everything else is the stream below's own.
 
-    is_talk: of stderr, which ends no command: where it cannot be written, what is said from then on is lost.
+    is_talk: of stderr, which ends no command: where it cannot be written, later messages are lost.
     """
 
     def __init__(self, below: TextIO, *, is_talk: bool = False) -> None:

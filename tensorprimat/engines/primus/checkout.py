@@ -26,7 +26,7 @@ NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
 
 GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
-"""Programs of ROCm that name the GPU, in the order in which they are asked."""
+"""Programs of ROCm that name the GPU, in the order in which they are tried."""
 GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
 
