@@ -115,9 +115,14 @@ def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     alone = (
         len(curves) == 1 or not first
     )  # one run shows a decay too uncertainly for rows to be dropped; its drift is carried
-    found = _decay(_batched(curves, size), start=-(-first // size), half=0 if alone else len(mean) // 2 // size)
-    first += found.cut * size
     longer = together.start > max(least)
+    found = _decay(
+        _batched(curves, size),
+        start=-(-first // size),
+        half=0 if alone else len(mean) // 2 // size,
+        is_long=longer and together.start > LONG * len(mean),
+    )
+    first += found.cut * size
     short = longer and len(mean) < FEWEST_FOR_QUARTER and together.start > MOST_OF_FEW * len(mean)
     settled = found.settled and not short and (together.settled or not _replicated(curves, together.start))
     starts = [max(start, min(first, len(run) // 2)) for start, run in zip(starts, runs, strict=True)]
@@ -202,11 +207,12 @@ class _Decay:
     settled: bool = True
 
 
-def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
+def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
     """Fit level + amplitude · exp(−row/τ) to the mean of the curves.
 
     start: row at which find_steady ends warm-up; half: the last one at which it may end. The rows of the end of that
-    warm-up are part of the fit, unless a straight ramp or a step describes them clearly better.
+    warm-up are part of the fit, unless a straight ramp or a step describes them clearly better. is_long: the rows
+    themselves show a warm-up of more than LONG.
     """
     mean = _mean(curves)
     if len(mean) - start < FEWEST_FOR_DECAY // 2 or not np.isfinite(mean[1:]).all():
@@ -217,8 +223,7 @@ def _decay(curves: Floats, *, start: int, half: int) -> _Decay:
         return _Decay()
     is_shown = found.is_shown(EVIDENT, HINTED)
     if not is_shown:
-        is_long = start > LONG * len(mean) and _gradual(mean[1:], start - 1)
-        whole = _fitted(curves, 1) if is_long else None
+        whole = _fitted(curves, 1) if is_long and _gradual(mean[1:], start - 1) else None
         if whole is None or not whole.is_shown(CERTAIN, REPLICATED):
             return _Decay()
     fit, shapes, score = found.fit, found.shapes, found.score
