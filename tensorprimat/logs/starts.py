@@ -78,7 +78,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
         for place in [place for place in certain if place < len(rows)]:
             begin = opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
             certain[place] = certain[place]._replace(line=begin)
-    marks = list(_without_late_ranks(_marks(log, format, rows, whole)))
+    marks = list(_without_copies(_marks(log, format, rows, whole)))
     by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
@@ -109,27 +109,17 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
         if not ((cut_at >= first) & (cut_at <= last + 1)).any():
             (head if last < rows[0] else gaps).append((first, last))
     if head:
-        marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
+        marks = _without_copies(_marks(log, format, rows, whole))
         begins, seen = [1], set[bytes]()
-        for mark in _said_once(marks):
+        for mark in marks:
+            if mark.line >= rows[0] or mark.kind != "start":
+                continue
             statement = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
             if statement in seen:
                 begins, seen = [*begins, mark.line], set()
             seen.add(statement)
         head = [(begin, end - 1) for begin, end in zip(begins, [*begins[1:], int(rows[0])], strict=True)]
     return int(rows[0]), [*(head if len(head) > 1 else []), *gaps]
-
-
-def _said_once(marks: Iterable[StartMark]) -> Iterator[StartMark]:
-    """Yield the marks of the first rank that has one, without the copies of loggers that write each line twice."""
-    first: StartMark | None = None
-    before: StartMark | None = None
-    for mark in marks:
-        first = first or mark
-        is_copy = before is not None and mark._replace(line=before.line) == before and mark.line == before.line + 1
-        if mark.rank == first.rank and not is_copy:
-            yield mark
-        before = mark
 
 
 def _cuts_in(
@@ -275,12 +265,17 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
 
 
-def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
-    """Leave out the lines of a rank about a start that another rank has printed equally often in the same words: its
-    output comes later, even after the first rows.
+def _without_copies(marks: Iterable[StartMark]) -> Iterator[StartMark]:
+    """Leave out lines that a logger wrote twice, and the lines of a rank about a start that another rank has printed
+    equally often in the same words: its output comes later, even after the first rows.
     """
     counts: dict[tuple[bytes, bytes], Counter[int]] = {}
+    before: StartMark | None = None
     for mark in marks:
+        is_copy = before is not None and mark == before._replace(line=before.line + 1)
+        before = mark
+        if is_copy:
+            continue
         if mark.rank is not None and mark.kind in ("start", "prelude", "foreign"):
             times = counts.setdefault((mark.text, mark.rest), Counter())
             most = max(times.values(), default=0)
