@@ -546,7 +546,7 @@ def test_events_that_are_not_whole_are_a_warning_unless_one_ends_the_log(tmp_pat
     assert not any("left out" in warning for warning in (*whole.warnings, *logs.read(ends_in_one).warnings))
     journal.lines[5] = journal.lines[5][:60]
     cut = journal.read(tmp_path / "c.txt")
-    assert any("1 event left out" in warning and "line 6" in warning for warning in cut.warnings)
+    assert any("1 event cut off and left out" in warning and "line 6" in warning for warning in cut.warnings)
 
 
 def test_events_of_two_processes_on_one_line_both_count(tmp_path):

@@ -133,7 +133,9 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     if check.status != "pass":
         return check
     settings = " and ".join(fairness.conditions)
-    condition = f"but the {settings} may differ; state what is not stated, or let --accept {fairness.verdict} judge it"
+    condition = (
+        f"but the {settings} may differ; state it by a flag, or let --accept {fairness.verdict} take it as equal"
+    )
     return replace(check, status="undecided", sentence=f"{check.sentence}, {condition}")
 
 

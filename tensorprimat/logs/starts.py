@@ -78,7 +78,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
         for place in [place for place in certain if place < len(rows)]:
             begin = opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
             certain[place] = certain[place]._replace(line=begin)
-    marks = list(_without_copies(_marks(log, format, rows, whole)))
+    marks = list(_without_late_ranks(_marks(log, format, rows, whole)))
     by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
@@ -109,11 +109,9 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
         if not ((cut_at >= first) & (cut_at <= last + 1)).any():
             (head if last < rows[0] else gaps).append((first, last))
     if head:
-        marks = _without_copies(_marks(log, format, rows, whole))
+        marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
         begins, seen = [1], set[bytes]()
         for mark in marks:
-            if mark.line >= rows[0] or mark.kind != "start":
-                continue
             statement = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
             if statement in seen:
                 begins, seen = [*begins, mark.line], set()
@@ -265,17 +263,12 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
 
 
-def _without_copies(marks: Iterable[StartMark]) -> Iterator[StartMark]:
-    """Leave out lines that a logger wrote twice, and the lines of a rank about a start that another rank has printed
-    equally often in the same words: its output comes later, even after the first rows.
+def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
+    """Leave out the lines of a rank about a start that another rank has printed equally often in the same words: its
+    output comes later, even after the first rows.
     """
     counts: dict[tuple[bytes, bytes], Counter[int]] = {}
-    before: StartMark | None = None
     for mark in marks:
-        is_copy = before is not None and mark == before._replace(line=before.line + 1)
-        before = mark
-        if is_copy:
-            continue
         if mark.rank is not None and mark.kind in ("start", "prelude", "foreign"):
             times = counts.setdefault((mark.text, mark.rest), Counter())
             most = max(times.values(), default=0)

@@ -134,8 +134,8 @@ def read(log: Log) -> Reading:
     _report_rates(reading, content.runs, batch, length)
     if content.torn:
         reading.warnings.append(
-            f"events: {counted(len(content.torn), 'event')} left out that the log does not hold as a whole, the first "
-            f"on line {content.torn[0]}, so times and counts may be wrong; read the log as it was written"
+            f"events: {counted(len(content.torn), 'event')} cut off and left out, the first on line {content.torn[0]}, "
+            "so times and counts may be wrong; read the log as it was written"
         )
     return reading
 
