@@ -7,6 +7,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import digest, store
+from tensorprimat.core.errors import InputError
 
 ROW = (
     "Training epoch 0, iteration {0}/99 | train_step_timing in s: 1.{0}0 | global_batch_size: 8 | consumed_samples: 8\n"
@@ -46,3 +47,15 @@ def test_nothing_is_begun_for_what_is_no_large_file(tmp_path, log, monkeypatch):
     digest.begin(tmp_path / "pipe")
     digest.begin(tmp_path / "nul\0")
     assert digest._begun == {}
+
+
+def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypatch):
+    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
+    digest.begin(log)
+    log.write_text(log.read_text() + ROW.format(9))
+    assert digest.of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
+
+
+def test_a_file_that_is_not_there_has_no_digest(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        digest.sha256(tmp_path / "missing")

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from tensorprimat.core import micro_result, preflight, processes, regular, series, store
+from tensorprimat.core import digest, micro_result, preflight, processes, regular, series, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 
@@ -292,5 +292,5 @@ def _size(path: Path) -> int | None:
 def _digest(path: Path) -> str | None:
     """Return the hash of a file; None for one that cannot be read."""
     with contextlib.suppress(InputError):
-        return regular.sha256(path)
+        return digest.sha256(path)
     return None

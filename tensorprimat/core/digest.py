@@ -1,4 +1,4 @@
-"""SHA-256 of a file as it is on disk, computed in a second thread while the file is read."""
+"""SHA-256 of files as they are on disk; that of a large one is computed in a second thread while the file is read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class Digest:
     """The digest of one regular file; of a large one it is computed in a second thread."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError for a path without a file."""
         self._path, self._hash, self._size_bytes = path, hashlib.sha256(), 0
         self._problem: InputError | None = None
         self._thread: threading.Thread | None = None
-        if path.stat().st_size < WORTH_A_THREAD_BYTES:
+        if not path.is_file() or path.stat().st_size < WORTH_A_THREAD_BYTES:
             self._run()
             return
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -52,18 +51,25 @@ class Digest:
         return self._hash.hexdigest(), self._size_bytes
 
 
-_begun: dict[Path, Digest] = {}
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file. Raises InputError where it cannot be read."""
+    return Digest(path).done()[0]
+
+
+_begun: dict[Path, tuple[tuple[int, ...], Digest]] = {}
+"""File → its state when its digest was begun, and the digest."""
 
 
 def begin(path: Path) -> None:
     """Begin the digest of a large file before its reader is imported, for `of` to find; do nothing for others."""
     try:
         if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
-            _begun[path] = Digest(path)
+            _begun[path] = regular.state(path), Digest(path)
     except (OSError, ValueError):  # its reader says what is wrong with it
         return
 
 
 def of(path: Path) -> Digest:
-    """Return the digest of a regular file, the one that was begun if there is one."""
-    return _begun.pop(path, None) or Digest(path)
+    """Return the digest of a regular file: the one that was begun, if the file has not changed since."""
+    state, begun = _begun.pop(path, ((), None))
+    return begun if begun and state == regular.state(path) else Digest(path)

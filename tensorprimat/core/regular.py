@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import IO
 from tensorprimat.core.errors import InputError, InternalError
 
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe waits for a writer, which may never come
-_CHUNK_BYTES = 2**20
 
 
 UNUSABLE = (ValueError, ArithmeticError, RecursionError, MemoryError)
@@ -74,6 +72,15 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def state(path: Path) -> tuple[int, ...]:
+    """Return values that change when a file grows, is truncated or replaced; () where there is none at the moment."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def opened(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises InputError for everything else, without waiting."""
     try:
@@ -116,15 +123,3 @@ def text(path: Path, *, most_bytes: int) -> str:
         return content(path, most_bytes=most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("not UTF-8 text", path=path) from None
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a regular file. Raises InputError where it cannot be read."""
-    digest = hashlib.sha256()
-    with opened(path) as file:
-        try:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
-    return digest.hexdigest()

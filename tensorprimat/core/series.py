@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import regular
+from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
 
@@ -58,7 +58,7 @@ def is_own_name(name: str) -> bool:
 def is_whole(path: Path, sha256: str) -> bool:
     """Return True if a file exists and has a hash."""
     with contextlib.suppress(InputError):
-        return regular.sha256(path) == sha256
+        return digest.sha256(path) == sha256
     return False
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import identity, quantities
+from tensorprimat.core import identity, quantities, regular
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, facts_for
@@ -180,19 +180,10 @@ def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Itera
     yield f"following {path}; Ctrl-C ends it and writes the result"
     while True:
         started = time.monotonic()
-        if (state := _state(path)) != seen:
+        if (state := regular.state(path)) != seen:
             seen = state
             yield _progress(path, stated, format)
         time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """Return values that change when a log grows, is truncated or replaced; () if there is no log at the moment."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
