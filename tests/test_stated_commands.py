@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -248,6 +249,19 @@ def test_a_shape_by_numbers_is_for_all_and_one_with_a_side_for_that_side():
     assert (numbers.side, numbers.value.name) == (None, "mine")
     assert (for_side.side, for_side.value.name) == ("base", "own")
     assert (known.side, known.value.name) == ("amd", "Llama-3.1-8B")
+
+
+def test_the_name_of_a_side_means_that_side_whatever_the_folder_of_another_is_called(tmp_path):
+    first, second = (replace(item, side=side) for item, side in zip(two(tmp_path), ("new", "base"), strict=True))
+    found = laid_over([first, second], read({"num_gpus": ["new=8", "base=16"]}))
+    assert [item.result.training_config.num_gpus for item in found] == [8, 16]
+
+
+def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="--num-gpus nvd=16: contradicts --num-gpus base=8"):
+        laid_over(two(tmp_path), read({"num_gpus": ["base=8", "nvd=16"]}))
+    first, _ = laid_over(two(tmp_path), read({"num_gpus": ["base=8", "nvd=8"]}))
+    assert first.result.training_config.num_gpus == 8
 
 
 @pytest.mark.parametrize("command", ["compare", "enhance", "metrics", "analyze", "extract"])

@@ -107,8 +107,12 @@ def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list
     """
     if not statements:
         return list(loaded)
-    sides = ({item.side.casefold()} if item.side else set() for item in loaded)
-    words = [words_of_file(item.path) | words_of(item.result) | side for item, side in zip(loaded, sides, strict=True)]
+    sides = [{item.side.casefold()} if item.side else set() for item in loaded]
+    taken = set().union(*sides)  # the name of a side means that side, whatever other sides' files are called
+    words = [
+        (words_of_file(item.path) | words_of(item.result)) - taken | side
+        for item, side in zip(loaded, sides, strict=True)
+    ]
     check_sides(statements, words)
     alone = len(loaded) == 1
     return [
@@ -119,7 +123,7 @@ def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list
 
 def amended(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:
     """Return a result with the facts that are meant for it. words: names of it; alone: it is the only one."""
-    own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
+    own = _own(statements, words)
     for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}
     if alone:
         return stated.amended(result, UserFacts(**for_all, **own))
@@ -128,9 +132,21 @@ def amended(result: Result, statements: Sequence[Statement], words: Collection[s
 
 def facts_for(statements: Sequence[Statement], path: str | Path) -> UserFacts:
     """Return the facts stated for a log that the user named."""
-    words = words_of_file(Path(path))
-    own = {one.field: one.value for one in statements if one.side is not None and one.side.casefold() in words}
+    own = _own(statements, words_of_file(Path(path)))
     return UserFacts(**{**{one.field: one.value for one in statements if one.side is None}, **own})
+
+
+def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, Any]:
+    """Return the facts that are stated for one side by a name of it. Raises UsageError where two contradict."""
+    own: dict[str, Statement] = {}
+    for one in statements:
+        if one.side is None or one.side.casefold() not in words:
+            continue
+        other = own.setdefault(one.field, one)
+        if other.value != one.value:
+            remedy = "name each side by what only it has"
+            raise UsageError(f"{one.flag}: contradicts {other.flag}, which means the same result; {remedy}")
+    return {field: one.value for field, one in own.items()}
 
 
 def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]]) -> None:
