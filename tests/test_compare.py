@@ -362,6 +362,13 @@ def test_equal_printed_times_leave_the_doubt_of_their_last_digit():
     assert ratio.verdict == "no_difference_shown"
 
 
+def test_one_run_of_equal_printed_times_has_the_doubt_of_their_last_digit():
+    comparison = compare(files(series(6.1, rows=200, runs=1, digits=1)))
+    estimate = comparison.sides[0].tokens_per_second_per_gpu
+    assert estimate.low < estimate.value * (1 - 0.005)
+    assert estimate.high > estimate.value * (1 + 0.005)
+
+
 def test_no_verdict_is_given_while_step_time_drifts():
     slow = lambda rows: 1 + 0.10 * np.exp(-rows / 15)  # noqa: E731
     pair = only_pair(series(10.0), series(10.0, machine="mi300x", curve=slow, seed=1))

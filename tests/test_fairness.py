@@ -1,7 +1,9 @@
 """Verdict levels: what may be said about two sides, row by row of the table, and what was once said wrongly."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from plausible import means_only, result
 
@@ -111,6 +113,40 @@ def test_two_runs_to_one_quality_target_are_the_same_task_with_time_to_train_fir
     assert pair.ratio.task.samples == pytest.approx(172_032 / 160_000)
     assert pair.ratio.task.time == pytest.approx(pair.ratio.task.samples / pair.ratio.task.rate)
     assert pair.ratio.estimate.value == pytest.approx(90 / 96)
+
+
+def missing(result, *runs):
+    """The result, of which some runs did not reach the target."""
+    unreached = {"time_to_train_seconds": None, "samples_to_train": None}
+    facts = [run.model_copy(update=unreached) if run.index in runs else run for run in result.runs]
+    return result.model_copy(update={"runs": tuple(facts)})
+
+
+def task_pair(*sides):
+    return compare([Loaded(path=Path(f"{n}.json"), result=one, side=str(n)) for n, one in enumerate(sides)])
+
+
+def test_one_run_of_several_that_misses_the_target_is_left_out_and_said_so():
+    sides = trained_to(3.3, minutes=90, samples=1, runs=3), trained_to(3.3, minutes=99, samples=1, runs=4)
+    comparison = task_pair(sides[0], missing(sides[1], 1))
+    (pair,) = comparison.pairs
+    assert pair.fairness.verdict == "same_task"
+    assert "1 of 4 runs of the candidate did not reach it and is not in the time to train" in pair.fairness.sentence
+    times = [99 * (1 + 0.001 * run) for run in (0, 2, 3)]
+    base = [90 * (1 + 0.001 * run) for run in range(3)]
+    assert math.log(pair.ratio.estimate.value) == pytest.approx(np.mean(np.log(base)) - np.mean(np.log(times)))
+    assert pair.ratio.estimate.low < pair.ratio.estimate.value < pair.ratio.estimate.high
+    assert pair.ratio.estimate.rests_on == "3 runs against 3 runs"
+
+
+@pytest.mark.parametrize(("runs", "missed"), [(4, (0, 2)), (2, (1,)), (1, (0,))])
+def test_a_side_that_missed_the_target_more_often_has_no_time_to_train(runs, missed):
+    sides = trained_to(3.3, minutes=90, samples=1, runs=3), trained_to(3.3, minutes=99, samples=1, runs=runs)
+    comparison = task_pair(sides[0], missing(sides[1], *missed))
+    (pair,) = comparison.pairs
+    assert pair.fairness.metric == "tokens_per_second_per_gpu"
+    assert f"1: {len(missed)} of {runs} runs did not reach the quality target" in "".join(comparison.warnings)
+    assert math.isfinite(pair.ratio.estimate.value)
 
 
 def test_another_quality_target_is_not_the_same_task():

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from tensorprimat.analysis import metrics
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate
+from tensorprimat.analysis.fairness import TIME_TO_TRAIN, missed_target
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
@@ -90,6 +91,7 @@ def compare(
             *warnings,
             *_left_alone(groups, meetings),
             *_of_itself(in_order),
+            *_missed_targets(in_order),
             *unused_prices([side.metrics for side in sides.values()], prices or {}),
         ),
         errors=_errors(list(sides.values())),
@@ -168,6 +170,19 @@ def _of_itself(meetings: Sequence[Meeting]) -> list[str]:
         for meeting in meetings
         if identity.share_a_run(meeting.baseline.result, meeting.candidate.result)
     ]
+
+
+def _missed_targets(meetings: Sequence[Meeting]) -> list[str]:
+    """Return a warning for every side whose runs missed the quality target, where rates are compared instead."""
+    missed = {
+        group.label: f"{group.label}: {missed_target(group.result)} of {len(group.runs)} runs did not reach the "
+        "quality target, so the time to train is unknown and only rates are compared; give runs that reached it"
+        for meeting in meetings
+        if meeting.metric != TIME_TO_TRAIN
+        for group in meeting.groups
+        if group.result.performance_metrics.reported.quality_target is not None and missed_target(group.result)
+    }
+    return list(missed.values())
 
 
 def _errors(sides: Sequence[Side]) -> tuple[str, ...]:

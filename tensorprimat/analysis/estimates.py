@@ -31,25 +31,38 @@ ROWS_LOOKED_AT = 200  # more hold no more digits
 
 def figure(result: Result, metric: str) -> float | None:
     """Return a positive figure of a result, or None. metric: a field of PerformanceMetrics, or time_to_train (per
-    second).
+    second, of the runs that reached the target).
     """
     if metric == TIME_TO_TRAIN:
-        times = [run.time_to_train_seconds for run in result.runs]
-        known = [time for time in times if time]
-        return len(known) / sum(known) if known and len(known) == len(times) else None
+        times = [run.time_to_train_seconds for run in result.runs if run.time_to_train_seconds]
+        return len(times) / sum(times) if times else None
     value = rate_of(result, metric)
     return value if value is not None and math.isfinite(value) else None
 
 
+def counted_runs(group: Group, metric: str) -> list[int]:
+    """Return the places of the runs that a figure counts: all; of a time to train, those that reached the target."""
+    places = range(len(group.runs))
+    if metric != TIME_TO_TRAIN:
+        return list(places)
+    return [place for place in places if figure(group.runs[place], metric) is not None]
+
+
+def hosts_of(group: Group, metric: str) -> list[str | None]:
+    """Return the host of each run that a figure counts."""
+    return [group.hosts[place] for place in counted_runs(group, metric)]
+
+
 def run_figures(group: Group, metric: str) -> list[float] | None:
-    """Return the figure of every run, over the rows that are measured in the runs together; None where a
+    """Return the figure of every run that counts, over the rows that are measured in the runs together; None where a
     run lacks it.
     """
     joint = group.result.runs
     if len(joint) != len(group.runs):
         joint = ()
     figures = []
-    for number, run in enumerate(group.runs):
+    for number in counted_runs(group, metric):
+        run = group.runs[number]
         value = _of_run(joint[number], metric) if joint and len(group.runs) > 1 else None
         value = figure(run, metric) if value is None else value
         if value is None:
@@ -127,7 +140,7 @@ def log_estimate(
     carried = math.hypot(drift(group) if of_steps else 0.0, of_hosts)
     if len(known) > 1:
         rounding = resolution(group) if of_steps else 0.0
-        return stats.of_runs(known, group.hosts, resolution=rounding, drift=carried)
+        return stats.of_runs(known, hosts_of(group, metric), resolution=rounding, drift=carried)
     if assume_run_cv is None:
         return None
     within = max(within_run(group.runs[0], metric), resolution(group))
@@ -161,7 +174,9 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
     rests_on = f"one run of {len(rows)} rows ({count(spread.effective)} effective)"
     none_because = _silent_because(group, len(rows))
-    half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf))
+    half = math.hypot(
+        spread.half_width, math.hypot(drift(group), resolution(group)) * stats.student(confidence, math.inf)
+    )
     return Estimate(
         value=value,
         low=None if none_because else value * math.exp(-half),

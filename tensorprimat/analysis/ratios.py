@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.estimates import ONE_PERCENT, figure, log_estimate, resolution, run_figures, scatter, settled
+from tensorprimat.analysis.estimates import (
+    ONE_PERCENT,
+    counted_runs,
+    figure,
+    log_estimate,
+    resolution,
+    run_figures,
+    scatter,
+    settled,
+)
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN, judge
 from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group
@@ -157,7 +166,8 @@ def _ratio(meeting: Meeting, assumed: StatedScatter, level: float, *, family: in
     if meeting.metric is None:
         return None
     paired = in_pairs(*meeting.groups) is not None
-    rests_on = f"{_runs(meeting.candidate)} against {_runs(meeting.baseline)}" + (", in pairs" if paired else "")
+    candidate, baseline = (_runs(group, meeting.metric) for group in (meeting.candidate, meeting.baseline))
+    rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
     found = Ratio(
         metric=meeting.metric,
         estimate=Estimate(
@@ -353,8 +363,9 @@ def _direction(low: float, high: float) -> Verdict:
     return "faster" if low > 1 else "slower" if high < 1 else "no_difference_shown"
 
 
-def _runs(group: Group) -> str:
-    return "1 run" if len(group.runs) == 1 else f"{len(group.runs)} runs"
+def _runs(group: Group, metric: str) -> str:
+    number = len(counted_runs(group, metric))
+    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _assumption(meetings: Sequence[Meeting], assumed: StatedScatter) -> str | None:
