@@ -557,3 +557,11 @@ def test_events_of_two_processes_on_one_line_both_count(tmp_path):
     result = journal.read(tmp_path / "b.txt")
     assert result.steps.column("seconds").tolist() == times
     assert not any("left out" in warning for warning in result.warnings)
+
+
+def test_an_event_at_the_end_of_a_very_long_line_counts(tmp_path):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    whole = journal.read(tmp_path / "a.txt")
+    journal.lines[5] = "progress " * 10_000 + journal.lines[5]
+    assert journal.read(tmp_path / "b.txt").steps.column("seconds").tolist() == whole.steps.column("seconds").tolist()

@@ -108,6 +108,15 @@ def test_a_torn_log_has_no_time_and_counts_as_failed(tmp_path):
     assert any("torn line" in note for note in one.entry.notes)
 
 
+def test_events_of_two_processes_on_one_line_both_count(tmp_path):
+    lines = log(90).splitlines()
+    stop = lines.index(next(line for line in lines if '"run_stop"' in line))
+    lines[stop - 1 :] = [f"0: {lines[stop - 1]}1: {lines[stop]}"]
+    entry = scored(write(tmp_path, ["\n".join(lines) + "\n"])).entry
+    assert [run.status for run in entry.runs] == ["success"]
+    assert entry.runs[0].seconds == pytest.approx(90 * 60, abs=1)
+
+
 def test_three_runs_are_scored_by_their_median_where_the_benchmark_wants_three(tmp_path):
     one = scored(write(tmp_path, TEN[:3], benchmark="llama31_405b"))
     assert one.minutes == pytest.approx(91.0)

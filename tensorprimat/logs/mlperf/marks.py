@@ -7,162 +7,117 @@ all of one file.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.mlperf_library import LibraryRun
 from tensorprimat.logs.fields import number_in
-from tensorprimat.logs.mlperf.reader import CONFIGURATION, LINEAR_PRECISION, LONGEST_EVENT, Event, event_of
+from tensorprimat.logs.files import MAX_LINE_BYTES
+from tensorprimat.logs.mlperf.events import CONFIGURATION, LINEAR_PRECISION, MARK, Event, collect, events_in
+from tensorprimat.logs.mlperf.rows import COUNTING, MlperfEvents
 
-MARKS = ("run_start", "run_stop", "block_start", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
+MARKS = ("run_start", "block_start", *COUNTING)
 SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
 KEYS = (*MARKS, *SETTINGS)
-COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
-"""Marks whose count is how far training is, the surest first."""
 SHORTEST_IN_BLOCKS = 0.5  # of the time outside evaluation; less means that marks of blocks are missing
 
-_MARK = b":::MLLOG"
-_EVENT = re.compile(rb'"key"\s*:\s*"(?:' + "|".join(KEYS).encode() + rb')"')
-_DECODER = json.JSONDecoder()
+_EVENT = re.compile(MARK.encode() + rb'.*"key"\s*:\s*"(?:' + "|".join(KEYS).encode() + rb')"')
+Pairs = Sequence[tuple[float, float | None]]
+"""(start, stop) of blocks or evaluations."""
 
 
 @dataclass(kw_only=True)
 class Marks:
-    """The events of one file's marks; times in seconds since the epoch."""
+    """Statements of one file besides its first run."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
-    started: float | None = None
-    stopped: float | None = None
-    status: str | None = None
-    blocks: list[list[float | None]] = field(default_factory=list)
-    """[start, stop] of each."""
-    evaluations: list[list[float | None]] = field(default_factory=list)
-    counts: dict[str, float] = field(default_factory=dict)
-    """Samples by the last mark of each kind that counts them."""
-    torn: int = 0
-    """Lines with a mark that are no JSON."""
-    more_runs: bool = False
+    settings: dict[str, Any]
+    torn: int
+    """Number of events that are not whole."""
+    more_runs: bool
     """Another run starts after the first one stopped."""
 
 
 def read(path: Path, name: str) -> tuple[LibraryRun, Marks]:
     """Return the run of one result file under the name given, with its marks. Raises InputError."""
-    hashed = hashlib.sha256()
-    marks = Marks()
+    hashed, torn = hashlib.sha256(), list[int]()
     with regular.opened(path) as file:
-        for event in _events(file, hashed, marks):
-            _take(marks, event)
-    return _run(marks, name, hashed.hexdigest()), marks
+        content = collect(_events(file, hashed, torn))
+    marks = Marks(settings=content.settings, torn=len(torn), more_runs=len(content.runs) > 1)
+    return _run(content.runs[0], marks.settings, name, hashed.hexdigest()), marks
 
 
-def _events(file: IO[bytes], hashed: Any, marks: Marks) -> Iterator[Event]:
-    while line := file.readline(LONGEST_EVENT):
+def _events(file: IO[bytes], hashed: Any, torn: list[int]) -> Iterator[Event]:
+    while line := file.readline(MAX_LINE_BYTES):
         hashed.update(line)
-        at = line.find(_MARK)
-        if at < 0 or not _EVENT.search(line, at):
-            continue
-        text = line[at + len(_MARK) :].decode("utf-8", "replace").lstrip()
-        try:
-            document, _ = _DECODER.raw_decode(text)
-        except (ValueError, RecursionError):
-            marks.torn += 1
-            continue
-        if isinstance(document, dict) and (event := event_of(document, 0)):
-            yield event
+        if _EVENT.search(line):
+            yield from events_in(line.decode("utf-8", "replace"), 0, torn)
 
 
-def _take(marks: Marks, event: Event) -> None:
-    key, time, facts = event.key, event.time, event.metadata
-    if key in SETTINGS:
-        marks.settings.setdefault(key, event.value)
-        return
-    if key == "run_start":
-        marks.more_runs |= marks.stopped is not None
-        marks.started = time if marks.started is None else marks.started
-    if marks.started is None or marks.stopped is not None:
-        return  # the first run only
-    if (count := _samples(marks, facts)) is not None and key in COUNTING:
-        marks.counts[key] = count
-    if key == "run_stop":
-        status = facts.get("status")
-        marks.stopped, marks.status = time, status if isinstance(status, str) else None
-    elif key in ("block_start", "eval_start"):
-        _pairs(marks, key).append([time, None])
-    elif key in ("block_stop", "eval_stop") and (pairs := _pairs(marks, key)) and pairs[-1][1] is None:
-        pairs[-1][1] = time
-
-
-def _pairs(marks: Marks, key: str) -> list[list[float | None]]:
-    return marks.blocks if key.startswith("block") else marks.evaluations
-
-
-def _samples(marks: Marks, facts: dict[str, Any]) -> float | None:
-    """Return the samples that a mark counts; gpt3 counts tokens under the name of epochs."""
-    count, tokens = number_in(facts.get("samples_count")), number_in(facts.get("epoch_num"))
-    length = number_in(marks.settings.get("max_sequence_length"))
-    if count is None and tokens and length and marks.settings.get("submission_benchmark") == "gpt3":
-        count = tokens / length
-    return count if count and count > 0 else None
-
-
-def _run(marks: Marks, name: str, sha256: str) -> LibraryRun:
-    status, seconds = _status(marks)
+def _run(run: MlperfEvents, settings: dict[str, Any], name: str, sha256: str) -> LibraryRun:
+    status, seconds = _status(run)
     if seconds is None:
         return LibraryRun(file=name, sha256=sha256, status=status)
-    evaluated = _closed(marks.evaluations, marks.started, marks.stopped)
-    counts = marks.counts
-    samples = next((counts[key] for key in COUNTING if key in counts), None)
+    evaluated = _closed(_within(run, run.evaluations), run)
     return LibraryRun(
         file=name,
         sha256=sha256,
         status=status,
         seconds=round(seconds, 3),
-        training_seconds=_training(marks, seconds, evaluated),
+        training_seconds=_training(run, seconds, evaluated),
         evaluation_seconds=None if evaluated is None else round(evaluated, 3),
-        samples=samples,
+        samples=next(filter(None, (_samples(run.counts.get(key, {}), settings) for key in COUNTING)), None),
     )
 
 
-def _status(marks: Marks) -> tuple[str, float | None]:
+def _samples(counts: dict[str, float], settings: dict[str, Any]) -> float | None:
+    """Return the samples that a mark counts; gpt3 counts tokens under the name of epochs."""
+    count, tokens = counts.get("samples_count"), counts.get("epoch_num")
+    length = number_in(settings.get("max_sequence_length"))
+    if count is None and tokens and length and settings.get("submission_benchmark") == "gpt3":
+        count = tokens / length
+    return count if count and count > 0 else None
+
+
+def _status(run: MlperfEvents) -> tuple[str, float | None]:
     """Return the status and the time to train, which only a run with both marks in order has."""
-    if marks.started is None:
+    if run.started is None:
         return "no run_start", None
-    if marks.stopped is None:
+    if run.stopped is None:
         return "no run_stop", None
-    if marks.stopped <= marks.started:
+    if run.stopped <= run.started:
         return "run_stop is not after run_start", None
-    return marks.status or "run_stop without a status", marks.stopped - marks.started
+    return run.status or "run_stop without a status", run.stopped - run.started
 
 
-def _closed(pairs: list[list[float | None]], started: float | None, stopped: float | None) -> float | None:
+def _within(run: MlperfEvents, pairs: Pairs) -> Pairs:
+    """Return the pairs that begin between run_start and run_stop."""
+    return [pair for pair in pairs if (run.started or 0.0) <= pair[0] < (run.stopped or 0.0)]
+
+
+def _closed(pairs: Pairs, run: MlperfEvents) -> float | None:
     """Return the seconds inside the pairs, or None without pairs, or where one is open or out of order."""
-    total = 0.0
+    stopped, total = run.stopped or 0.0, 0.0
     for begin, end in pairs:
-        if begin is None or end is None or started is None or stopped is None or not started <= begin <= end <= stopped:
+        if end is None or not begin <= end <= stopped:
             return None
         total += end - begin
     return total if pairs else None
 
 
-def _training(marks: Marks, seconds: float, evaluated: float | None) -> float | None:
+def _training(run: MlperfEvents, seconds: float, evaluated: float | None) -> float | None:
     """Return the seconds of training: inside blocks where all are closed, else all but evaluation.
 
     None where neither is known: evaluation would count as training.
     """
     outside = None if evaluated is None else seconds - evaluated
-    in_blocks = _closed(marks.blocks, marks.started, marks.stopped)
+    blocks = _within(run, [(block.started, block.stopped) for block in run.blocks])
+    in_blocks = _closed(blocks, run)
     if in_blocks is not None:
-        in_blocks -= sum(
-            max(0.0, min(stop, ended) - max(start, began))
-            for start, stop in marks.blocks
-            for began, ended in marks.evaluations
-            if start is not None and stop is not None and began is not None and ended is not None
-        )
+        in_blocks -= sum(run.evaluated_seconds(start, stop) for start, stop in blocks if stop is not None)
         if in_blocks > SHORTEST_IN_BLOCKS * (seconds if outside is None else outside):
             return round(in_blocks, 3)
     return None if outside is None or outside <= 0 else round(outside, 3)

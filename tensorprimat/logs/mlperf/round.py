@@ -18,7 +18,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.mlperf import marks as mlperf_marks
-from tensorprimat.logs.mlperf.reader import configuration_of
+from tensorprimat.logs.mlperf.events import configuration_of
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, document, fact
 
 MOST_FACTS = 24  # of the software of a system

@@ -18,6 +18,8 @@ from statistics import median
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 
+COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
+"""Marks whose count may be how far training is, the surest first; those of blocks may be the size of a block."""
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 SAME_STEP = 0.5  # relative; the time that a block's mean leaves for steps without a row must be that of a step
 
@@ -65,12 +67,20 @@ class MlperfEvents:
     started: float | None = None
     stopped: float | None = None
     status: str | None = None
-    samples: float | None = None
+    counts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Mark of COUNTING → the last numbers that such a mark carries."""
     """Sequences trained on by the last event that counts them."""
     rows: list[MlperfRow] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    evaluations: list[tuple[float, float]] = field(default_factory=list)
+    evaluations: list[tuple[float, float | None]] = field(default_factory=list)
+    """(start, stop) of each, None for a stop that the log does not mark."""
     evaluation_lines: list[int] = field(default_factory=list)
+
+    @property
+    def samples(self) -> float | None:
+        """Return the samples that were trained, by the last mark that counts all of them so far."""
+        counted = (self.counts.get(key, {}).get("samples_count") for key in COUNTING[:2])
+        return next((count for count in counted if count), None)
 
     def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
         """Return the time at which the steps of a row began: the start of its block, or the time of the row before."""
@@ -98,7 +108,8 @@ class MlperfEvents:
 
     def evaluated_seconds(self, start: float, stop: float) -> float:
         """Return the seconds of evaluation between two moments."""
-        return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in self.evaluations)
+        closed = ((began, ended) for began, ended in self.evaluations if ended is not None)
+        return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in closed)
 
 
 @dataclass(kw_only=True)
@@ -282,7 +293,7 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence
                 seconds=run.stopped - run.started,
                 steps=run.samples / run.batch if run.samples and run.batch else None,
                 spent=tuple((what, seconds) for what, seconds in spent if seconds > 0),
-                tells_all=closed or bool(run.evaluations),
+                tells_all=closed or any(ended is not None for _, ended in run.evaluations),
                 run=number,
             )
         )
