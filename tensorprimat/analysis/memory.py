@@ -11,11 +11,15 @@ from tensorprimat.core import models, settings
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
-from tensorprimat.core.units import GB
+from tensorprimat.core.units import GB, NUMBER_BYTES
 
 ROOMY, TIGHT = 0.50, 0.95  # below: memory lies idle; above: fragmentation or one longer sequence runs out of it
 MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
-DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+DTYPE_BYTES = {
+    name: NUMBER_BYTES[precision]
+    for dtype, precision in settings.PRECISION_OF_DTYPE.items()
+    for name in (dtype, precision)
+}
 SHARDED_BY_REPLICAS = {
     **dict.fromkeys(("ddp", "single"), "nothing"),
     **dict.fromkeys(("zero-1", "zero1", "distributed optimizer"), "optimizer"),

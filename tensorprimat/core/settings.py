@@ -23,6 +23,10 @@ Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
 TRAINED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 PRECISIONS = (*TRAINED_PRECISIONS, "fp4")
 """Precisions that a log can state; a run here trains in one of TRAINED_PRECISIONS."""
+PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""Type of a number as torch and JAX name it → precision."""
+LIGHTNING_PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
+"""First part of Lightning's name of a precision ("bf16-mixed", "32-true") → precision."""
 
 
 @dataclass(frozen=True, kw_only=True)

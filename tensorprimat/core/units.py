@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+MIB = 2**20
 GB = 10**9  # vendors' memory sizes and every *_gb key of a result
 GIB = 2**30  # what allocators and Primus' "hip mem usage" count in, whatever the label says
 
 GIGA = 10**9
 TERA = 10**12
+NUMBER_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}  # by precision
 SECONDS_PER_HOUR = 3600.0
 
 

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from tensorprimat.core import models
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
-from tensorprimat.core.settings import MODEL_PARALLEL, PARALLEL_SIZES
+from tensorprimat.core.settings import LIGHTNING_PRECISIONS, MODEL_PARALLEL, PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.spec import MODELS
 from tensorprimat.machine import environment
 
-PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
-"""By the first part of Lightning's word for it ("bf16-mixed", "32-true")."""
+DTYPES = {precision: dtype for dtype, precision in PRECISION_OF_DTYPE.items()} | {"tf32": "tfloat32", "fp8": "float8"}
+"""Precision → type in which the matrix products are computed, as results name it."""
 
 SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatron and NeMo
     "num_layers": ("num_hidden_layers", "num_layers"),
@@ -166,18 +166,17 @@ def _precision(trainer: Any) -> dict[str, Any]:
         wide = "bf16" if getattr(megatron, "bf16", False) else "fp16" if getattr(megatron, "fp16", False) else "fp32"
         return {
             "precision": "fp8" if recipe else wide,
-            "compute_dtype": "float8" if recipe else {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[wide],
+            "compute_dtype": DTYPES["fp8" if recipe else wide],
             "fp8_recipe": _joined(recipe, getattr(megatron, "fp8_recipe", None)) if recipe else None,
         }
     word = str(trainer.precision)
-    precision = PRECISIONS.get(word.split("-")[0])
+    precision = LIGHTNING_PRECISIONS.get(word.split("-")[0])
     if precision == "fp32" and trainer.strategy.root_device.type == "cuda":
         import torch
 
         if torch.get_float32_matmul_precision() != "highest":
             precision = "tf32"
-    dtypes = {"fp32": "float32", "tf32": "tfloat32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
-    return {"precision": precision, "compute_dtype": dtypes.get(precision or "")}
+    return {"precision": precision, "compute_dtype": DTYPES.get(precision or "")}
 
 
 def dtype_name(dtype: Any) -> str:

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import ParseError
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.quantities import count
-from tensorprimat.core.units import GIB
+from tensorprimat.core.units import GIB, MIB
 from tensorprimat.logs import files
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
@@ -27,7 +27,6 @@ from tensorprimat.logs.profile import KernelCategory, Profile, ProfiledCollectiv
 from tensorprimat.logs.text import Log
 
 MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
-MIB = 2**20
 MOST_COLUMNS = 200  # of a sheet
 MOST_CELLS = 400_000  # of the sheets that are read; TraceLens writes some ten thousand
 MOST_STRINGS = 500_000  # that sheets share

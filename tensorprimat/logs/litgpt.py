@@ -22,6 +22,7 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.quantities import percent
+from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import trained
@@ -59,7 +60,6 @@ WHOLE_NUMBERS = {
     "seed": "seed",
 }
 """Argument that LitGPT prints when it starts → field of TrainingConfig (devices: of one node)."""
-PRECISIONS = {"bf16": "bf16", "16": "fp16", "32": "fp32", "transformer": "fp8"}
 """Lightning Fabric's name of a precision before its first hyphen (bf16-true, transformer-engine) → ours."""
 
 
@@ -191,7 +191,7 @@ def _configure(reading: Reading, settings: dict[str, str]) -> None:
             config[field] = int(settings[name])
     if devices := config.pop("devices", None):
         config["num_gpus"] = devices * config.get("num_nodes", 1)
-    if precision := PRECISIONS.get(settings.get("precision", "").split("-")[0]):
+    if precision := LIGHTNING_PRECISIONS.get(settings.get("precision", "").split("-")[0]):
         config["precision"] = precision
     if "padded" in settings and config.pop("sequence_length", None):
         reading.warnings.append("sequence_length: samples of fine-tuning differ in length, so tokens are unknown")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.result import Platform
+from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER, WHOLE
@@ -62,7 +63,6 @@ TEXT_SETTINGS = {
     "opt_type": "optimizer",
 }
 """`Config param` → field of TrainingConfig."""
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
 
 
@@ -207,6 +207,6 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
         config |= {"precision": "fp8", "fp8_recipe": quantization}
     elif quantization not in ("", "None", "none"):
         return config  # matrix products of int8 and others run at no precision that has a name here
-    elif dtype := DTYPES.get(settings.get("dtype", "")):
+    elif dtype := PRECISION_OF_DTYPE.get(settings.get("dtype", "")):
         config["precision"] = dtype
     return config

@@ -24,6 +24,7 @@ import numpy as np
 
 from tensorprimat.core import devices
 from tensorprimat.core.result import Platform
+from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import fields
@@ -106,7 +107,6 @@ MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
 )
 """Lines that state one setting: its name, and its value or None where the line holds it."""
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 
 _NOTABLE = re.compile(
@@ -243,8 +243,8 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
     for match in _ARGUMENT.finditer(text):
         if (target := ARGUMENTS.get(match["name"])) and (stated := fields.whole(match["value"])):
             seen.arguments[target] = stated
-    if (match := _DTYPE.search(text)) and match[1] in DTYPES:
-        seen.arguments["precision"] = DTYPES[match[1]]
+    if (match := _DTYPE.search(text)) and match[1] in PRECISION_OF_DTYPE:
+        seen.arguments["precision"] = PRECISION_OF_DTYPE[match[1]]
 
 
 def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorprimat.core.units import GIB
+from tensorprimat.core.units import GIB, MIB
 from tensorprimat.machine import leftovers
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
@@ -28,7 +28,6 @@ DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
 KILLED_SECONDS = 10.0  # a driver gives back the memory of a large process before it is gone
 POLL_SECONDS = 0.05
-MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ from typing import Any
 from tensorprimat.core import megatron_memory
 from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import NUMBER_BYTES
 from tensorprimat.engines.primus.config import effective
 from tensorprimat.engines.primus.spec import CONFIG, ROOT, changes, confirmed_shape
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-"""Bytes of one number, by Megatron's name of its type."""
 UNMODELLED = (
     "use_torch_fsdp2",
     "use_megatron_fsdp",
@@ -97,8 +96,8 @@ def _bytes_per_parameter(sets: Mapping[str, Any]) -> tuple[int, int]:
     """
     if sets.get("use_precision_aware_optimizer"):
         names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-        state = sum(BYTES.get(str(sets.get(name)), BYTES["fp32"]) for name in names)
-        return BYTES.get(str(sets.get("main_grads_dtype")), BYTES["fp32"]), state
+        state = sum(NUMBER_BYTES.get(str(sets.get(name)), NUMBER_BYTES["fp32"]) for name in names)
+        return NUMBER_BYTES.get(str(sets.get("main_grads_dtype")), NUMBER_BYTES["fp32"]), state
     if sets.get("grad_reduce_in_bf16"):
-        return BYTES["bf16"], megatron_memory.STATE_BYTES + megatron_memory.COPIED_GRADIENT_BYTES
-    return BYTES["fp32"], megatron_memory.STATE_BYTES
+        return NUMBER_BYTES["bf16"], megatron_memory.STATE_BYTES + megatron_memory.COPIED_GRADIENT_BYTES
+    return NUMBER_BYTES["fp32"], megatron_memory.STATE_BYTES

@@ -14,7 +14,7 @@ from tensorprimat.core import devices, models
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES
-from tensorprimat.core.units import GB
+from tensorprimat.core.units import GB, MIB
 from tensorprimat.logs import model_names
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
@@ -97,9 +97,6 @@ _ROCM = re.compile(r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|roc
 _CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/")
 _VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
 
-MEGABYTE = 2**20  # what Megatron divides by under the label MB
-
-
 DEFAULTS = {
     **dict.fromkeys(PARALLEL_SIZES, "1"),
     **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
@@ -152,7 +149,7 @@ class Facts:
         if self._experiment is None and (match := _EXPERIMENT.search(text)):
             self._experiment = match[1]
         for iteration, *sizes in _MEMORY.findall(text):
-            self._add_memory(int(iteration), [float(size) * MEGABYTE for size in sizes])
+            self._add_memory(int(iteration), [float(size) * MIB for size in sizes])
         for iteration, listed in _MEMORY_OF_BRIDGE.findall(text):
             by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # the user chooses which of them are printed
             self._add_memory(int(iteration), [float(by_name.get(name, 0)) * GB for name in BRIDGE_SIZES])

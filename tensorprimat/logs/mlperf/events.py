@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, number_in
 from tensorprimat.logs.mlperf.rows import COUNTING, Block, MlperfEvents, MlperfRow
@@ -39,10 +40,9 @@ CONFIGURATION = {
     "seed": "seed",
 }
 """Whole numbers among the init keys → fields of TrainingConfig."""
-PRECISIONS = {
-    **{name: name for name in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")},
-    "bfloat16": "bf16",
-    "float16": "fp16",
+PRECISION_NAMES = {
+    **{name: name for name in PRECISIONS},
+    **PRECISION_OF_DTYPE,
     "mxfp8": "fp8",
     "nvfp4": "fp4",
     "mxfp4": "fp4",
@@ -204,7 +204,7 @@ def configuration_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         name: value for key, name in CONFIGURATION.items() if (value := _whole(settings.get(key))) is not None
     }
     precision = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
-    if name := PRECISIONS.get(precision.casefold()):
+    if name := PRECISION_NAMES.get(precision.casefold()):
         config |= {"precision": name, **({"fp8_recipe": precision} if precision.startswith(("mx", "nv")) else {})}
     return config
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorprimat.core.clocks import LogClock
+from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
+from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import MONTHS
 from tensorprimat.logs.fields import WHOLE
 from tensorprimat.logs.nanogpt.clocks import TotalTime
 
-MIB = 2**20
 CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^tokens per iteration will be: {WHOLE}"), "tokens_per_step"),
     (re.compile(rf"^total desired batch size: {WHOLE}"), "tokens_per_step"),
@@ -35,10 +36,7 @@ CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^Tokens / micro-batch: {WHOLE}"), "tokens_of_ranks"),
 )
 """Lines before the rows that state one whole number."""
-PRECISIONS = (
-    (re.compile(r"^COMPUTE_DTYPE: torch\.(\w+)"), {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}),
-    (re.compile(r"^\| precision +\| (\w+)"), {"BF16": "bf16", "TF32": "tf32", "FP32": "fp32", "FP16": "fp16"}),
-)
+_PRECISION = re.compile(r"^(?:COMPUTE_DTYPE: torch\.|\| precision +\| )(\w+)")
 _BATCH_OF_SOURCE = re.compile(r"^\s{1,8}train_batch_size\s?: int = (\d{1,9}(?: ?\* ?\d{1,9}){0,4})\s*(?:#.*)?$")
 """modded-nanogpt's records hold the program that wrote them; its hyperparameter counts tokens over all devices."""
 _BATCH_SCHEDULE = re.compile(r"^\s{1,8}train_bs_schedule\b")
@@ -102,9 +100,10 @@ def notice(text: str, seen: LineFacts) -> None:
     if match := _SMI_PROCESS.match(text):
         seen.gpus_in_use.add(match[1])
         return
-    for pattern, names in PRECISIONS:
-        if (match := pattern.search(text)) and match[1] in names:
-            seen.config["precision"] = names[match[1]]
+    if match := _PRECISION.match(text):
+        precision = PRECISION_OF_DTYPE.get(match[1], match[1].lower())
+        if precision in PRECISIONS:
+            seen.config["precision"] = precision
     if _FP8.search(text):
         seen.config["precision"] = "fp8"
     if match := _DEVICE.search(text):
