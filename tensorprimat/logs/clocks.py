@@ -7,7 +7,7 @@ times that; what is shorter has no step time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -67,18 +67,8 @@ class TimeMark(NamedTuple):
     """Work announced since the previous row."""
 
 
-class StampPlaces(NamedTuple):
-    """Places of a stamp's parts in a line, and in every line that differs from it in digits alone."""
-
-    year: slice | None
-    month: slice
-    is_named: bool
-    """True for a month by its name."""
-    day: slice
-    time: slice
-    fraction: slice | None
-    resolution: float
-    zone: slice | None
+StampPlaces = dict[str, slice]
+"""Places of a stamp's parts in a line, and in every line that differs from it in digits alone, by name."""
 
 
 def moment_in(text: str) -> Moment | None:
@@ -89,54 +79,52 @@ def moment_in(text: str) -> Moment | None:
     >>> moment_in("2026-01-05T09:30:00.250+01:30 step 1").seconds
     1767600000.25
     """
-    found = (moment_at(text, places) for places in _stamps_in(text))
-    return next((moment for moment in found if moment is not None), None)
+    for match in _stamps_in(text):
+        if moment := _moment(match.groupdict()):
+            return moment
+    return None
+
+
+def date_in(text: str) -> float | None:
+    """Return the first date and time in a text, as seconds since the epoch; None without one that names its year.
+
+    >>> date_in("[titan] 1970-01-02 00:00:01,500 - root"), date_in("19700102 00:00:01"), date_in("Jan  2 00:00:01")
+    (86401.5, 86401.0, None)
+    """
+    found = moment_in(text)
+    return found.seconds if found is not None and found.has_year else None
 
 
 def stamp_places(text: str, own: int) -> StampPlaces | None:
     """Return the places of the stamp that `written_at` looks at first. own: where the prefixes of the line end."""
-    of_own = next(_stamps_in(text[: own + OWN_STAMP_CHARACTERS], own), None)
-    return of_own or next(_stamps_in(text[:STAMP_CHARACTERS]), None)
+    for start, end in ((own, own + OWN_STAMP_CHARACTERS), (0, STAMP_CHARACTERS)):
+        if match := next(_stamps_in(text[start:end]), None):
+            parts = (name for name, part in match.groupdict().items() if part is not None)
+            return {name: slice(start + match.start(name), start + match.end(name)) for name in parts}
+    return None
 
 
-def _stamps_in(text: str, start: int = 0) -> Iterator[StampPlaces]:
-    for pattern in _STAMPS:
-        # `^` means the beginning of the line's own text, so that is searched alone
-        if match := pattern.search(text[start:]):
-            parts = {
-                name: slice(start + match.start(name), start + match.end(name))
-                for name, value in match.groupdict().items()
-                if value is not None
-            }
-            fraction = parts.get("fraction")
-            yield StampPlaces(
-                year=parts.get("year"),
-                month=parts["month"],
-                is_named=pattern is _BY_MONTH,
-                day=parts["day"],
-                time=parts["time"],
-                fraction=fraction,
-                resolution=10.0 ** -(fraction.stop - fraction.start) if fraction else 1.0,
-                zone=parts.get("zone"),
-            )
+def _stamps_in(text: str) -> Iterator[re.Match[str]]:
+    return (match for pattern in _STAMPS if (match := pattern.search(text)))
 
 
 def moment_at(text: str, places: StampPlaces) -> Moment | None:
     """Return the moment of a stamp; None for a date that does not exist."""
-    year = text[places.year] if places.year else _UNKNOWN_YEAR
-    month, day = text[places.month], text[places.day]
-    if places.is_named:
+    return _moment({name: text[place] for name, place in places.items()})
+
+
+def _moment(parts: Mapping[str, str | None]) -> Moment | None:
+    year, month, day = parts.get("year"), parts["month"] or "", parts["day"] or ""
+    if month.isalpha():
         month, day = f"{MONTHS.index(month) + 1:02}", day.replace(" ", "0")
-    seconds = utc_seconds(year, month, day, text[places.time])
+    seconds = utc_seconds(year or _UNKNOWN_YEAR, month, day, parts["time"] or "")
     if seconds is None:
         return None
-    if places.zone:
-        zone = text[places.zone]
+    if zone := parts.get("zone"):
         ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
         seconds -= ahead if zone[0] == "+" else -ahead
-    if places.fraction:
-        seconds += float("0." + text[places.fraction])
-    return Moment(seconds, places.resolution, places.year is not None)
+    fraction = parts.get("fraction") or ""
+    return Moment(seconds + float(f"0.{fraction}0"), 10.0 ** -len(fraction), year is not None)
 
 
 def written_at(text: str) -> Moment | None:

@@ -22,7 +22,8 @@ from typing import Any
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.fields import WHOLE, iso, merged, moment, positive, seconds, whole
+from tensorprimat.logs.clocks import date_in
+from tensorprimat.logs.fields import WHOLE, iso, merged, positive, seconds, whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -176,7 +177,7 @@ def _content(log: Log) -> _Content:
     content = _Content()
     learning_rate: dict[int, float] = {}
     for line, text in log.lines():
-        time = moment(text[:100])
+        time = date_in(text[:100])
         content.began = time if content.began is None else content.began
         if row := _row(text):
             kind, match = row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -36,7 +35,6 @@ MEASURES = ("seconds", *RATES)
 """Columns of which a row needs one to be measured."""
 OTHER_TIME = 0.3  # relative; ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
-_STAMP = re.compile(r"\b(\d{4})(-?)(\d\d)\2(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 
 
 def number(text: str | None) -> float | None:
@@ -109,20 +107,6 @@ def half_digit(text: str) -> float:
         return math.inf
     decimals = len(mantissa.partition(".")[2])
     return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
-
-
-def moment(text: str) -> float | None:
-    """Return the first date and time in a text, as seconds since the epoch, read as UTC; None without one.
-
-    >>> moment("[titan] 1970-01-02 00:00:01,500 - root"), moment("19700102 00:00:01"), moment("no time here")
-    (86401.5, 86401.0, None)
-    """
-    match = _STAMP.search(text)
-    if match is None:
-        return None
-    year, _, month, day, time, fraction = match.groups()
-    seconds = utc_seconds(year, month, day, time)
-    return None if seconds is None else seconds + float(f"0.{fraction or 0}")
 
 
 def utc_seconds(year: str, month: str, day: str, time: str) -> float | None:

@@ -25,6 +25,7 @@ from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import changes, fields, work
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -190,7 +191,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
 
 def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> _Row:
     index = steps_before + _index(match, seen)
-    return _Row(line=line, index=index, ended_at=fields.moment(match.string[: match.start()]))
+    return _Row(line=line, index=index, ended_at=date_in(match.string[: match.start()]))
 
 
 def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:

@@ -24,6 +24,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields, work
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -131,7 +132,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
             yield Step(**{"seconds": None, **block})
         block, stated = {}, set()
         if "[step=" in text and (head := _BLOCK.search(text)):
-            block = {"index": int(head["step"]), "line": line, "ended_at": fields.moment(text[: head.start()])}
+            block = {"index": int(head["step"]), "line": line, "ended_at": date_in(text[: head.start()])}
         elif _NOTABLE.search(text):
             _notice(text, reading)
     if "reported_tokens_per_second_per_gpu" in block:
@@ -159,7 +160,7 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
 def _notice(text: str, reading: Reading) -> None:
     """Keep what a line between the blocks states about the run."""
     if reading.timestamp is None:
-        reading.timestamp = fields.iso(fields.moment(text))
+        reading.timestamp = fields.iso(date_in(text))
     if reading.host is None and (match := _HOST.match(text)):
         reading.host = match["host"]
     if match := _PARAMETERS.search(text):

@@ -28,6 +28,7 @@ from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.prefixes import Origin
@@ -172,7 +173,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
                 saved.discard(origin.rank)
                 seen.has_rows = True
                 if origin.primus:
-                    step = step.changed(ended_at=step.ended_at or fields.moment(origin.time or ""))
+                    step = step.changed(ended_at=step.ended_at or date_in(origin.time or ""))
                     _notice_primus(origin, step, seen)
                 yield origin.rank, step
             elif match := _VALIDATION.search(text):
@@ -199,7 +200,7 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     return Step(
         index=int(row[1]),
         seconds=None,
-        ended_at=fields.moment(text[: row.start()]),
+        ended_at=date_in(text[: row.start()]),
         loss=None if loss == NO_LOSS else loss,
         gradient_norm=None if norm == NO_LOSS else norm,
         memory_reserved_peak_bytes=fields.positive(values.get("memory"), GIB),
@@ -223,7 +224,7 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
     if not _NOTABLE.search(text):
         return
     if seen.timestamp is None:
-        seen.timestamp = fields.moment(text) if "[titan]" in text else None
+        seen.timestamp = date_in(text) if "[titan]" in text else None
     if (match := _START.search(text)) and origin.rank in (None, 0):
         seen.starts.append(int(match[1]))
     if _TRAINER.search(text):

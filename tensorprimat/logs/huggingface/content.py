@@ -12,6 +12,7 @@ from typing import Any
 from tensorprimat.core import devices
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.huggingface.rows import (
     ALLOCATED_PEAKS,
     AXOLOTL_RATE,
@@ -287,7 +288,7 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
 
 def _notice(text: str, content: Content) -> None:
     if content.timestamp is None:
-        content.timestamp = fields.moment(text)
+        content.timestamp = date_in(text)
     if (match := _LOGGING_STEPS.search(text)) and (steps := fields.whole(match[1])):
         content.logging_steps = steps
     for pattern, name in _SETTINGS:

@@ -11,7 +11,7 @@ from tensorprimat.core.clocks import LogClock
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
-from tensorprimat.logs.clocks import MONTHS
+from tensorprimat.logs.clocks import MONTHS, date_in
 from tensorprimat.logs.fields import WHOLE
 from tensorprimat.logs.nanogpt.clocks import TotalTime
 
@@ -116,9 +116,9 @@ def notice(text: str, seen: LineFacts) -> None:
             if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
     elif seen.timestamp is None and _DATE.match(text):
-        seen.timestamp = fields.moment(text)
+        seen.timestamp = date_in(text)
     elif (match := _SMI_DATE.match(text)) and match[1] in MONTHS:
-        seen.timestamp = fields.moment(f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+        seen.timestamp = date_in(f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
 
 
 def _set(name: str, value: int, seen: LineFacts) -> None:
