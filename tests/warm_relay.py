@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,10 +36,18 @@ def main(address: str) -> int:
         answers = server.makefile()
         fork = int(answers.readline())
         for number in PASSED_ON:
-            signal.signal(number, lambda received, _: os.killpg(fork, received))
+            signal.signal(number, lambda received, _: _pass_on(received, fork))
         code = int(answers.readline() or -signal.SIGKILL)
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
+
+
+def _pass_on(number: int, fork: int) -> None:
+    """Send a signal to the fork's process group, to the fork alone before it has one, to nothing once it has ended."""
+    for send in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            send(fork, number)
+            return
