@@ -11,6 +11,8 @@ from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
 TIMER_STOOD = 1.5  # seconds beyond what dates rounded to a second can hide
+SLOW_START = 2.0  # times the level of the later rows: where no date tells, a first iteration must take so long
+NEAR_LEVEL = 3.0  # times the level of the later rows: a second iteration takes no longer, and no less than its inverse
 
 Mask = NDArray[np.bool_]
 
@@ -131,6 +133,41 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
     for row in np.flatnonzero(first[:-1] & ~first[1:]) if interval > 1 else ():
         if (index[row] - 1) % interval == 0 and index[row + 1] - index[row] == interval - 1:
             covers[row], covers[row + 1] = 0, int(interval)
+    return covers
+
+
+def with_first_iteration(
+    covers: NDArray[np.int64],
+    segment: NDArray[np.int64],
+    *,
+    index: FloatArray,
+    seconds: FloatArray,
+    ended_at: FloatArray | None,
+) -> NDArray[np.int64]:
+    """Return `covers` for logs of every iteration whose second line averages the first iteration, too.
+
+    Since 0.16, Megatron-Core does not reset its timer after a training's first line. The second iteration then took
+    twice the time of its line, less that of the first. The dates show whether it did; where no line has a date, a slow
+    first iteration and the level of the later lines do.
+    """
+    first = np.flatnonzero(np.diff(segment, prepend=-1) != 0)
+    for row, end in zip(first.tolist(), [*first[1:].tolist(), len(index)], strict=True):
+        if end - row < 2 or index[row + 1] - index[row] != 1 or covers[row] != 1:
+            continue
+        one, both = float(seconds[row]), float(seconds[row + 1])
+        alone = 2 * both - one
+        if not 0 < alone < both:
+            continue
+        dates = (np.nan, np.nan) if ended_at is None else (float(ended_at[row]), float(ended_at[row + 1]))
+        gap = dates[1] - dates[0]
+        if np.isfinite(gap):
+            resolution = 1.0 if all(date.is_integer() for date in dates) else 0.0
+            is_mean = abs(gap - alone) + resolution < abs(gap - both)
+        else:
+            level = float(np.median(seconds[row + 2 : end])) if end - row > 2 else np.nan
+            is_mean = one > SLOW_START * level and level / NEAR_LEVEL < alone < NEAR_LEVEL * level
+        if is_mean:
+            covers[row], covers[row + 1] = 0, 2
     return covers
 
 

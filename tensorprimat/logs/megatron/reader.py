@@ -26,7 +26,7 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
-from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of
+from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of, with_first_iteration
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
 from tensorprimat.logs.text import Log
 
@@ -207,7 +207,10 @@ def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], ev
     """Set the number of steps that each line averages, and mark lines that contain a validation or checkpoint."""
     if not (fields["seconds"] > 0).all():
         fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
-    covers = covers_of(fields["index"], segment)
+    covers = with_first_iteration(
+        covers_of(fields["index"], segment), segment,
+        index=fields["index"], seconds=fields["seconds"], ended_at=fields.get("ended_at"),
+    )  # fmt: skip
     if (covers != 1).any():
         fields["covers"] = covers.astype(np.float64)
     interrupted = interrupted_rows(

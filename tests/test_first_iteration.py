@@ -1,0 +1,58 @@
+"""Megatron-Core since 0.16 averages the first iteration once more in the line after it, at any log interval."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.result import Result
+
+FIRST, STEP = 30.0, 0.5  # seconds of the first iteration, and of every later one
+
+
+def read(folder: Path, times: list[float], *, timer_is_reset: bool, dated: bool = True, first: int = 1) -> Result:
+    """Read a log of every iteration. times: seconds that each iteration really took."""
+    now, lines = datetime(2026, 1, 16, 7, 32, 24, 123456), []
+    for place, seconds in enumerate(times):
+        now += timedelta(seconds=seconds)
+        printed = seconds if timer_is_reset or place != 1 else (times[0] + times[1]) / 2
+        lines.append(
+            (f" [{now}]" if dated else "")
+            + f" iteration {first + place:8d}/{500:8d} | consumed samples: {8 * (first + place):12d} | elapsed time "
+            f"per iteration (ms): {1000 * printed:.1f} | learning rate: 1.0E-05 | global batch size:     8 | "
+            f"lm loss: {9 - place / 100:.6E} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+    path = folder / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path)
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("first", [1, 101])
+def test_the_line_after_the_first_is_its_mean_with_the_first_where_the_timer_ran_on(tmp_path, dated, first):
+    result = read(tmp_path, [FIRST, 0.75, *[STEP] * 3], timer_is_reset=False, dated=dated, first=first)
+    found = result.performance_metrics
+    assert (found.avg_step_time_seconds, found.measured_steps) == (STEP, 3)
+    assert found.total_time_seconds == pytest.approx(FIRST + 0.75 + 3 * STEP, rel=1e-3)
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_second_line_that_holds_its_own_iteration_only_covers_one_step(tmp_path, dated):
+    result = read(tmp_path, [FIRST, *[STEP] * 4], timer_is_reset=True, dated=dated)
+    assert result.performance_metrics.measured_steps == 4
+    assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 4 * STEP)
+
+
+def test_dates_tell_a_slow_second_iteration_from_a_mean(tmp_path):
+    result = read(tmp_path, [FIRST, 15.4, *[STEP] * 10], timer_is_reset=True)
+    assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 15.4 + 10 * STEP)
+
+
+def test_the_dates_of_rows_agree_with_a_log_whose_timer_ran_on(tmp_path):
+    result = read(tmp_path, [FIRST, 0.75, *[STEP] * 12], timer_is_reset=False)
+    assert result.audit is not None
+    assert result.audit.ratio == pytest.approx(1, abs=0.001)
+    assert not [warning for warning in result.warnings if "audit" in warning]
