@@ -14,7 +14,7 @@ from replay import Replay
 from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.cli import main
-from tensorprimat.core import micro_result, models
+from tensorprimat.core import flops, micro_result, models
 from tensorprimat.core import preflight as records
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.micro_result import MicroResult
@@ -301,6 +301,12 @@ def test_training_has_a_place_under_the_roof():
         )
     )
     assert point.intensity > once.intensity > roofline.ceilings(made())[0].ridge
+
+
+def test_a_shape_that_no_published_model_has_is_charged_as_it_is():
+    shape = trained().model.shape.model_copy(update={"vocab_size": 32_000})
+    other = trained().model_copy(update={"model": Model(name="own", shape=shape)})
+    assert roofline.of_result(other).flops_per_second == pytest.approx(8000 * flops.per_token(shape, 8192))
 
 
 def test_a_result_of_unknown_shape_has_no_place():

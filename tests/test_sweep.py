@@ -21,6 +21,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, isolated, passes, sweep
 from tensorprimat.micro.estimate import best_rate
+from tensorprimat.micro.matmul import DTYPES
 from tensorprimat.micro.workload import Network
 from tensorprimat.reports import micro_tables as reports
 
@@ -273,20 +274,26 @@ def test_a_process_that_crashes_is_a_failed_row(monkeypatch):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_the_memory_estimate_counts_what_autograd_keeps(attention):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("preset", [None, "tiny"], ids=["full heads", "grouped heads"])
+def test_the_memory_estimate_counts_what_autograd_keeps(attention, precision, preset):
     spec = CellSpec(
-        model_size="s", d_model=64, d_ff=256, num_layers=3, num_heads=4, vocab=50, context_length=32, batch_size=2,
-        pass_name="forward", precision="fp32", num_warmups=0, num_trials=1, attention=attention,
+        model_size="s", d_model=64, d_ff=256, num_layers=3, num_heads=4, vocab=50, context_length=64, batch_size=2,
+        architecture="llama" if preset else "course", preset=preset,
+        pass_name="forward", precision=precision, num_warmups=0, num_trials=1, attention=attention,
     )  # fmt: skip
+    torch.set_default_dtype(DTYPES[precision])
     network = Network(spec.as_preset, attention=attention)
+    torch.set_default_dtype(torch.float32)
     with autograd_memory.kept_for_backward(network) as kept:
-        network.decoder(input_ids=torch.randint(0, 50, (2, 32)), use_cache=False)
+        network.decoder(input_ids=torch.randint(0, 50, (2, 64)), use_cache=False)
     logits = spec.tokens * spec.vocab * 8
-    assert footprint.activation_bytes(spec) - logits == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
+    estimated = footprint.activation_bytes(footprint.of_cell(spec)) - logits
+    assert estimated == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
 
 
 def test_optimizer_state_is_in_the_estimate_of_training_only():
-    one = {name: footprint.state_bytes(specs(pass_name=name)[0]) for name in micro_result.PASSES}
+    one = {name: footprint.state_bytes(footprint.of_cell(specs(pass_name=name)[0])) for name in micro_result.PASSES}
     assert one["train"] == 2 * one["forward-backward"] == 4 * one["forward"]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core import models
-from tensorprimat.core.footprint import BYTES, moved_bytes
-from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.core import flops
+from tensorprimat.core.footprint import StepWork, moved_bytes, of_cell
+from tensorprimat.core.micro_result import PRECISIONS, MicroResult
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import Result
 
@@ -70,7 +70,7 @@ def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
             model=cell.model_size,
             work=cell.pass_name,
             size=f"{cell.context_length}×{cell.batch_size}",
-            intensity=cell.step_flops / moved_bytes(cell),
+            intensity=cell.step_flops / moved_bytes(of_cell(cell)),
             flops_per_second=cell.flops_per_second,
             precision=cell.precision,
         )
@@ -87,33 +87,23 @@ def of_result(result: Result) -> RooflinePoint | None:
     config, shape = result.training_config, result.model.shape
     rate = result.performance_metrics.tokens_per_second_per_gpu
     length, batch, precision = config.sequence_length, config.micro_batch_size, config.precision
-    if not (shape and rate and length and batch and precision in BYTES):
+    if not (shape and rate and length and batch and precision in PRECISIONS):
         return None
-    named = models.identify(shape)  # numbers alone do not say grouped queries and windows
-    step = CellSpec(
-        model_size=result.model.name or "model",
-        d_model=shape.hidden_size,
-        d_ff=shape.ffn_hidden_size,
-        num_layers=shape.num_layers,
-        num_heads=shape.num_attention_heads,
-        vocab=shape.vocab_size,
-        context_length=length,
-        batch_size=batch,
+    accumulated = config.gradient_accumulation_steps or 1
+    step = StepWork(
+        shape=shape,
+        tokens=length * batch,
+        sequence_length=length,
         pass_name="train",
         precision=precision,
-        num_warmups=0,
-        num_trials=1,
-        architecture=named.model if named else models.COURSE,
-        preset=named.name if named and named.model != models.COURSE else None,
+        optimizer_steps=1 / accumulated,
     )
-    accumulated = config.gradient_accumulation_steps or 1
-    optimizer = moved_bytes(step) - moved_bytes(step.model_copy(update={"pass_name": "forward-backward"}))
-    moved = moved_bytes(step) - optimizer + optimizer / accumulated
+    of_token = flops.per_token(shape, length)
     return RooflinePoint(
         model=result.model.name or "model",
         work="training",
         size=f"{length}×{batch}",
-        intensity=step.step_flops / moved,
-        flops_per_second=rate / step.tokens * step.step_flops,
+        intensity=step.tokens * of_token / moved_bytes(step),
+        flops_per_second=rate * of_token,
         precision=precision,
     )

@@ -1,57 +1,96 @@
-"""Bytes that one step of a cell needs and moves, from its shape: labelled as estimates."""
+"""Bytes that one step of a model needs and moves, from its shape: labelled as estimates."""
 
 from __future__ import annotations
 
-from tensorprimat.core import models
-from tensorprimat.core.micro_result import CellSpec
+from dataclasses import dataclass
+
+from tensorprimat.core import models, training_memory
+from tensorprimat.core.micro_result import CellSpec, Pass
+from tensorprimat.core.result import ModelShape
+from tensorprimat.core.units import NUMBER_BYTES
 
 LARGEST_LOGITS = 2**28
 """Logits up to which head and loss are left to autograd: 1 GB in float32. Larger ones are never held whole (the 128k
 vocabulary at 8,192 tokens): then head and loss are computed piece by piece, their gradients within the forward pass."""
 
-BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-
-# What autograd keeps of one token in one layer of transformers' Llama, in numbers: counted with saved_tensors_hooks on
-# CPU, fp32, SDPA (tests/test_sweep.py counts again). The two norms keep four widths in float32 whatever the precision.
-WIDTHS_SAVED, WIDTHS_IN_FP32, FFN_WIDTHS_SAVED = 6, 4, 4
-
 OPTIMIZER_TRAFFIC = 7  # AdamW reads weight, gradient and two moments, and writes weight and two moments
 
 
-def state_bytes(spec: CellSpec) -> float:
-    """Return the weights, gradients and AdamW's two moments, as far as the pass needs them."""
-    weight = 4 if spec.autocast else BYTES[spec.precision]
-    copies = {"forward": 1, "forward-backward": 2, "train": 4}[spec.pass_name]
-    cast = BYTES[spec.precision] if spec.autocast else 0  # autocast keeps its copies of the weights for backward
-    return float(models.parameters(spec.shape) * (weight * copies + cast))
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """One step of a cell or of a training on one device."""
+
+    shape: ModelShape
+    tokens: int
+    sequence_length: int
+    pass_name: Pass
+    precision: str
+    autocast: bool = False
+    compiled: bool = False
+    fused_norm: bool = True
+    """RMS norm is one kernel."""
+    whole_scores: bool = False
+    """Attention keeps the scores of all pairs (eager)."""
+    optimizer_steps: float = 1.0
+    """Below 1 where gradients of several such steps are accumulated."""
+
+    @property
+    def width(self) -> int:
+        """Return the bytes of a number in the compute type."""
+        return NUMBER_BYTES[self.precision]
+
+    @property
+    def weights(self) -> int:
+        """Return the number of parameters."""
+        return models.parameters(self.shape)
 
 
-def activation_bytes(spec: CellSpec) -> float:
-    """Return the bytes that autograd keeps for one batch, including the logits and their gradient."""
-    width = BYTES[spec.precision]
-    shape = spec.shape
-    per_layer = (
-        WIDTHS_SAVED * shape.hidden_size * width
-        + WIDTHS_IN_FP32 * shape.hidden_size * 4
-        + FFN_WIDTHS_SAVED * shape.ffn_hidden_size * width
+def of_cell(spec: CellSpec) -> StepWork:
+    """Return the step that a cell times."""
+    return StepWork(
+        shape=spec.shape,
+        tokens=spec.tokens,
+        sequence_length=spec.context_length,
+        pass_name=spec.pass_name,
+        precision=spec.precision,
+        autocast=spec.autocast,
+        compiled=spec.compile,
+        fused_norm=spec.device != "cpu",
+        whole_scores=spec.attention == "eager",
     )
-    if spec.attention == "eager":
-        per_layer += shape.num_attention_heads * spec.context_length * width
-    logits = min(spec.tokens * shape.vocab_size, LARGEST_LOGITS) * 4 * 2
-    return float(spec.tokens * shape.num_layers * per_layer + logits)
 
 
-def moved_bytes(spec: CellSpec) -> float:
+def state_bytes(step: StepWork) -> float:
+    """Return the weights, gradients and AdamW's two moments, as far as the pass needs them."""
+    weight = 4 if step.autocast else step.width
+    copies = {"forward": 1, "forward-backward": 2, "train": 4}[step.pass_name]
+    cast = step.width if step.autocast else 0  # autocast keeps its copies of the weights for backward
+    return float(step.weights * (weight * copies + cast))
+
+
+def activation_bytes(step: StepWork) -> float:
+    """Return the bytes that autograd keeps for one batch, including the logits and their gradient."""
+    of_token = training_memory.kept_bytes_per_token(
+        step.shape,
+        width=step.width,
+        compiled=step.compiled,
+        fused_norm=step.fused_norm,
+        whole_scores=step.sequence_length if step.whole_scores else 0,
+    )
+    logits = min(step.tokens * step.shape.vocab_size, LARGEST_LOGITS) * 4 * 2
+    return step.tokens * step.shape.num_layers * of_token + logits
+
+
+def moved_bytes(step: StepWork) -> float:
     """Least traffic between device memory and chip in one step: every operand once, whatever caches could save more.
 
     Weights are read in forward, and twice in backward (for the gradients of inputs and of weights), gradients written
     once; what autograd keeps is written once and read once; the optimizer touches its state once.
     """
-    width = BYTES[spec.precision]
-    weights = models.parameters(spec.shape) * width
-    if spec.forward_only:
-        return weights + activation_bytes(spec)
-    moved = 3 * weights + weights + 2 * activation_bytes(spec)
-    if spec.pass_name == "train":
-        moved += OPTIMIZER_TRAFFIC * models.parameters(spec.shape) * (4 if spec.autocast else width)
+    weights = step.weights * step.width
+    if step.pass_name == "forward":
+        return weights + activation_bytes(step)
+    moved = 3 * weights + weights + 2 * activation_bytes(step)
+    if step.pass_name == "train":
+        moved += step.optimizer_steps * OPTIMIZER_TRAFFIC * step.weights * (4 if step.autocast else step.width)
     return moved

@@ -14,14 +14,16 @@ from tensorprimat.core.configured import model_of
 from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import NUMBER_BYTES
 
 COUNTED = "kept_bytes_per_token"
 """Option of a spec: bytes that one layer keeps of one token, counted in the model's own layers (engines/torch/memory).
 A formula for built-in models takes its place where it is absent."""
 RECOMPUTE_STEPS = ("none", "every second layer", "full")
 """Ways to keep fewer activations, from fastest to smallest."""
+RECOMPUTE_FLAG = "--activation-checkpointing"
+ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
 LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits: float32 likelihoods, and two copies in the compute type
-_COMPUTE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 
 
 def kept_bytes_per_token(
@@ -47,14 +49,15 @@ def kept_bytes_per_token(
 
 
 def _scores(shape: ModelShape, width: int, whole: int) -> int:
-    return shape.num_attention_heads * whole * (2 * width + 4)
+    """Return the bytes of a token's scores: transformers computes softmax in float32 and keeps its cast, if any."""
+    return shape.num_attention_heads * whole * (4 + (width if width < 4 else 0))
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool = True) -> MemoryEstimate:
     """Return what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
-    width = _COMPUTE_BYTES[spec.precision]
+    width = NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]  # only products are in FP8
     stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
     is_cast = stored != width  # autocast keeps a copy of every layer's weights for backward
     shards = spec.data_parallel_size if is_sharded(spec) else 1
@@ -154,14 +157,6 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
             fitting.append(flag)
         elif ALL_RECOMPUTED in fitting or "recompute" in changes:
             continue
-        elif estimate(_recomputing(changed)).total <= memory_bytes:
+        elif estimate(changed.model_copy(update={"recompute": "full"})).total <= memory_bytes:
             fitting.append(f"{flag} with {ALL_RECOMPUTED}")
     return fitting[:2]
-
-
-RECOMPUTE_FLAG = "--activation-checkpointing"
-ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
-
-
-def _recomputing(spec: RunSpec) -> RunSpec:
-    return spec.model_copy(update={"recompute": "full"})

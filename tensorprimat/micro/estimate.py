@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprimat.core import catalogue, preflight
-from tensorprimat.core.footprint import activation_bytes, state_bytes
+from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
@@ -43,10 +43,12 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
     flops_per_second: the best matrix rate of the device at this precision, measured or nameplate; without it, time is
     None.
     """
+    step = of_cell(spec)
+    held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
     return MicroEstimate(
-        memory_gb=(state_bytes(spec) + activation_bytes(spec) + (PROCESS_BYTES if spec.device == "cpu" else 0)) / GB,
+        memory_gb=held / GB,
         seconds=None if work is None else START_SECONDS + work,
     )
 
