@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tensorprimat.core import store
+from tensorprimat.core import statements, store
 from tensorprimat.core.errors import InputError
 
 VERSION_1 = {
@@ -63,10 +63,10 @@ MINIMAL = {
 }
 
 
-def read(folder, document, name="benchmark_cuda_llama.json", **given):
+def read(folder, document, name="benchmark_cuda_llama.json"):
     path = folder / name
     path.write_text(json.dumps(document))
-    return store.load(path, **given)
+    return store.load(path)
 
 
 def changed(document, **sections):
@@ -134,7 +134,9 @@ def test_the_model_comes_from_the_file_name(tmp_path, name, model):
 
 
 def test_the_users_model_name_wins(tmp_path):
-    assert read(tmp_path, VERSION_1, model_name="mistral").model.name == "mistral"
+    stated = statements.read({"model_name": ["mistral"]})
+    (loaded,) = statements.laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
+    assert loaded.result.model.name == "mistral"
 
 
 def test_the_date_comes_from_the_file_name_where_the_file_has_none(tmp_path):

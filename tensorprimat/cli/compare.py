@@ -157,13 +157,13 @@ def _loaded(
     from tensorprimat.session import sides
     from tensorprimat.session.second_process import uncollected
 
-    def read_in_two(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
+    def read_in_two(files: Sequence[Path]) -> list[ReadOutcome]:
         if len(files) < MANY_FILES:
-            return read_each(files, model_name)
+            return read_each(files)
         half = len(files) // 2
         with uncollected():
-            second = aside(read_each, files[half:], model_name)
-            return [*read_each(files[:half], model_name), *second()]
+            second = aside(read_each, files[half:])
+            return [*read_each(files[:half]), *second()]
 
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorprimat.core import names, settings
 from tensorprimat.core.quantities import listed
-from tensorprimat.core.result import ModelShape, Result
+from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps
@@ -29,7 +29,7 @@ OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a m
 SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # of a printed pace: "6.06 s, 6.06 s, 6.05 s" is what any run prints
-MOST_SEEDS = 3  # that a sentence names
+MOST_VALUES = 3  # of runs that a sentence names
 SAME_PACE = 0.01  # relative: ranks of one run wait for each other in every step
 PACE_COLUMNS = (
     "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
@@ -59,10 +59,17 @@ def _text(value: Any) -> str | None:
 
 
 def _reader(setting: Setting) -> Reader:
-    """Return a reader of a setting; words are read in lower case, and other spellings of one value as that value."""
+    """Return a reader of a setting; words are read in lower case, and other spellings of one value as that value.
+
+    Where the runs have different values of their own (of the seed), those are returned.
+    """
+    of_runs = setting.name in Run.model_fields
 
     def read(result: Result) -> str | None:
         value = getattr(result.training_config, setting.name)
+        own = sorted({getattr(run, setting.name) for run in result.runs} - {None}) if of_runs else []
+        if len(own) > 1:
+            return listed(list(map(str, own)), MOST_VALUES)
         if value is None or value == "":
             return None
         if setting.kind == "word":
@@ -73,14 +80,6 @@ def _reader(setting: Setting) -> Reader:
         return f"{value:g}" if setting.kind == "number" else _text(value)
 
     return read
-
-
-def _seeds(result: Result) -> str | None:
-    """Return the seed, or those of the runs where they differ."""
-    seeds = sorted({run.seed for run in result.runs if run.seed is not None})
-    if len(seeds) < 2:
-        return _text(result.training_config.seed)
-    return listed([str(seed) for seed in seeds], MOST_SEEDS)
 
 
 def _model(result: Result) -> str | None:
@@ -152,7 +151,7 @@ APPLIES: dict[settings.Applies, Callable[[Result], bool]] = {
 def _settings(*weights: Weight) -> list[Field]:
     return [
         Field(key=one.name, label=one.label, weight=one.weight, applies=APPLIES[one.applies],
-              read=_seeds if one.name == "seed" else _reader(one), identifies=one.identifies)
+              read=_reader(one), identifies=one.identifies)
         for one in settings.SETTINGS
         if one.weight is not None and one.weight in weights
     ]  # fmt: skip

@@ -59,10 +59,10 @@ _FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
 _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)
 
 
-def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = None) -> dict[str, Any]:
+def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the document of an older version as one of version 3, ready for `Result.model_validate`.
 
-    path: where it was read, for the model and the date that its name may hold. model_name: overrides both.
+    path: where it was read, for the model and the date that its name may hold.
     Raises InputError for a document of a newer version, one that holds neither steps nor means, or broken structure.
     """
     if "schema_version" in document:
@@ -95,7 +95,7 @@ def lift(document: Mapping[str, Any], path: Path, *, model_name: str | None = No
         "source": document.get("source"),
         "timestamp": _timestamp(document, path, warnings),
         "gpu_info": {**gpu_facts, "software_stack": STACKS.get(platform or "")},
-        "model": _model(document, config, path, model_name, warnings),
+        "model": _model(document, config, path, warnings),
         "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
         "memory_metrics": memory or None,
@@ -144,12 +144,10 @@ def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> 
     return next((ENGINES[word] for word in (str(word).lower() for word in words) if word in ENGINES), None)
 
 
-def _model(
-    document: Mapping[str, Any], config: Mapping[str, Any], path: Path, stated: str | None, warnings: list[str]
-) -> dict[str, Any]:
+def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
     model = document.get("model")
     facts = model if isinstance(model, dict) else {"name": model}
-    spelled = (stated, facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
+    spelled = (facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
     name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
         warnings.append("model: neither this file nor its name states it; give --model-name")

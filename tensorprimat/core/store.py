@@ -232,23 +232,20 @@ def to_json(result: Result) -> str:
     )
 
 
-def load(path: Path, *, model_name: str | None = None) -> Result:
-    """Read one result of any version.
-
-    model_name: for files of version 1, which do not say it. Raises InputError with the reason for anything else.
-    """
+def load(path: Path) -> Result:
+    """Read one result of any version. Raises InputError with the reason for anything else."""
     with regular.usable(path):
-        return _from_document(read_json(path), path, model_name=model_name)
+        return _from_document(read_json(path), path)
 
 
-def _from_document(document: Any, path: Path, *, model_name: str | None) -> Result:
+def _from_document(document: Any, path: Path) -> Result:
     if not is_result(document):
         raise InputError(
             "JSON, but not a benchmark result (no performance_metrics)", path=path,
             remedy=READ_A_LOG,
         )  # fmt: skip
     if document.get("schema_version") != SCHEMA_VERSION:
-        document = legacy.lift(document, path, model_name=model_name)
+        document = legacy.lift(document, path)
     try:
         result = Result.model_validate(document)
     except ValidationError as error:
@@ -325,26 +322,24 @@ def _check_series(result: Result, path: Path) -> None:
 ReadOutcome = Result | InputError | None
 """Outcome of reading a file: its result, an error, or None for JSON of another kind."""
 
-Read = Callable[[Sequence[Path], str | None], Sequence[ReadOutcome]]
+Read = Callable[[Sequence[Path]], Sequence[ReadOutcome]]
 
 
-def read_each(files: Sequence[Path], model_name: str | None) -> list[ReadOutcome]:
+def read_each(files: Sequence[Path]) -> list[ReadOutcome]:
     """Return the outcome of reading each file of a folder, in order."""
-    return [_outcome(file, model_name) for file in files]
+    return list(map(_outcome, files))
 
 
-def _outcome(file: Path, model_name: str | None) -> ReadOutcome:
+def _outcome(file: Path) -> ReadOutcome:
     try:
         with regular.usable(file):
             document = read_json(file)
-            return _from_document(document, file, model_name=model_name) if is_result(document) else None
+            return _from_document(document, file) if is_result(document) else None
     except InputError as error:
         return error
 
 
-def load_all(
-    paths: Iterable[Path], *, model_name: str | None = None, read: Read = read_each
-) -> tuple[list[Loaded], list[str]]:
+def load_all(paths: Iterable[Path], *, read: Read = read_each) -> tuple[list[Loaded], list[str]]:
     """Load the results of files and folders, in this order, files of a folder by name.
 
     Broken files come back as sentences in the second list; in a folder (not searched deeper), other JSON files are
@@ -358,13 +353,13 @@ def load_all(
     for path in paths:
         if not path.is_dir():
             try:
-                loaded.append(Loaded(path=path, result=load(path, model_name=model_name)))
+                loaded.append(Loaded(path=path, result=load(path)))
             except InputError as error:
                 broken.append(error)
                 problems.append(f"left out: {error}")
             continue
         files = sorted(path.glob("*.json"))
-        outcomes = list(zip(files, read(files, model_name), strict=True))
+        outcomes = list(zip(files, read(files), strict=True))
         found = [Loaded(path=file, result=outcome) for file, outcome in outcomes if isinstance(outcome, Result)]
         loaded += found
         problems += [f"left out: {outcome}" for _, outcome in outcomes if isinstance(outcome, InputError)]
