@@ -70,6 +70,51 @@ def test_what_a_rank_raised_is_told_and_not_what_torchrun_says_of_it(follow, tmp
     assert "the last lines of" in capsys.readouterr().err
 
 
+RANKS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    {fault}
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("raise ValueError('bad shape')", "Primus exited with 1: [rank1]: ValueError: bad shape"),
+        ("os.kill(os.getpid(), 9)", "Primus: a rank died of SIGKILL: killed by hand, or by the system"),
+        ("raise torch.OutOfMemoryError('HIP out of memory')", "out of memory: qwen (full)"),
+    ],
+)
+def test_the_error_of_the_rank_that_failed_first_is_told_and_not_the_connection_that_others_lost(
+    follow, tmp_path, fault, told
+):
+    (tmp_path / "rank.py").write_text(RANKS.format(fault=fault))
+    assert str(follow(sys.executable, *TORCHRUN, "rank.py")).startswith(told)
+    assert "Connection" in (tmp_path / "its.log").read_text()
+
+
+PEER = "[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (
+            ["[rank1]: KeyError: 'a'", "[rank1]: ValueError: bad", PEER, "[rank2]: OSError: late"],
+            "[rank1]: ValueError: bad",
+        ),
+        ([PEER, "[rank1]: ValueError: bad"], "[rank1]: ValueError: bad"),
+        ([PEER, "Sending closing signal"], PEER),
+    ],
+)
+def test_of_the_errors_of_many_ranks_the_first_that_no_other_rank_caused_is_named(lines, error):
+    assert launcher_output.complaint(lines) == error
+
+
 @pytest.mark.usefixtures("warm")
 def test_a_rank_that_was_killed_is_said_to_be(follow, tmp_path):
     (tmp_path / "rank.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")

@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 
+from tensorprimat.core import failures
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
@@ -226,6 +227,18 @@ def test_the_child_finds_the_package_from_any_folder(run, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     ending, _ = run("write(4)")
     assert ending.error is None
+
+
+def test_the_error_of_the_rank_that_failed_counts_and_not_the_connection_that_another_lost(run):
+    ending, _ = run(
+        f"""
+        print('torch engine (rank 1): out of memory: llama (tiny); try --recompute', file=sys.stderr)
+        print({"torch engine: training failed: " + failures.ADVICE[failures.RANK_LOST]!r}, file=sys.stderr)
+        sys.exit(1)
+        """
+    )
+    assert isinstance(ending.error, OutOfMemoryError)
+    assert str(ending.error).startswith("out of memory: llama (tiny); try --recompute")
 
 
 def test_cool_down_counts_down_to_nothing():

@@ -142,7 +142,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         traceback.print_exc()
     except BaseException:  # noqa: BLE001  what Python prints at the end of a program
         code = 1
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1

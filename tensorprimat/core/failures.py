@@ -14,6 +14,7 @@ from tensorprimat.core.line_kinds import kinds_of
 OUT_OF_MEMORY = "out of memory"
 INTERRUPTED = "interrupted"
 RANK_LOST = "lost rank"
+TIMEOUT = "collective timeout"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ CAUSES = (
     Cause(name="cancelled", proof=r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
     Cause(name=INTERRUPTED, proof=r"\bKeyboardInterrupt\b"),
     Cause(
-        name="collective timeout",
+        name=TIMEOUT,
         proof=r"(?:NCCL|RCCL|[Ww]atchdog).{0,300}(?:timed out|[Tt]imeout)",
         advice="a collective operation timed out because a rank did not join it; the logs of the other ranks name "
         "the first error",
@@ -70,6 +71,8 @@ CAUSES = (
 )
 """In the order in which they are looked for: a crash out of memory is out of memory."""
 ADVICE = {cause.name: cause.advice for cause in CAUSES}
+CONSEQUENCES = (RANK_LOST, TIMEOUT)
+"""Causes that one rank reports because another one failed: the other rank's error says more."""
 
 _PROOFS = tuple((cause.name, re.compile(cause.proof)) for cause in CAUSES)
 _PROOFS_ONCE_FAILED = tuple((cause.name, re.compile(f"{cause.proof}|{cause.proof_once_failed}")) for cause in CAUSES)
@@ -97,6 +100,15 @@ def cause_of_failure(text: str) -> str | None:
     (None, 'out of memory')
     """
     return _first(_PROOFS_ONCE_FAILED, text)
+
+
+def is_consequence(message: str) -> bool:
+    """Return True for the error of a rank that failed because another one did.
+
+    >>> is_consequence("RuntimeError: [gloo] Connection closed by peer"), is_consequence("ValueError: bad shape")
+    (True, False)
+    """
+    return cause_of_failure(message) in CONSEQUENCES or any(ADVICE[name] in message for name in CONSEQUENCES)
 
 
 def _first(proofs: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:

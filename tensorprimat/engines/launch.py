@@ -24,7 +24,7 @@ from typing import IO
 import tensorprimat
 from tensorprimat.core import atomic, processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
-from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
+from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, is_consequence
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures
@@ -193,8 +193,8 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
             kept = f"; its output is in {log}"
         except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
             kept = f"; its output could not be stored in {log}: {error.strerror}"
-    if own := next((match for line in reversed(tail) if (match := ENGINES_OWN_LINE.match(line))), None):
-        message = own["says"]
+    if own := [match["says"] for line in tail if (match := ENGINES_OWN_LINE.match(line))]:
+        message = next((message for message in reversed(own) if not is_consequence(message)), own[-1])
         kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(message) == OUT_OF_MEMORY else RunError
         return kind(message + ("" if code == 2 else kept))
     last = tail[-1] if tail else "no output"

@@ -14,7 +14,7 @@ from typing import IO
 
 from tensorprimat.core import processes, store
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure
+from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, is_consequence
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
@@ -33,6 +33,7 @@ _LOSS = re.compile(r"lm loss: *(\S{1,30})")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
 _KILLED = re.compile(r"Signal \d+ \((SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
+_RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
 _EPILOGUE = re.compile(
     r"exited with code|exit ?code|ChildFailedError|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
@@ -118,17 +119,29 @@ def plain(raw: bytes) -> str:
 
 
 def complaint(lines: Sequence[str]) -> str | None:
-    """Return the line that says what went wrong: the last error raised, else the last that complains; None where none
-    does.
+    """Return the line that says what went wrong: an error raised, else the last that complains; None where none does.
+
+    The error is the last one of the rank that failed first. Other ranks then report a lost connection, which counts
+    only where nothing else was raised.
 
     >>> complaint(["[rank1]: ValueError: bad shape", "error_file: <N/A>", "torchrun exited with code 1"])
     '[rank1]: ValueError: bad shape'
+    >>> complaint(["[rank1]: ValueError: bad shape", "[rank0]: RuntimeError: Connection closed by peer"])
+    '[rank1]: ValueError: bad shape'
     """
     output = [line.strip() for line in lines if not _EPILOGUE.search(line)]
-    for sign in (_RAISED, _COMPLAINT):
-        if found := [line for line in output if sign.search(line)]:
-            return found[-1]
-    return None
+    raised = [line for line in output if _RAISED.search(line)]
+    if raised:
+        own = [line for line in raised if not is_consequence(line)] or raised
+        first = _rank(own[0])
+        return [line for line in own if _rank(line) == first][-1]
+    return next((line for line in reversed(output) if _COMPLAINT.search(line)), None)
+
+
+def _rank(line: str) -> str | None:
+    """Return the prefix that torch puts before the lines of a rank's traceback; None without one."""
+    match = _RANK.match(line)
+    return match[0] if match else None
 
 
 class _Shown:
@@ -181,12 +194,14 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
     cause = cause_of_failure("\n".join(tail))
     if cause == OUT_OF_MEMORY:
         return failures.out_of_memory(spec, f"; its log: {log}")
-    if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
-        return RunError(
-            f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran out "
-            f"(dmesg says which); its log: {log}"
-        )
-    if cause is not None and (advice := ADVICE[cause]):
-        return RunError(f"{name}: {advice}; its log: {log}")
+    error = complaint(tail)
+    if error is None or is_consequence(error) or _rank(error) is None:  # no rank raised an error of its own
+        if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
+            return RunError(
+                f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran "
+                f"out (dmesg says which); its log: {log}"
+            )
+        if cause is not None and (advice := ADVICE[cause]):
+            return RunError(f"{name}: {advice}; its log: {log}")
     how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    return RunError(f"{name} {how}: {complaint(tail) or (tail or ['no output'])[-1].strip()}; its log: {log}")
+    return RunError(f"{name} {how}: {error or (tail or ['no output'])[-1].strip()}; its log: {log}")
