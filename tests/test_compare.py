@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from plausible import means_only, result
 
+from tensorprimat.analysis import estimates
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.steps import Steps
@@ -367,6 +368,11 @@ def test_one_run_of_equal_printed_times_has_the_doubt_of_their_last_digit():
     estimate = comparison.sides[0].tokens_per_second_per_gpu
     assert estimate.low < estimate.value * (1 - 0.005)
     assert estimate.high > estimate.value * (1 + 0.005)
+
+
+def test_rows_that_repeat_with_a_period_do_not_hide_their_decimals():
+    rows = np.tile([3.0, 2.997, 3.003], 20_000)
+    assert estimates.rounding_deviation(rows) == pytest.approx(estimates.rounding_deviation(rows[:150]), rel=0.01)
 
 
 def test_no_verdict_is_given_while_step_time_drifts():

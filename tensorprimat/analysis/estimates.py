@@ -258,7 +258,8 @@ def rounding_deviation(seconds: FloatArray) -> float:
     known = seconds[np.isfinite(seconds) & (seconds > 0)]
     if not len(known):
         return 0.0
-    decimals = _decimals(known[:: max(1, len(known) // ROWS_LOOKED_AT)])
+    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # and neighbours: rows can repeat with a period
+    decimals = _decimals(np.concatenate((known[:ROWS_LOOKED_AT], spread)))
     if decimals is None:
         return 0.0
     level = median(known)
