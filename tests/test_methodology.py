@@ -1,5 +1,6 @@
 """Configurations to compare with: from the catalogue into a run, onto its result, and never mixed in a comparison."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.store import Loaded
 from tensorprimat.engines import ENGINES, methodology, prepare
+from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import run_summary
 
 
 def machine(name, platform="nvd", count=8, memory_gb=85.0):
@@ -96,6 +99,43 @@ def test_max_is_what_nvidia_publishes_for_that_engine_and_gpu(name, memory_gb, e
     assert configuration(made) == (precision, 1, context, micro, 128, 8192)
     prepare.check_memory(made, on)
     assert spec(on, engine=engine, methodology="max").precision == "fp8", "FP8 is the headline"
+
+
+def test_the_torch_engine_takes_the_best_configuration_that_it_can_run_and_says_what_it_skipped():
+    made = spec(H100, engine="torch", methodology="max")
+    assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192), "NVIDIA's for H100 in FP8 needs no context parallelism"
+    assert made.notes == ()
+    made = spec(H100, "qwen", engine="torch", methodology="max")
+    assert configuration(made) == ("bf16", 1, 1, 1, 128, 8192)
+    [note] = made.notes
+    assert "because bf16 has context parallel 2, which the torch engine lacks" in note
+    assert ("Note", note) in run_summary.start_rows(made, H100, runs=1, cooldown_seconds=0)
+
+
+@pytest.mark.parametrize(("methodology", "precision"), [("max", "bf16"), ("identical", None)])
+def test_a_methodology_that_the_torch_engine_cannot_run_at_all_is_refused_by_its_name(methodology, precision):
+    made = spec(H100, engine="torch", methodology=methodology, precision=precision)
+    with pytest.raises(UsageError, match=rf"\(--methodology {methodology}\): .*leave --methodology out, or --engine"):
+        torch_engine.check(made, H100)
+
+
+GB200_NODE = machine("NVIDIA GB200", count=4, memory_gb=198.0)
+
+
+def test_a_node_of_four_gpus_takes_the_configuration_that_fits_and_says_that_its_values_are_for_eight():
+    made = spec(GB200_NODE, methodology="max")
+    assert configuration(made) == ("fp8", 1, 1, 2, 128, 8192)
+    skipped, of_eight = made.notes
+    assert re.search(r"because fp8 at micro batch 4 needs about \d+ GB on each of 4 GPUs", skipped)
+    assert "its values are for 8 GPUs; 4 GPUs with the same global batch of 128" in of_eight
+    prepare.check_memory(made, GB200_NODE)
+    assert spec(GB200_NODE, methodology="max", num_nodes=2).notes == ()
+
+
+def test_where_no_configuration_fits_the_remedy_says_which_flags_the_methodology_excludes():
+    four = machine("NVIDIA H100 80GB HBM3", count=4)
+    with pytest.raises(UsageError, match="--context-parallel-size 2 without --methodology"):
+        prepare.check_memory(spec(four, engine="bridge", methodology="max"), four)
 
 
 def test_a_row_of_one_engine_names_the_source_of_that_engine():

@@ -89,7 +89,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
         return 0
     path = None
     if result is not None:
-        result = runs.with_command(result)
+        result = runs.with_notes(runs.with_command(result), spec)
         path = store.save(
             result, request.output, stamp=store.new_stamp(), default_engine=default_engine(machine.platform)
         )

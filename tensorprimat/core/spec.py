@@ -63,6 +63,8 @@ class RunSpec(Record):
     """Complete Hugging Face configuration of a model given by a file (torch engine); None for a built-in model."""
     options: dict[str, str] = Field(default_factory=dict)
     """Options that only one engine understands."""
+    notes: tuple[str, ...] = ()
+    """Remarks on the choice of the methodology's configuration; printed, and warnings of the result."""
 
     @property
     def data_parallel_size(self) -> int:

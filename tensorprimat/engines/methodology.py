@@ -6,7 +6,8 @@ flag removes the methodology from the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue, configurations, settings
@@ -22,34 +23,74 @@ APPLIED_UNASKED = ("nemo", "bridge")
 """Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
 
 
-def values(
-    name: str | None, flags: Mapping[str, Any], *, model: str, preset: str, engine: str, platform: str, gpu: GpuInfo
-) -> dict[str, Any]:
-    """Return the values that hold, and `methodology`: the name that applies to all of them, or None.
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The configuration of a run, as far as flags and methodology set it."""
 
-    name: the value of --methodology; flags: values that flags set, None where they are silent. Values that neither a
-    flag nor a methodology sets are left out. Raises UsageError for a name that does not exist, says nothing about this
-    GPU, or contradicts a flag.
+    values: dict[str, Any]
+    """By field of RunSpec; what neither a flag nor the methodology sets is left out. `methodology` is the name that
+    applies to all of them, or None."""
+    skipped: str | None = None
+    """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
+
+
+def values(
+    name: str | None,
+    flags: Mapping[str, Any],
+    *,
+    model: str,
+    preset: str,
+    engine: str,
+    platform: str,
+    gpu: GpuInfo,
+    obstacle: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
+) -> Chosen:
+    """Return the values that hold: those of the methodology's best configuration that can run here.
+
+    name: the value of --methodology; flags: values that flags set, None where they are silent. obstacle: returns why a
+    configuration cannot run here, or None. Where none can, the best one is returned, whose check fails. Raises
+    UsageError for a name that does not exist, says nothing about this GPU, or contradicts a flag.
     """
     mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
-        return {**mine, "methodology": None}
+        return Chosen(values={**mine, "methodology": None})
     precision = mine.get("precision")
     rows = _rows(name or DEFAULT_METHODOLOGY, gpu, model=model, platform=platform, precision=precision, engine=engine)
     if not rows:
         if name is not None:
             raise UsageError(_says_nothing(name, model, gpu, precision))
-        return {**mine, "methodology": None}
+        return Chosen(values={**mine, "methodology": None})
     if preset != "full":
         raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
-    theirs = {key: getattr(rows[0], key) for key in OF_A_METHODOLOGY}
+    row, skipped = _best(rows, mine, obstacle)
+    theirs = _of_row(row)
     clash = next((key for key in mine if mine[key] != theirs[key]), None)
     if name is not None and clash is not None:
         raise UsageError(
             f"{settings.flag(clash)} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
             "leave one of the two out"
         )
-    return {**theirs, **mine, "methodology": None if clash else rows[0].methodology}
+    found = {**theirs, **mine, "methodology": None if clash else row.methodology}
+    return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None)
+
+
+def _best(
+    rows: Sequence[Configuration], mine: Mapping[str, Any], obstacle: Callable[[Mapping[str, Any]], str | None]
+) -> tuple[Configuration, list[str]]:
+    """Return the first configuration that can run here, and a phrase for each one before it; the first where none
+    can.
+    """
+    skipped: list[str] = []
+    for row in sorted(rows, key=lambda row: row.precision != rows[0].precision):  # the headline's precision first
+        because = obstacle({**_of_row(row), **mine})
+        if because is None:
+            return row, skipped
+        skipped.append(f"{row.precision} {because}")
+    return rows[0], []
+
+
+def _of_row(row: Configuration) -> dict[str, Any]:
+    return {key: getattr(row, key) for key in OF_A_METHODOLOGY}
 
 
 def label(result: Result, name: str | None) -> Result:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from tensorprimat.core import catalogue, megatron_memory, models, regular, training_memory
 from tensorprimat.core import settings as settings_of_runs
+from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
-from tensorprimat.core.quantities import size
+from tensorprimat.core.quantities import counted, listed, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
@@ -48,21 +50,11 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     num_gpus = default if settings.num_gpus is None else settings.num_gpus
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
-    configured = methodology.values(
-        settings.methodology,
-        vars(settings),
-        model=model,
-        preset=preset.name,
-        engine=engine.name,
-        platform=platform,
-        gpu=machine.gpu_info,
-    )
     fields = {
         "micro_batch_size": preset.micro_batch_size,
         "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes),
         "sequence_length": preset.sequence_length,
         "precision": "fp32" if platform == "cpu" and engine.own_training else "bf16",
-        **configured,
         "model": model,
         "preset": preset.name,
         "config": preset.config if isinstance(preset, ConfiguredModel) else None,
@@ -73,8 +65,19 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "platform": platform,
         **{name: getattr(settings, name) for name in AS_CHOSEN},
     }
+    configured = methodology.values(
+        settings.methodology,
+        vars(settings),
+        model=model,
+        preset=preset.name,
+        engine=engine.name,
+        platform=platform,
+        gpu=machine.gpu_info,
+        obstacle=lambda row: _obstacle({**fields, **row}, engine, machine),
+    )
+    notes = _notes(configured, num_gpus * settings.num_nodes)
     try:
-        spec = RunSpec.model_validate(fields)
+        spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes})
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-")
@@ -91,6 +94,41 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     if settings.recompute is None:
         spec = training_memory.smallest_that_fits(spec, memory * GB) or spec
     return training_memory.with_resharding(spec, memory * GB)
+
+
+def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> str | None:
+    """Return why the engine cannot run a methodology's configuration on this machine, or None."""
+    try:
+        spec = RunSpec.model_validate(fields).check()
+    except ValidationError:  # of a flag: it is refused by its name
+        return None
+    except UsageError:
+        return f"cannot be divided among {counted(fields['num_gpus'] * fields['num_nodes'], 'GPU')}"
+    if not engine.tensor_parallel and spec.model_parallel_size > 1:
+        sizes = [
+            f"{settings_of_runs.BY_NAME[name].label} {share}"
+            for name in settings_of_runs.MODEL_PARALLEL
+            if (share := getattr(spec, name)) > 1
+        ]
+        return f"has {listed(sizes, len(sizes))}, which the {engine.name} engine lacks"
+    memory, needed = machine.gpu_info.total_memory_gb, memory_estimate(spec, machine.gpu_info.device_name)
+    if engine.own_training or memory is None or needed is None or needed.total <= memory * GB:
+        return None  # the torch engine recomputes activations until they fit
+    batch = f"at micro batch {spec.micro_batch_size} needs about {size(needed.total)}"
+    return f"{batch} on each of {spec.num_gpus * spec.num_nodes} GPUs"
+
+
+def _notes(chosen: methodology.Chosen, devices: int) -> tuple[str, ...]:
+    """Return what a reader has to know of the methodology: what was skipped, and that its values are for 8 GPUs."""
+    name = chosen.values["methodology"]
+    if name is None:
+        return ()
+    skipped = [f"methodology {name}: not its first configuration, because {chosen.skipped}"] if chosen.skipped else []
+    if devices == METHODOLOGY_GPUS:
+        return tuple(skipped)
+    batch, gpus = chosen.values["global_batch_size"], counted(devices, "GPU")
+    other = f"{gpus} with the same global batch of {batch} can have another rate per GPU (--num-gpus)"
+    return (*skipped, f"methodology {name}: its values are for {METHODOLOGY_GPUS} GPUs; {other}")
 
 
 def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
@@ -232,6 +270,9 @@ def _check_estimate(spec: RunSpec, memory_bytes: float, device_name: str | None)
     if needed is None or module is None or needed.total <= memory_bytes:
         return
     fitting = importlib.import_module(module).remedies(spec, memory_bytes)
+    if spec.methodology:
+        set_by_it = tuple(settings_of_runs.flag(name) for name in settings_of_runs.OF_A_METHODOLOGY)
+        fitting = [f"{one} without --methodology" if one.startswith(set_by_it) else one for one in fitting]
     otherwise = "use --preset tiny or more --num-gpus" if ENGINES[spec.engine].own_training else "use more --num-gpus"
     raise UsageError(
         f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "

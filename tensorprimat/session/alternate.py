@@ -20,7 +20,15 @@ from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import CONFIDENCE, decide
 from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
-from tensorprimat.session.runs import Place, cool_down_after_run, look_before_run, with_command, with_looks, with_noise
+from tensorprimat.session.runs import (
+    Place,
+    cool_down_after_run,
+    look_before_run,
+    with_command,
+    with_looks,
+    with_noise,
+    with_notes,
+)
 
 NAMES = ("a", "b")
 
@@ -113,7 +121,7 @@ def _keep(side: AbSide, result: Result, pair: str) -> None:
 
 
 def _save(side: AbSide, looks: int = 1) -> None:
-    result = with_looks(with_command(pool(side.parts)), looks)
+    result = with_looks(with_notes(with_command(pool(side.parts)), side.spec), looks)
     side.loaded = Loaded(path=side.place.save(result), result=result)
 
 

@@ -86,9 +86,9 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
         )
     engine = ENGINES["torch"]
     prepare.check_engine(engine)
-    settings = replace(request.settings, num_gpus=per_node)
+    settings = replace(request.settings, num_gpus=per_node, num_nodes=place.nodes)
     spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)
-    spec = spec.model_copy(update={"num_nodes": place.nodes, "output_dir": str(request.output)}).check()
+    spec = spec.model_copy(update={"output_dir": str(request.output)}).check()
     prepare.check_spec(engine, spec, machine)
     return spec
 

@@ -35,6 +35,7 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
+        *(("Note", note) for note in spec.notes),
         *([("Memory", needed)] if (needed := memory(spec, machine)) else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]

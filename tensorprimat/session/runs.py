@@ -72,7 +72,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
             place.check_append(job.earlier, ending.result)
         observer.say(run_summary.run_line(ending.result, run))
         parts.append(with_noise(ending.result, before, machine, f"run {run}"))
-        result = with_command(pool(parts))
+        result = with_notes(with_command(pool(parts)), spec)
         decision = decide(budget, [result], runs=run, began=began)
         result = with_looks(result, decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks))
         outcome = replace(outcome, result=result, path=place.save(result))
@@ -101,6 +101,11 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
     warnings = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
     warnings += noise.moved(before, after, f"during {run}")
     return result.model_copy(update={"warnings": (*result.warnings, *warnings)}) if warnings else result
+
+
+def with_notes(result: Result, spec: RunSpec) -> Result:
+    """Return the result with the notes on how its configuration was chosen, each once, as warnings."""
+    return result.model_copy(update={"warnings": tuple(dict.fromkeys((*result.warnings, *spec.notes)))})
 
 
 def with_looks(result: Result, looks: int) -> Result:

@@ -67,7 +67,7 @@ def spec_of(
         engine="primus",
         platform="amd",
         gpu=GpuInfo(device_name=gpu),
-    )
+    ).values
     precision = configured.pop("precision", None)
     config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision, environment=environment)
     sets = effective(config, root=root, environment=environment)

@@ -50,9 +50,10 @@ def check(spec: RunSpec, machine: Machine) -> None:
     for name in settings.MODEL_PARALLEL:
         if (size := getattr(spec, name)) > 1:
             other = "primus" if spec.platform == "amd" else "nemo"
+            method = f" (--methodology {spec.methodology})" if spec.methodology else ""
             raise UsageError(
-                f"{settings.flag(name)} {size}: the torch engine supports data parallelism only; use 1, or "
-                f"--engine {other}"
+                f"{settings.flag(name)} {size}{method}: the torch engine supports data parallelism only; "
+                f"{'leave --methodology out' if method else 'use 1'}, or --engine {other}"
             )
     fp8.check(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
