@@ -18,11 +18,17 @@ from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.nanogpt.rows import MILLISECOND
 
 UNTIMED = 10  # nanochat's total time begins behind this step
+_OTHERS = rf"(?P<others>(?:[A-Za-z]\w{{0,30}}: ?{NUMBER} ){{0,9}})"
 _CLOCK = re.compile(
-    rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) (?:train_loss:(?P<loss>{NUMBER}) )?"
-    rf"(?P<validation>(?:val_\w+:{NUMBER} )+)?train_time:(?P<time>{NUMBER})(?P<unit>m?s)\b"
+    rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
+    rf"(?:train_time:|t:(?=[\d.]{{1,20}}m?s step_avg:))(?P<time>{NUMBER})(?P<unit>m?s)\b"
 )
-MARK = "train_time:"
+_RATE = re.compile(
+    rf"(?<![\w./:-])(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
+    rf"train_time: {NUMBER}m tok/s: (?P<rate>{NUMBER})(?![\w.])"
+)
+_LOSS = re.compile(rf"(?<!\w)(?:train_)?loss: ?({NUMBER})")
+MARKS = ("train_time:", " step_avg:")
 _HAS_LOSS, _IS_VALIDATION = 1, 2
 
 
@@ -62,7 +68,7 @@ class TotalTime:
 
 def found(text: str) -> re.Match[str] | None:
     """Return the parts of a line with train_time, or None for another line."""
-    return _CLOCK.search(text) if MARK in text else None
+    return _CLOCK.search(text) or _RATE.search(text) if any(mark in text for mark in MARKS) else None
 
 
 class _Reading(NamedTuple):
@@ -81,17 +87,29 @@ class TrainTime:
     def __init__(self) -> None:
         self._lines, self._steps, self._clocks = array("q"), array("q"), array("d")
         self._losses, self._flags = array("d"), array("b")
+        self._counts_seconds = True
+        """False if the clock counts seconds per token of a step, because the tokens of a step are unknown."""
 
-    def note(self, line: int, match: re.Match[str]) -> None:
-        """Take in one line with train_time."""
-        clock = fields.number(match["time"])
+    def note(self, line: int, match: re.Match[str], tokens_per_step: int | None) -> None:
+        """Take in one line with train_time.
+
+        parameter-golf prints minutes with one decimal, and the tokens of all steps so far over their time: with the
+        tokens of a step this is the finer clock. Without them, it still tells the rate between two rows.
+        """
+        if match.re is _RATE:
+            rate = fields.positive(match["rate"])
+            clock = int(match["step"]) * (tokens_per_step or 1) / rate if rate else None
+            self._counts_seconds = self._counts_seconds and tokens_per_step is not None
+        else:
+            clock = fields.number(match["time"])
         if clock is not None:
-            loss = fields.number(match["loss"])
+            found = _LOSS.search(match["others"])
+            loss = fields.number(found[1]) if found else None
             self._lines.append(line)
             self._steps.append(int(match["step"]))
-            self._clocks.append(clock * (MILLISECOND if match["unit"] == "ms" else 1.0))
+            self._clocks.append(clock * (MILLISECOND if match.groupdict().get("unit") == "ms" else 1.0))
             self._losses.append(math.nan if loss is None else loss)
-            self._flags.append(_HAS_LOSS * (loss is not None) + _IS_VALIDATION * (match["validation"] is not None))
+            self._flags.append(_HAS_LOSS * (loss is not None) + _IS_VALIDATION * ("val_" in match["others"]))
 
     def _readings(self) -> Iterator[_Reading]:
         for line, step, clock, loss, flags in zip(
@@ -102,7 +120,12 @@ class TrainTime:
     @property
     def total(self) -> LogClock | None:
         """Return the clock of the whole run, if it was never set back."""
-        if not self._lines or (np.diff(self._clocks) < 0).any() or (np.diff(self._steps) < 0).any():
+        if (
+            not self._lines
+            or not self._counts_seconds
+            or (np.diff(self._clocks) < 0).any()
+            or (np.diff(self._steps) < 0).any()
+        ):
             return None
         return LogClock(name="train_time", seconds=self._clocks[-1], steps=float(self._steps[-1]), resolution=1.0)
 
@@ -125,6 +148,12 @@ class TrainTime:
             if distance > 0 and (before or not mark.validation):
                 grown = (mark.clock - before.clock) / distance if before else mark.clock
                 usable = 0 < grown < fields.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
-                seconds = grown if usable else None
-                yield Step(index=mark.step, seconds=seconds, covers=distance, loss=mark.loss, line=mark.line)
+                yield Step(
+                    index=mark.step,
+                    seconds=grown if usable and self._counts_seconds else None,
+                    reported_tokens_per_second=1 / grown if usable and not self._counts_seconds else None,
+                    covers=distance,
+                    loss=mark.loss,
+                    line=mark.line,
+                )
             before = mark

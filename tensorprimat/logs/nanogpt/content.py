@@ -34,6 +34,11 @@ CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^Number of parameters: {WHOLE}"), "parameters"),
     (re.compile(rf"^Tokens / micro-batch / rank: \d+ x \d+ = {WHOLE}"), "tokens_of_rank"),
     (re.compile(rf"^Tokens / micro-batch: {WHOLE}"), "tokens_of_ranks"),
+    (re.compile(rf"^ {{0,4}}train_batch_tokens: ?{WHOLE}"), "tokens_per_step"),
+    (re.compile(rf"(?<!\w)train_seq_len: ?{WHOLE}"), "sequence_length"),
+    (re.compile(rf"^ {{0,4}}world_size: ?{WHOLE}"), "num_gpus"),
+    (re.compile(rf"^ {{0,4}}(?:world_size:\d{{1,7}} )?grad_accum_steps: ?{WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"^ {{0,4}}model_params: ?{WHOLE}"), "parameters"),
 )
 """Lines before the rows that state one whole number."""
 _PRECISION = re.compile(r"^(?:COMPUTE_DTYPE: torch\.|\| precision +\| )(\w+)")
@@ -55,6 +60,7 @@ _SMI_DATE = re.compile(
 NOTABLE = re.compile(
     r"FP8 training enabled|world size"
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
+    r"| {0,4}(?:train_batch_tokens|train_seq_len|world_size|grad_accum_steps|model_params):"
     r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
 )
 """Beginnings of lines that state something; most lines need no other check."""

@@ -1,4 +1,4 @@
-"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt and llm.c (C and Python).
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf and llm.c (C and Python).
 
 What the numbers mean, from the training scripts themselves:
 - nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. An
@@ -10,6 +10,8 @@ What the numbers mean, from the training scripts themselves:
 - modded-nanogpt, `step:6/1670 train_time:849ms step_avg:141.57ms`: train_time is the clock of the whole run, stopped in
   validation; a step's time is its growth since the row before. step_avg is a running mean and is not read. Where only
   validations are printed, the time between them is a mean over the steps between.
+- parameter-golf prints the same, or `500/20000 train_loss: 3.38 train_time: 0.8m tok/s: 7715491`: tok/s is the tokens
+  of all steps so far over train_time, over ALL GPUs.
 - llm.c, `step 5/18865 | loss … | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s`: time of the step; tok/s is a running
   mean and is not read.
 The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but hold no
@@ -33,9 +35,11 @@ from tensorprimat.logs.nanogpt import clocks, content, rows
 from tensorprimat.logs.nanogpt.content import LineFacts
 from tensorprimat.logs.text import Log
 
-_WARMED_UP = ("Compiling model and warming up kernels", "Resetting Model", "# Warmup the training kernels")
-"""Beginnings of lines of modded-nanogpt versions that warm up on other data and reset the model before the clock
-starts."""
+_WARMED_UP = (
+    "Compiling model and warming up kernels", "Resetting Model", "# Warmup the training kernels", "warmup_step:",
+)  # fmt: skip
+"""Beginnings of lines of modded-nanogpt versions and parameter-golf that warm up on other data and reset the model
+before the clock starts."""
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -97,7 +101,7 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
             continue
         if mark := clocks.found(text):
             content.plan(mark, seen)
-            clock.note(line, mark)
+            clock.note(line, mark, None if seen.batch_grows else seen.tokens_per_step)
             continue
         if announced := _INTERRUPTION.search(text):
             interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"

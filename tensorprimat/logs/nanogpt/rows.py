@@ -69,7 +69,18 @@ SPELLINGS = (
             rf"\bstep (?P<step>\d{{1,15}}): train loss (?P<loss>{NUMBER}) \(took (?P<time>{NUMBER}) ms\)"
         ),
     ),
+    Spelling(  # the steps of the lecture that led to build-nanogpt, and programs that follow it, in any order
+        project="build-nanogpt",
+        mark="tok/sec",
+        pattern=re.compile(
+            rf"\b[Ss]tep:? *(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))?(?: ?\||,| with) ?(?:train )?[Ll]oss ?: ?"
+            rf"(?P<loss>{NUMBER}).{{0,200}}?[|,] ?dt: ?(?P<time>{NUMBER}) ?ms(?:,| ?\|) ?tok/sec: ?(?P<tokens>{NUMBER})"
+        ),
+        holds_evaluation=True,
+    ),
 )
+_OF_ROW = tuple((name, re.compile(rf"[|,] ?{word}:? ?({NUMBER})")) for name, word in (("lr", "lr"), ("norm", "norm")))
+"""Metrics of rows in no certain order."""
 
 
 def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
@@ -83,6 +94,8 @@ def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
 def step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
     """Return the step that a row states. interrupted_by: work announced since the previous row."""
     groups = match.groupdict()
+    if "norm" not in groups:
+        groups |= {name: found[1] for name, pattern in _OF_ROW if (found := pattern.search(match.string))}
     return Step(
         index=int(groups["step"]),
         seconds=fields.seconds(groups["time"], spelling.unit),
