@@ -13,15 +13,7 @@ from typing import Literal
 
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.ratios import (
-    Meeting,
-    StatedScatter,
-    look_of,
-    meet,
-    runs_to_show,
-    scope,
-    still_to_drift,
-)
+from tensorprimat.analysis.ratios import Meeting, StatedScatter, look_of, meet, runs_to_show, scope, still_to_drift
 from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate

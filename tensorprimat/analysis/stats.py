@@ -139,11 +139,7 @@ def student(confidence: float, degrees: float) -> float:
 
 
 def of_runs(
-    figures: Sequence[float],
-    hosts: Sequence[Hashable] | None = None,
-    *,
-    resolution: float = 0.0,
-    drift: float = 0.0,
+    figures: Sequence[float], hosts: Sequence[Hashable] | None = None, *, resolution: float = 0.0, drift: float = 0.0
 ) -> LogEstimate:
     """Return the mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each
     other.

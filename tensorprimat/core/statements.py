@@ -18,12 +18,7 @@ from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.stated import ALL_FLAGS, UserFacts
 from tensorprimat.core.store import Loaded
 
-PLATFORM_WORDS = {
-    "nvd": ("nvd", "nvidia", "cuda"),
-    "amd": ("amd", "rocm"),
-    "cpu": ("cpu",),
-    None: ("unknown",),
-}
+PLATFORM_WORDS = {"nvd": ("nvd", "nvidia", "cuda"), "amd": ("amd", "rocm"), "cpu": ("cpu",), None: ("unknown",)}
 """Words for a platform on a command line."""
 
 

@@ -51,11 +51,7 @@ _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
 BAR_TIMING = "train_step_timing in s="
 TIMING = "train_step_timing in s"
-NUMBERS = {
-    "loss": "reduced_train_loss",
-    "learning_rate": "lr",
-    "gradient_norm": "grad_norm",
-}
+NUMBERS = {"loss": "reduced_train_loss", "learning_rate": "lr", "gradient_norm": "grad_norm"}
 AMOUNTS = {
     "samples": "global_batch_size",
     "memory_allocated_bytes": "memory_allocated",
@@ -185,12 +181,7 @@ def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
     index = int(row["step"])
     if int(row["epoch"]) and (over_all := fields.whole(values.get("global_step"))):
         index = max(index, over_all)
-    return Step(
-        index=index,
-        seconds=fields.seconds(values.get(TIMING)),
-        line=line,
-        **columns,
-    )
+    return Step(index=index, seconds=fields.seconds(values.get(TIMING)), line=line, **columns)
 
 
 def _with_first_interval(steps: Steps) -> Steps:

@@ -47,10 +47,7 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
     held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
-    return MicroEstimate(
-        memory_gb=held / GB,
-        seconds=None if work is None else START_SECONDS + work,
-    )
+    return MicroEstimate(memory_gb=held / GB, seconds=None if work is None else START_SECONDS + work)
 
 
 def best_rate(

@@ -9,11 +9,7 @@ from tensorprimat.core.quantities import UNMEASURED, change
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import Cell, table_of, text
 
-HEADLINES = {
-    "pass": "Benchmark gate passed",
-    "fail": "Benchmark gate failed",
-    "undecided": "Benchmark gate undecided",
-}
+HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "undecided": "Benchmark gate undecided"}
 
 
 def render(report: GateReport, *, confidence: float) -> str:

@@ -239,11 +239,7 @@ def efficiency(sides: Sequence[Side]) -> Table:
     )
 
 
-_RESTS_ON = {
-    "mfu": "MFU convention and peak",
-    "power_watts_per_gpu": "Power",
-    "price_usd_per_gpu_hour": "Price",
-}
+_RESTS_ON = {"mfu": "MFU convention and peak", "power_watts_per_gpu": "Power", "price_usd_per_gpu_hour": "Price"}
 """Context that a figure of this table needs, with its introduction."""
 
 
