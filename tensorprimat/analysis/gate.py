@@ -19,12 +19,11 @@ from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import spelled_metric
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import MEMORY_KINDS, Result
 from tensorprimat.core.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
 PUBLISHED = "published"  # engine of a row of a published table (analysis/published)
-MEMORY_KINDS = ("memory_allocated", "memory_reserved", "memory_device_used")
 """Best first; only equal kinds are compared."""
 
 
@@ -249,8 +248,7 @@ def _memory(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) 
 
 
 def _peak(result: Result, kind: str) -> float | None:
-    memory = result.memory_metrics
-    return None if memory is None else getattr(memory, f"peak_{kind}_gb")
+    return getattr(result.memory_metrics, f"peak_{kind}_gb", None)
 
 
 def _losses(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:

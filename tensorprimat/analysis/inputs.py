@@ -9,7 +9,7 @@ from tensorprimat.analysis.metric import Input, missing
 from tensorprimat.core import catalogue, models, settings, shapes
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, TERA
 
 PROCESSOR = "no peak FLOP/s is known for this CPU"
@@ -157,7 +157,7 @@ def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because
 
 
 NO_DEVICE_MEMORY = "a CPU has no device memory"
-MEMORY_KINDS = {
+COVERED = {
     "device_used": "whole device, as the driver reports it",
     "reserved": "the allocator's pool",
     "allocated": "tensors only; the device holds more",
@@ -167,10 +167,9 @@ MEMORY_KINDS = {
 
 def memory_used(result: Result) -> Input:
     """Return the peak memory of the widest kind that was logged, in 10**9 bytes."""
-    memory = result.memory_metrics
-    for kind, meaning in MEMORY_KINDS.items() if memory is not None else ():
-        value = getattr(memory, f"peak_memory_{kind}_gb")
-        if value is not None:
+    peaks = (result.memory_metrics or MemoryMetrics()).peaks()
+    for kind, meaning in COVERED.items():
+        if (value := peaks.get(f"memory_{kind}")) is not None:
             return Input(name=f"peak memory ({kind})", value=value, unit="GB", source=meaning)
     because = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
     return missing("peak memory", because, unit="GB")

@@ -226,6 +226,10 @@ class PerformanceMetrics(RoundedRecord):
     reported: Reported = Field(default_factory=Reported)
 
 
+MEMORY_KINDS = {"memory_allocated": "allocated", "memory_reserved": "reserved", "memory_device_used": "device used"}
+"""Kinds of device memory, by their names, in the order in which they include each other."""
+
+
 class MemoryMetrics(RoundedRecord):
     """Device memory by kind, in units of 10**9 bytes; only equal kinds can be compared. Peaks are maxima over ranks."""
 
@@ -235,6 +239,10 @@ class MemoryMetrics(RoundedRecord):
     peak_memory_reserved_gb: Figure = None
     avg_memory_device_used_gb: Figure = None
     peak_memory_device_used_gb: Figure = None
+
+    def peaks(self) -> dict[str, float]:
+        """Return the peak in GB of each kind of MEMORY_KINDS that was measured."""
+        return {kind: peak for kind in MEMORY_KINDS if (peak := getattr(self, f"peak_{kind}_gb")) is not None}
 
 
 class PowerMetrics(RoundedRecord):

@@ -15,7 +15,7 @@ import numpy as np
 from tensorprimat.core import audit_verdict, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run, Source
+from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run, Source
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -347,7 +347,7 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
 def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
     """Return the figures of the rows. stated: of the whole run; they stay for a kind of which no row has a column."""
     figures: dict[str, float | None] = dict(stated) if stated else {}
-    for kind in ("memory_allocated", "memory_reserved", "memory_device_used"):
+    for kind in MEMORY_KINDS:
         if steps.has(f"{kind}_bytes") or steps.has(f"{kind}_peak_bytes"):
             names = (f"avg_{kind}_gb", f"peak_{kind}_gb")
             figures |= {name: found[name].value if name in found else None for name in names}

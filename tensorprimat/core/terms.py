@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.core.quantities import count, digits_of, fixed, significant
-from tensorprimat.core.result import TrainingConfig
+from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.units import GB
@@ -149,12 +149,12 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
 def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
     """Return the average over measured rows and the peak over all rows (the first step may hold it), by kind."""
     found = {}
-    for kind in ("allocated", "reserved", "device_used"):
-        used, peaks = f"memory_{kind}_bytes", f"memory_{kind}_peak_bytes"
+    for kind in MEMORY_KINDS:
+        used, peaks = f"{kind}_bytes", f"{kind}_peak_bytes"
         in_use = measured.column(used)
         in_use = chosen(in_use, np.isfinite(in_use))
         if len(in_use):
-            found[f"avg_memory_{kind}_gb"] = _term(
+            found[f"avg_{kind}_gb"] = _term(
                 float(in_use.mean()) / GB,
                 f"mean of {used} over the measured rows / 10**9",
                 f"{count(in_use.mean())} bytes, mean of {len(in_use)} rows",
@@ -165,7 +165,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
             continue
         name = max(columns, key=columns.__getitem__)
         row = int(np.nanargmax(steps.column(name)))
-        found[f"peak_memory_{kind}_gb"] = _term(
+        found[f"peak_{kind}_gb"] = _term(
             highest / GB, f"largest of {', '.join(names)} / 10**9", f"{count(highest)} bytes, {_place(steps, row)}"
         )
     return found

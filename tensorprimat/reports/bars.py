@@ -9,6 +9,7 @@ from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
 from tensorprimat.analysis.sides import Group
 from tensorprimat.core import quantities
+from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
@@ -164,7 +165,7 @@ def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Ba
 
     bars = [
         bar(side, title, peak, facts.average_memory(side, kind))
-        for kind, title in facts.MEMORY_KINDS
+        for kind, title in MEMORY_KINDS.items()
         for side in sides
         if (peak := facts.peak_memory(side, kind)) is not None
     ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
+from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import csv_of
 
@@ -41,7 +42,7 @@ COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {
     "basis": lambda side: side.result.performance_metrics.basis,
     **{
         key: lambda side, key=key: getattr(side.result.memory_metrics, key, None)  # type: ignore[misc]
-        for key in ("peak_memory_allocated_gb", "peak_memory_reserved_gb", "peak_memory_device_used_gb")
+        for key in (f"peak_{kind}_gb" for kind in MEMORY_KINDS)
     },
     "host_memory_peak_gb": lambda side: side.result.host_memory_peak_gb,
     "timestamp": lambda side: side.result.timestamp,

@@ -13,16 +13,10 @@ from typing import Any
 
 from tensorprimat.analysis.records import Side
 from tensorprimat.core import quantities, settings
+from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import SideRow, Table, side_by_side
-
-MEMORY_KINDS = (
-    ("memory_allocated", "allocated"),
-    ("memory_reserved", "reserved"),
-    ("memory_device_used", "device used"),
-)
-"""Kinds of device memory in the order in which they include each other: only equal kinds can be compared."""
 
 
 def peak_memory(side: Side, kind: str) -> float | None:
@@ -170,7 +164,7 @@ PERFORMANCE = (
 MEMORY = (
     *(
         _stated("memory_metrics", f"{statistic}_{kind}_gb", f"{statistic_title} {title}", quantities.gigabytes, of)
-        for kind, title in MEMORY_KINDS
+        for kind, title in MEMORY_KINDS.items()
         for statistic, statistic_title, of in (
             ("avg", "Average", "mean over the measured steps"),
             ("peak", "Peak", "highest of all logged steps, maximum over ranks"),

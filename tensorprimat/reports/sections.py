@@ -9,8 +9,9 @@ from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import quantities
+from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
-from tensorprimat.reports.facts import MEMORY_KINDS, basis_of, peak_memory, source_of
+from tensorprimat.reports.facts import basis_of, peak_memory, source_of
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Cell, Table, figure, headed, table_of, text
 
@@ -47,7 +48,8 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
 
 def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
     known = [side for side in sides if side.result.memory_metrics is not None]
-    return [kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind[0]) is not None for one in known)]
+    in_all = (kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind) is not None for one in known))
+    return [(kind, MEMORY_KINDS[kind]) for kind in in_all]
 
 
 def _unlike_memory(sides: Sequence[Side]) -> str | None:
@@ -57,7 +59,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     peaks = [
         f"{side.label} {quantities.gigabytes(peak)} {title}"
         for side in sides
-        for kind, title in MEMORY_KINDS
+        for kind, title in MEMORY_KINDS.items()
         if (peak := peak_memory(side, kind)) is not None
     ]
     return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None

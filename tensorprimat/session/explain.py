@@ -9,6 +9,7 @@ from pathlib import Path
 from tensorprimat.core import audit_verdict, quantities, terms
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import (
+    MEMORY_KINDS,
     GpuInfo,
     MemoryMetrics,
     PerformanceMetrics,
@@ -58,8 +59,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
     ):
         if value is not None:
             rows.append((label, quantities.digits_of(value) + off_the_clock))
-    memory = result.memory_metrics
-    for label, peak in _peaks(memory) if memory else ():
+    for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
+        label = "device memory" if kind == "memory_device_used" else MEMORY_KINDS[kind]
         rows.append((label, f"{quantities.gigabytes(peak)} peak"))
     figures = [
         f"{quantities.digits_of(value)} {unit}"
@@ -212,12 +213,3 @@ _BASES = {
     "reported_rates": "rates are the framework's own, row by row",
     "reported_means": "rates are the framework's own, once for the whole run",
 }
-
-
-def _peaks(memory: MemoryMetrics) -> list[tuple[str, float]]:
-    kinds = (
-        ("allocated", memory.peak_memory_allocated_gb),
-        ("reserved", memory.peak_memory_reserved_gb),
-        ("device memory", memory.peak_memory_device_used_gb),
-    )
-    return [(label, peak) for label, peak in kinds if peak is not None]

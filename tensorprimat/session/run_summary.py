@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from tensorprimat.core import megatron_memory, quantities, settings, training_memory
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.result import MemoryMetrics, Result
+from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import LABELS, Machine
 
-MEMORY_KINDS = {"allocated": "allocated", "reserved": "reserved", "device_used": "used on the device"}
 RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
 UNMEASURED = "not measured"
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
@@ -152,16 +151,10 @@ def run_line(result: Result, run: int) -> str:
 
 def _short_memory(result: Result) -> str:
     """Return the first kind of peak that was seen, short enough for a column."""
-    for kind, peak in _peaks(result.memory_metrics):
-        return f"{quantities.gigabytes(peak)} {kind.replace('_', ' ')}"
+    for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
+        return f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}"
     host = result.host_memory_peak_gb
     return UNMEASURED if host is None else f"{quantities.gigabytes(host)} process"
-
-
-def _peaks(memory: MemoryMetrics | None) -> list[tuple[str, float]]:
-    """Return every kind of peak that was seen, in GB."""
-    seen = ((kind, getattr(memory, f"peak_memory_{kind}_gb", None)) for kind in MEMORY_KINDS)
-    return [(kind, peak) for kind, peak in seen if peak is not None]
 
 
 def _step_time(result: Result) -> str:
@@ -178,7 +171,9 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
     """Return every kind of peak that was seen; the process's own where there is no device."""
-    peaks = [f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}" for kind, peak in _peaks(memory)]
+    words = {**MEMORY_KINDS, "memory_device_used": "used on the device"}
+    known = (memory or MemoryMetrics()).peaks()
+    peaks = [f"{quantities.gigabytes(peak)} {words[kind]}" for kind, peak in known.items()]
     if not peaks and host_gb is not None:
         peaks = [f"{quantities.gigabytes(host_gb)} resident in the training process (no device memory on a CPU)"]
     return ", ".join(peaks) or UNMEASURED
