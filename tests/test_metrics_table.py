@@ -137,6 +137,21 @@ def test_a_step_time_without_a_unit_is_in_milliseconds_if_the_clock_of_the_rows_
     assert read_text(as_csv(history(step_time=1.9))).performance_metrics.avg_step_time_seconds == pytest.approx(1.9)
 
 
+def own_table(**more: float) -> list[dict[str, Any]]:
+    return [{"step": n, "loss": 3 - n / 100, "step_time_s": 0.5 + n % 3 / 1000, **more} for n in range(1, 31)]
+
+
+def test_a_throughput_is_teraflops_beside_megatrons_step_time_only(read_text: Any) -> None:
+    assert read_text(as_csv(own_table(throughput=41_000.0))).performance_metrics.reported.tflops_per_gpu is None
+    megatrons = [{"iteration-time": row.pop("step_time_s"), **row} for row in own_table(throughput=410.0)]
+    assert read_text(as_csv(megatrons)).performance_metrics.reported.tflops_per_gpu == pytest.approx(410)
+
+
+def test_memory_of_a_few_bytes_is_no_memory(read_text: Any) -> None:
+    assert read_text(as_csv(own_table(memory_allocated=41.5))).memory_metrics is None
+    assert read_text(as_csv(own_table(memory_allocated=41.5e9))).memory_metrics.peak_memory_allocated_gb == 41.5
+
+
 def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:
     rows = [
         {"epoch": 0, "step": n, "train/device/samples_per_sec": 9.5, "train/samples_per_sec": 76.0}

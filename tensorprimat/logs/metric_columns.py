@@ -14,6 +14,7 @@ import numpy as np
 from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
+from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, moment_in
 from tensorprimat.logs.metric_names import CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
@@ -39,7 +40,7 @@ def _is_of_evaluation(name: str) -> bool:
 
 @cache
 def _is_known(name: str) -> bool:
-    return name in STEPS or name in CLOCKS or field_of(name) is not None
+    return name in STEPS or name in CLOCKS or name in OTHERWISE or field_of(name) is not None
 
 
 def number(value: object) -> float | None:
@@ -212,6 +213,8 @@ class MetricColumns:
             usable = np.ones(len(rows), np.bool_) if kind in MAY_BE_NAN else (values > 0) & (values < math.inf)
             if kind == "seconds":
                 usable &= scaled < fields.LONGEST_STEP_SECONDS
+            if kind.startswith("memory_"):
+                usable &= scaled >= MIB  # less is a size in another unit than bytes
             present[rows[usable]], dense[rows[usable]] = True, scaled[usable]
         return present, dense
 
@@ -416,7 +419,7 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
             columns._evaluated.frombytes(rows.tobytes())
         if mean := _total(tag, float(values[rows[-1]])):
             columns.totals[TOTALS[tag.removeprefix("train/")]] = mean
-        if field_of(tag):
+        if columns._field_of(tag):
             columns._numbers[tag] = _Numbers(array("q", rows.tobytes()), array("d", values[rows].tobytes()))
     return columns
 

@@ -17,7 +17,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files, metric_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
-from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION, TOTALS, field_of
+from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION, OTHERWISE, TOTALS, field_of
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -50,7 +50,11 @@ def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="MLflow")
     root = _root(log.path)
     found = list(_metric_files(root)) if root.is_dir() else [(log.path.name, log.path)]
-    known = [(name, path) for name, path in found if field_of(name) or name.removeprefix("train/") in TOTALS]
+    known = [
+        (name, path)
+        for name, path in found
+        if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS
+    ]
     evaluations = [(name, path) for name, path in found if name.startswith(EVALUATION)]
     if not known:
         some = ", ".join(name for name, _ in found[:5])
