@@ -141,6 +141,12 @@ def own_table(**more: float) -> list[dict[str, Any]]:
     return [{"step": n, "loss": 3 - n / 100, "step_time_s": 0.5 + n % 3 / 1000, **more} for n in range(1, 31)]
 
 
+def test_a_table_that_fits_another_format_as_well_is_read_by_the_one_that_times_it(read_text: Any) -> None:
+    result = read_text(as_lines(own_table()), global_batch_size=8)
+    assert result.provenance.format == "metrics"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, rel=1e-3)
+
+
 def test_a_throughput_is_teraflops_beside_megatrons_step_time_only(read_text: Any) -> None:
     assert read_text(as_csv(own_table(throughput=41_000.0))).performance_metrics.reported.tflops_per_gpu is None
     megatrons = [{"iteration-time": row.pop("step_time_s"), **row} for row in own_table(throughput=410.0)]

@@ -61,12 +61,18 @@ def read_each(
 
 
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
-    """Read a log. choice: see assemble.join."""
+    """Read a log by the first of the formats that it may have which measures something. choice: see assemble.join."""
+    refusal: InputError | None = None
     with _log(path) as log:
-        chosen, warnings = _chosen(log, format)
-        warnings += _folds(log)
-        with regular.reading(log.name, f"the reader of {chosen.name}"):
-            return _with_something(log, chosen, assemble.join(log, chosen, warnings, facts or UserFacts(), **choice))
+        folds = _folds(log)
+        for chosen, warnings in _chosen(log, format):
+            with regular.reading(log.name, f"the reader of {chosen.name}"):
+                results = assemble.join(log, chosen, [*warnings, *folds], facts or UserFacts(), **choice)
+            if telling := [result for result in results if assemble.says_anything(result)]:
+                whole = map(_without_overridden, telling)
+                return [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
+            refusal = refusal or _refusal(log, (chosen,), results[0])
+        raise refusal or _refusal(log, FORMATS)
 
 
 @contextmanager
@@ -108,14 +114,6 @@ def _state(log: Log) -> tuple[int, int, int] | None:
     return None
 
 
-def _with_something(log: Log, format: Format, results: list[Result]) -> list[Result]:
-    """Return the results that hold a figure. Raises the error that refuses the log where none does."""
-    telling = [result for result in results if assemble.says_anything(result)]
-    if not telling:
-        raise _refusal(log, (format,), results[0])
-    return [assemble.audited(_with_odd_rows(log, _without_overridden(result)), log.name) for result in telling]
-
-
 def _without_overridden(result: Result) -> Result:
     """Return the result without citations of settings that a flag has replaced."""
     citations, assumed = result.provenance.citations, result.provenance.assumed
@@ -133,24 +131,24 @@ def _with_odd_rows(log: Log, result: Result) -> Result:
     return result.model_copy(update={"warnings": (*result.warnings, *found)}) if found else result
 
 
-def _chosen(log: Log, name: str | None) -> tuple[Format, list[str]]:
-    """Return the format to read a log with, and warnings about that choice."""
-    warnings: list[str] = []
+def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
+    """Yield the formats to read a log with, each with warnings about that choice: the one with most rows, then others
+    that have as many.
+    """
     if name is not None:
-        format = named(name)
-    else:
-        with regular.reading(log.name, "the detection of its format"):
-            detection = detect(log)
-        if detection is None:
-            raise _refusal(log, FORMATS)
-        format = detection.format
-        if detection.others:
-            rivals = ", ".join(f"{other.name} ({rows})" for other, rows in detection.others)
-            warnings.append(
-                f"format: read as {format.name} ({detection.rows} rows in the part looked at); rows also fit {rivals}; "
+        yield named(name), []
+        return
+    with regular.reading(log.name, "the detection of its format"):
+        detection = detect(log)
+    found = [(detection.format, detection.rows), *detection.others] if detection else []
+    for format, rows in found:
+        if rows == found[0][1]:
+            rivals = ", ".join(f"{other.name} ({count})" for other, count in found if other is not format)
+            warning = (
+                f"format: read as {format.name} ({rows} rows in the part looked at); rows also fit {rivals}; "
                 "tprimat extract --format overrides"
             )
-    return format, warnings
+            yield format, [warning] if rivals else []
 
 
 def _folds(log: Log) -> list[str]:
