@@ -161,7 +161,9 @@ def test_a_worker_that_outlives_its_leader_is_not_waited_for(run):
         os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    assert "SIGKILL" in str(ending.error)
+    assert "was killed (SIGKILL)" in str(ending.error)
+    assert "for less memory try --sequence-length 8 (other work), --recompute" in str(ending.error)
+    assert "--preset tiny" not in str(ending.error)  # which it has
     assert time.monotonic() - started < 20
     assert not is_running(int(lines[0]))
 

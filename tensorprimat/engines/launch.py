@@ -204,10 +204,10 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     if cause is not None and (advice := ADVICE[cause]):
         return RunError(f"{advice}; {last}{kept}")
     if code == -signal.SIGKILL:
-        tiny = " or --preset tiny" if ENGINES[spec.engine].own_training else ""
+        tiny = ", --preset tiny (other work)" if ENGINES[spec.engine].own_training and spec.preset != "tiny" else ""
         return RunError(
-            "the training process was killed (SIGKILL): by hand, or by the system because memory ran out; "
-            f"see dmesg, and try a smaller --micro-batch-size{tiny}{kept}"
+            "the training process was killed (SIGKILL): by hand, or by the system because memory ran out (dmesg says "
+            f"which); for less memory try {failures.memory_remedies(spec)}{tiny}{kept}"
         )
     if code < 0:
         return RunError(f"the training process died of {signal.Signals(-code).name}: {last}{kept}")
