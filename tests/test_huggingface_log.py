@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tensorprimat.analysis.fairness import judge
+from tensorprimat.core import flops, shapes
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
 
@@ -361,6 +362,22 @@ def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
 def test_trainable_parameters_are_read_where_the_whole_model_is_stated_with_them(read_text, line, trainable, every):
     model = read_text(f"{line}\n{HEADER}{row()}\n{row(1.2)}\n{SUMMARY}\n").model
     assert (model.trainable_parameters, model.parameters) == (trainable, every)
+
+
+def trainers_count(read_text, count, gpus):
+    line = f"  Number of trainable parameters = {count}"
+    text = f"{HEADER}{line}\n{row()}\n{SUMMARY}\n"
+    return read_text(text, model_name="llama", sequence_length=2048, num_gpus=gpus)
+
+
+@pytest.mark.parametrize(("gpus", "of_full"), [(1, "8,030,261,248"), (8, "8,030,261,248"), (8, "1,003,782,656")])
+def test_the_trainers_count_of_one_process_gives_adapters_away(read_text, gpus, of_full):
+    full, lora = trainers_count(read_text, of_full, gpus), trainers_count(read_text, "20,971,520", gpus)
+    assert full.model.trainable_parameters is None, "a share under FSDP, so it states no total"
+    assert "one side trains only some of its parameters" in judge(full, lora).sentence
+    assert judge(full, full).verdict != "not_comparable"
+    shaped = lora.model_copy(update={"model": lora.model.model_copy(update={"shape": shapes.of_name("llama").shape})})
+    assert flops.charged_per_token(shaped) is None, "which layers are frozen decides what a token costs"
 
 
 def test_a_log_of_adapters_is_not_compared_with_one_of_full_training(read_text):

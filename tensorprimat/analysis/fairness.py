@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.records import Difference, Fairness
-from tensorprimat.core import configurations, settings, shapes
+from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
 from tensorprimat.core.quantities import listed
@@ -255,6 +255,8 @@ def hints_at_freezing(result: Result) -> bool:
     peft = (result.training_config.peft or "none").lower()
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if peft != "none" or (trainable and every and trainable < every):
+        return True
+    if trainable is None and flops.trains_few(result, result.model.shape or shape_of_name(result.model)):
         return True
     names = (result.model.name, result.model.preset, result.performance_metrics.reported.benchmark)
     return result.training_config.peft is None and any(text and _FROZEN.search(text) for text in names)

@@ -73,6 +73,7 @@ CONVENTIONS: dict[str, Convention] = {
     )
 }  # fmt: skip
 DEFAULT_CONVENTION = "megatron"
+MOST_OF_A_MODEL = 0.5  # of its parameters; an embedding or a head that is counted apart is less than the rest
 
 
 def convention_named(name: str) -> Convention:
@@ -139,10 +140,22 @@ def frozen_parameters(result: Result) -> bool | None:
     every = result.model.parameters
     if trainable is not None and every:
         return trainable < every
+    if trains_few(result, result.model.shape):
+        return None
     if peft:
         return peft != "none"
     names = " ".join(filter(None, (result.model.name, result.model.preset))).lower()
     return None if any(word in names for word in ("lora", "peft", "adapter", "frozen")) else False
+
+
+def trains_few(result: Result, shape: ModelShape | None) -> bool:
+    """Return True if what one process trains, times all processes, is far less than the model has.
+
+    shape: of the model, stated or assumed; None where neither is known.
+    """
+    counted, processes = result.model.trainable_parameters_per_process, result.training_config.num_gpus
+    every = result.model.parameters or (models.parameters(shape) if shape is not None else None)
+    return bool(counted and processes and every) and (counted or 0) * (processes or 0) < MOST_OF_A_MODEL * (every or 0)
 
 
 def _adapters(result: Result) -> bool:

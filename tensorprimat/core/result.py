@@ -169,6 +169,8 @@ class Model(Record):
     parameters: Count = None
     trainable_parameters: Count = None
     """Parameters that the optimizer changes; fewer than all with LoRA or frozen layers."""
+    trainable_parameters_per_process: Count = None
+    """The same as one process counts them: under FSDP and ZeRO-3 its share, otherwise all."""
     training_flops_per_token: Count = None
     """By the convention megatron at this sequence length, where no `shape` expresses the model: experts count as far
     as one token meets them, windows and chunks by the pairs that are left."""

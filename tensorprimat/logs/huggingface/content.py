@@ -69,8 +69,9 @@ _TRAINED: tuple[re.Pattern[str], ...] = (
     re.compile(rf"\btrainable params: {fields.WHOLE} \|\| all params: {fields.WHOLE}"),  # of PEFT
     re.compile(rf"\bTrainable parameters = {fields.WHOLE} of {fields.WHOLE}"),  # Unsloth's banner
 )
-"""Lines that state how many parameters train, and of how many. The Trainer's own line ("Number of trainable
-parameters") is not among them: under FSDP and ZeRO-3 it counts the share of one GPU."""
+"""Lines that state how many parameters train, and of how many."""
+_TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.WHOLE}$")
+"""The Trainer's own line: under FSDP and ZeRO-3 it counts the share of one GPU."""
 _LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
@@ -296,12 +297,14 @@ def _notice(text: str, content: Content) -> None:
             continue  # behind rows another training may start, and fail
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value
-    for pattern in () if content.model else _TRAINED:
+    if (match := _TRAINED_BY_PROCESS.search(text.rstrip())) and (trained := fields.whole(match[1])):
+        content.model.setdefault("trainable_parameters_per_process", trained)
+    for pattern in () if "trainable_parameters" in content.model else _TRAINED:
         if (
             (match := pattern.search(text))
             and (trained := fields.whole(match[1]))
             and (every := fields.whole(match[2]))
         ):
-            content.model = {"trainable_parameters": trained, "parameters": every} if trained <= every else {}
+            content.model |= {"trainable_parameters": trained, "parameters": every} if trained <= every else {}
     if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
         content.gpu_info["device_name"] = device
