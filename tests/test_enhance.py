@@ -285,3 +285,22 @@ def test_the_tables_of_the_enhanced_comparison_are_called_by_what_they_hold(tmp_
     assert {"utilisation,", "watt-hour", "tokens/s/GPU"} <= words, "no label breaks inside a word"
     report = (tmp_path / "out" / "enhanced_report.md").read_text()
     assert "Energy, cost and time" in report
+
+
+IMPOSSIBLE = "MFU of 162 % (dense bf16 peak 989.4 TFLOP/s), which is impossible; check --sequence-length"
+
+
+@pytest.mark.parametrize("command", ["enhance", "metrics"])
+def test_a_figure_that_cannot_be_true_is_an_error_above_all_others(tmp_path, capsys, command):
+    path = saved(tmp_path, "nvd", "NVIDIA H100 80GB HBM3", 4.2, stamp="20261120_100000_000000")
+    output = ["--output-dir", str(tmp_path / "o")] if command == "enhance" else []
+    assert main([command, str(path), *output]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Error: NVIDIA H100 80GB HBM3: ")
+    assert IMPOSSIBLE in " ".join(said.split())
+    assert main([command, str(path), *output, "--json"]) == 0
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert IMPOSSIBLE in error
+    if command == "enhance":
+        report = (tmp_path / "o" / "enhanced_report.md").read_text()
+        assert report.index("Error: ") < report.index("## Llama")

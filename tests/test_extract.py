@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import job_logs
 import pytest
 
 from tensorprimat import logs
@@ -483,3 +484,12 @@ def test_a_folder_of_folders_says_how_to_search_it(tmp_path, capsys):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     assert extract(tmp_path / "runs") == 2
     assert "holds no file, only folders (a); name them, or search them with tprimat analyze" in capsys.readouterr().err
+
+
+def test_a_log_whose_rate_its_gpu_cannot_reach_is_an_error_above_its_figures(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(job_logs.megatron(job_logs.Job())))
+    assert main(["extract", str(log), "--gpu", "A10G", "--output-dir", str(tmp_path / "o")]) == 0
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert str(log) in first
+    assert second.startswith("  error: A10G: the framework reports 400 TFLOP/s per GPU, above the dense bf16 peak")

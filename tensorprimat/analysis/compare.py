@@ -19,7 +19,7 @@ from tensorprimat.analysis import metrics
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.fairness import TIME_TO_TRAIN, missed_target
-from tensorprimat.analysis.impossible import impossible
+from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.ratios import Meeting, StatedScatter, mean_log, mean_ratio, meet, ratios
@@ -94,7 +94,7 @@ def compare(
             *_missed_targets(in_order),
             *unused_prices([side.metrics for side in sides.values()], prices or {}),
         ),
-        errors=_errors(list(sides.values())),
+        errors=impossible_of_sides([(side.label, side.result) for side in sides.values()]),
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
@@ -183,14 +183,3 @@ def _missed_targets(meetings: Sequence[Meeting]) -> list[str]:
         if group.result.performance_metrics.reported.quality_target is not None and missed_target(group.result)
     }
     return list(missed.values())
-
-
-def _errors(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return figures that cannot be true; of sides on one device, which one has them."""
-    devices = [side.result.gpu_info.device_name for side in sides]
-    found = [
-        f"{side.label}, {error}" if devices.count(device) > 1 and side.label != device else error
-        for side, device in zip(sides, devices, strict=True)
-        for error in impossible(side.result)
-    ]
-    return tuple(dict.fromkeys(found))

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.levels import LevelName
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.metrics import MetricChoices, measure
@@ -50,6 +51,8 @@ class Economics:
     returns: dict[str, tuple[Return, ...]]
     """Of every side of a model against its first one."""
     warnings: tuple[str, ...]
+    errors: tuple[str, ...]
+    """Figures that cannot be true: nothing here may be believed before their settings are right."""
     generated_at: str
 
 
@@ -76,6 +79,7 @@ def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics
         returns={
             model: tuple(weigh(sides[0], candidate) for candidate in sides[1:]) for model, sides in models.items()
         },
+        errors=impossible_of_sides([(one.side.label, one.side.result) for sides in models.values() for one in sides]),
         warnings=(
             *warnings,
             *unused_prices([side.metrics for sides in models.values() for side in sides], assumptions.prices),

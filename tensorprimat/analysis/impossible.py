@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorprimat.core import catalogue, flops
 from tensorprimat.core.quantities import count, percent
 from tensorprimat.core.result import Result
@@ -28,6 +30,17 @@ def impossible(result: Result) -> tuple[str, ...]:
     else:
         return ()
     return (f"{device}: {wrong}, which is impossible; {_LOOK_FOR}.",)
+
+
+def impossible_of_sides(sides: Sequence[tuple[str, Result]]) -> tuple[str, ...]:
+    """Return the sentences of labelled results, each once; of results on one device, which one has them."""
+    devices = [result.gpu_info.device_name for _, result in sides]
+    found = [
+        f"{label}, {error}" if devices.count(device) > 1 and label != device else error
+        for (label, result), device in zip(sides, devices, strict=True)
+        for error in impossible(result)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _limit(result: Result) -> tuple[float, str] | None:

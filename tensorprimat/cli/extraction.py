@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat import logs
+from tensorprimat.analysis.impossible import impossible
 from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
@@ -153,6 +154,8 @@ def _say_summary(extracted: Extracted) -> None:
     format = result.provenance.format or "result"
     of = f", training {number}" if (number := result.provenance.segment) else ""
     _say(f"{', '.join(extracted.logs)}{of}: {format}, {result.source}, {len(result.steps)} rows")
+    for error in impossible(result):
+        print(f"  error: {one_line(error)}", file=sys.stderr)
     contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]
     for warning in contradicted:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)

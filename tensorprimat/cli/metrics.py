@@ -46,6 +46,7 @@ def command(
     from tensorprimat.reports import harmless
 
     console = harmless.console(highlight=False)
+    enhanced.show_errors(content, console.print)
     for sides in content.models.values():
         for side in sides:
             enhanced.show_explanation(side, console.print)

@@ -204,6 +204,8 @@ def render_markdown(content: Economics, *, picture: str | None = None) -> str:
     ]
     if picture is not None:
         parts.append(f"![MFU, energy, memory, cost and time to train, as bars]({picture})")
+    if content.errors:
+        parts.append(markdown.bullets([f"Error: {error}" for error in content.errors]))
     for model, sides in content.models.items():
         parts.append(f"## {safe(side_heading(sides))}")
         for table, sentences in tables(content, model):
@@ -226,6 +228,7 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
     from rich.padding import Padding
     from rich.text import Text
 
+    show_errors(content, write)
     for model, sides in content.models.items():
         write(console.safe(side_heading(sides), "bold"))
         for table, sentences in tables(content, model):
@@ -241,6 +244,12 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
     write(console.safe(convention_sentence(content)))
     for warning in content.warnings:
         write(console.safe(f"• {warning}", "yellow"))
+
+
+def show_errors(content: Economics, write: Callable[[Any], None]) -> None:
+    """Figures that cannot be true, above all others, for a terminal."""
+    for error in content.errors:
+        write(console.safe(f"Error: {error}", "bold red"))
 
 
 def show_explanation(side: Enhanced, write: Callable[[Any], None]) -> None:

@@ -29,6 +29,7 @@ def document(content: Economics) -> dict[str, Any]:
         "results": [_side(model, side) for model, sides in content.models.items() for side in sides],
         "returns": [_return(model, one) for model, returns in content.returns.items() for one in returns],
         "warnings": list(content.warnings),
+        "errors": list(content.errors),
     }
 
 
