@@ -112,7 +112,7 @@ def with_progress(
     """Yield items as they are read, with a bar on a terminal. name: text of an item behind the bar."""
     screen = harmless.console(stderr=True)
     counted = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    columns = (*counted, TextColumn("{task.fields[name]}"))
+    columns = (*counted, TextColumn("{task.fields[name]}", markup=False))
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("reading", total=total, name="")
         for item in items:

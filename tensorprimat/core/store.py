@@ -11,7 +11,6 @@ import contextlib
 import glob
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing, short_hash
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
-from tensorprimat.core.steps import FLOAT_COLUMNS
+from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.summary import summarise
 
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
@@ -171,8 +170,7 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     kept = history / f"{latest.stem}_before_{stamp}.json"
     name = _series_named(latest)
     if name is not None and (latest.parent / name).is_file() and not (history / name).exists():
-        steps = regular.opened(latest.parent / name)
-        atomic.write_atomically(history / name, lambda file: shutil.copyfileobj(steps, file))
+        atomic.write_atomically(history / name, regular.content(latest.parent / name, most_bytes=series.LARGEST_BYTES))
     atomic.write_atomically(kept, content)
 
 
@@ -257,7 +255,8 @@ def _from_document(document: Any, path: Path) -> Result:
     if result.series_file is not None:
         steps = series.read(path, result.series_file, sha256=result.series_sha256)
         result = result.model_copy(update={"steps": steps, "series_file": None})
-    _check_series(result, path)
+    if odd := next(_odd_numbers(result.steps), None):
+        raise InputError(odd, path=path, remedy="repair or remove the file")
     if len(result.steps):
         return summarise(result).model_copy(update={"series_sha256": None})
     figures = result.performance_metrics
@@ -303,20 +302,17 @@ def is_result(document: Any) -> bool:
     )
 
 
-def _check_series(result: Result, path: Path) -> None:
-    """Raise InputError for steps that no training can have."""
-    seconds, covers = result.steps.column("seconds"), result.steps.column("covers")
-    odd = None
+def _odd_numbers(steps: Steps) -> Iterator[str]:
+    """Yield a clause for each column that holds what no training can have."""
+    seconds, covers = steps.column("seconds"), steps.column("covers")
     if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
-        odd = f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
-    elif ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
-        odd = f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"
-    for name in filter(result.steps.has, FLOAT_COLUMNS):
-        values = result.steps.column(name)
-        if odd is None and len(wrong := np.flatnonzero(np.abs(values) > LARGEST_FIGURE)):
-            odd = f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement"
-    if odd is not None:
-        raise InputError(odd, path=path, remedy="repair or remove the file")
+        yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
+    if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
+        yield f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"
+    for name in filter(steps.has, FLOAT_COLUMNS):
+        values = steps.column(name)
+        if len(wrong := np.flatnonzero(np.abs(values) > LARGEST_FIGURE)):
+            yield f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement"
 
 
 ReadOutcome = Result | InputError | None

@@ -244,7 +244,7 @@ def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """An exponential decay that was fitted to the mean of several curves, and what speaks for it."""
+    """An exponential decay that was fitted to the mean of several curves, with its significance."""
 
     fit: _Fit
     shapes: Floats
@@ -253,7 +253,7 @@ class _Fitted:
     score: float
     p_value: float
     changes: Floats
-    """By curve: how far it follows the shape."""
+    """Of each curve: its product with the shape of the decay, which is larger the more it decays."""
 
     def is_shown(self, level: float, level_of_runs: float) -> bool:
         """Return True if the decay is significant in the mean curve, and in the runs where there are three or more."""

@@ -7,7 +7,7 @@ them: it reads the lines between rows alone, and a setting that then has another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -54,20 +54,18 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
         return
     rows = part(first_row, first_row + ROWS_READ - 1)
 
-    def stated(parts: Sequence[Part]) -> dict[str, Any]:
+    def stated(parts: Sequence[Part], left_out: Collection[str]) -> dict[str, Any]:
         reading = format.read(replace(log, parts=(*parts, rows)))
         if not isinstance(reading, Reading):
             return {}
-        left_out = reading.by_rows | of_rows
-        return {name: value for name, value in facts_of(reading).items() if name not in left_out}
+        return {name: fact for name, fact in facts_of(reading).items() if name not in (*reading.by_rows, *left_out)}
 
-    of_rows = frozenset[str]()  # what the rows tell without any other line
-    of_rows = frozenset(stated([]))
-    known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [])
-    if not _changed(known, stated(parts)) and not _repeated(stretches, first_row):
+    by_rows = stated([], ()).keys()  # what the rows tell without any other line
+    known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [], by_rows)
+    if not _changed(known, stated(parts, by_rows)) and not _repeated(stretches, first_row):
         return
     for one in parts[:MOST_STRETCHES]:
-        settings = stated([one])
+        settings = stated([one], by_rows)
         if changed := _changed(known, settings):
             name, (before, after) = next(iter(changed.items()))
             yield Cut(one.first_line, f"{name} is stated again, as {after} instead of {before}")

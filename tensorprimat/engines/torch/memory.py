@@ -19,9 +19,9 @@ from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
 
-LENGTH = (
-    128  # tokens that are counted: what a layer keeps grows with them, apart from scores, which kernels do not keep
-)
+LENGTH = 128
+"""Tokens of the sequence that is counted: a layer keeps as much of each token. Scores grow faster, but no kernel keeps
+them."""
 COUNTED_ATTENTION = "tensorprimat_counted_attention"
 """Name of the attention that keeps what a kernel on a GPU keeps: its operands, its output and the sums."""
 
