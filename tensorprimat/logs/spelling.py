@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -199,9 +199,28 @@ def _of_odd_shape(
         same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
         texts = {printed.text for printed in same if printed}
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
-        if not (is_fixed or count >= LIKELY_DROPPED_ZEROS or len(texts) == 1 or odd.decimals < usual.decimals - 1):
+        likely = 2 if lines[where][1].rstrip().endswith("}") else 1  # zeros that repr drops, as json and dict do
+        if not (is_fixed or count >= LIKELY_DROPPED_ZEROS or len(texts) == 1 or odd.decimals < usual.decimals - likely):
+            return None
+        if (printed := _labelled(lines[where], label, odd)) and _is_larger(printed.text, texts):
             return None
     return _labelled(lines[where], label, odd)
+
+
+def _is_larger(number: str, others: Collection[str]) -> bool:
+    """Return True if a number has as many significant digits as each of the others, more of them before the point.
+
+    >>> _is_larger("loss= 11.33", {"loss= 3.674", "loss= 4.100"}), _is_larger("time 1.", {"time 1.250"})
+    (True, False)
+    """
+    (whole, digits), *rest = (_digits(text) for text in (number, *others))
+    return all(fewer < whole and same == digits for fewer, same in rest)
+
+
+def _digits(text: str) -> tuple[int, int]:
+    """Return how many digits the last number of a text has before its point, and how many significant ones in all."""
+    whole, _, decimals = re.sub(r"[^\d.]", "", text.split()[-1]).partition(".")
+    return len(whole.lstrip("0")), len((whole + decimals).lstrip("0"))
 
 
 def _twice_in_a_line(
