@@ -95,6 +95,18 @@ def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int
     return start if seconds[0] > float(others.max()) * (1 + MATERIAL) else 0
 
 
+def within_half(steady: Steady, covers: np.ndarray) -> Steady:
+    """Return the end of warm-up, not behind half of the steps: half of the rows may be nearly all of them.
+
+    covers: optimizer steps of each row. Where the rows settle later, the run counts as not settled.
+    """
+    if not len(covers) or (covers == covers[0]).all():
+        return steady
+    done = np.cumsum(covers)
+    latest = max(1, int(np.searchsorted(done, done[-1] / 2, side="right")))
+    return steady if steady.start <= latest else Steady(start=latest, settled=False)
+
+
 def _means(rows: np.ndarray, size: int) -> Floats:
     """Return means of every `size` neighbouring rows, of those that are known; NaN where none is."""
     known = np.isfinite(rows)

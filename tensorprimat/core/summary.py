@@ -17,7 +17,7 @@ from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run, Source
 from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import Steady, median, warm_up_rows
+from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.terms import RATES, Term, time_of
 from tensorprimat.core.warmup import find_warmup
@@ -130,6 +130,7 @@ def _piece(
     if steady is None:
         declared = None if warmup_steps is None else [_declared_rows(covers[rows], warmup_steps)]
         steady = find_warmup([undisturbed[rows]], declared).runs[0]
+    steady = steady if warmup_steps is not None else within_half(steady, covers[rows])
     start = steady.start if warmup_steps is not None else warm_up_rows(steady, pace[rows], covers[rows])
     return _Piece(segment=number, rows=rows, start=start, settled=steady.settled)
 

@@ -42,6 +42,7 @@ from tensorprimat.logs.huggingface.content import (
 from tensorprimat.logs.huggingface.rows import Row, is_row
 from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
 from tensorprimat.logs.huggingface.steps import steps_of
+from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
 
 
@@ -52,6 +53,7 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
+    content.rows, processes = of_one_process(content.rows)
     config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
     evidence = evidence_of(content, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
@@ -67,6 +69,11 @@ def read(log: Log) -> Reading:
         source="Hugging Face Trainer",
         timestamp=fields.iso(content.timestamp),
     )
+    if processes > 1:
+        reading.warnings.append(
+            f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
+            "the process with most rows are read; let one rank write the log"
+        )
     if content.counts_trained_tokens:
         reading.warnings.append(
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
