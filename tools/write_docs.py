@@ -105,7 +105,8 @@ def _field_notes(record: type) -> dict[str, str]:
         if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             notes[node.target.id] = " ".join(str(after.value.value).split()).replace("|", "/")  # type: ignore[union-attr]
         elif isinstance(node, ast.FunctionDef) and (text := ast.get_docstring(node)):
-            notes[node.name] = " ".join(text.split()).replace("|", "/")
+            says = " ".join(text.removeprefix("Return the ").split()).replace("|", "/")
+            notes[node.name] = says[:1].upper() + says[1:]
     return notes
 
 

@@ -17,7 +17,7 @@ def command(
         list[str] | None, takes("CONDITION", 'Keep cells: "model_size=small", "batch_size >= 4"; may be repeated.')
     ] = None,
     add: Annotated[
-        list[str] | None, takes("NAME=EXPRESSION", 'A column: "throughput=1000/mean_time_ms"; may be repeated.')
+        list[str] | None, takes("NAME=EXPRESSION", 'Add a column: "throughput=1000/mean_time_ms"; may be repeated.')
     ] = None,
     rows: Annotated[str | None, takes("COLUMN", "Rows of a pivot table.")] = None,
     columns: Annotated[str | None, takes("COLUMN", "Columns of the pivot table.")] = None,

@@ -19,9 +19,9 @@ def command(
 ) -> int:
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 
-    The required disk space and memory are printed first; a disk without room is refused. NeMo's own importer does the
-    work, on the CPU, into Transformer Engine's layers: run it in NVIDIA's NeMo image. The folder appears whole or not
-    at all.
+    The required disk space and memory are printed first; a disk with too little space is refused. NeMo's own importer
+    does the work, on the CPU, into Transformer Engine's layers: run it in NVIDIA's NeMo image. The output folder is
+    written completely or not at all.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def command(
     Exit codes:
       0  converted
       1  the conversion failed
-      2  a flag or the source is wrong, or NeMo or Transformer Engine is not here
+      2  a flag or the source is wrong, or NeMo or Transformer Engine is not installed
     """
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.quantities import size

@@ -31,7 +31,9 @@ def command(
             show_default="longest",
         ),
     ] = None,
-    format: Annotated[str | None, takes("F", "Read as this format.", show_default="detected")] = None,
+    format: Annotated[
+        str | None, takes("F", "Read the log as this format (see --formats).", show_default="detected")
+    ] = None,
     formats: Annotated[bool, switch("--formats", "List the formats.")] = False,
     json: Annotated[bool, switch("--json", "Print results as JSON; write files only with --output.")] = False,
     explain: Annotated[

@@ -41,7 +41,7 @@ def command(
         str | None,
         takes(
             "LEVEL",
-            "Lowest level that may pass: same_work (also where a side does not state all of it), same_work_per_token, "
+            "Lowest level that may pass: same_work (also if a side leaves a setting unstated), same_work_per_token, "
             "same_task.",
         ),
     ] = None,

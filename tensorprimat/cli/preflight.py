@@ -47,8 +47,8 @@ def command(
     compared with the catalogue's peak; matrix products also against the best that others measured. A GPU well below its
     siblings or the catalogue is named; over several nodes each has a row, the slowest first, and --fail-below names the
     slow ones. The result is kept per machine: sweeps estimate their time from it, and training results are compared
-    with it. If other processes use the machine (more load than cores and a quarter of the cores in use, or processes on
-    a GPU), or if a frequency or power cap changes meanwhile, the figures are shown and not kept.
+    with it. If other processes use a GPU or a quarter of the cores (with a load above the number of cores), or if a
+    frequency or power cap changes meanwhile, the figures are shown and not kept.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def command(
     Exit codes:
       0  measured
       1  measured and not kept, because the machine was not quiet; a GPU is below --fail-below; or the job failed
-      2  a flag is wrong, or the device is not there
+      2  a flag is wrong, or this machine has no such device
     """
     from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
     from tensorprimat.session import preflight

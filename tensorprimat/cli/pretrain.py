@@ -53,8 +53,8 @@ def command(
 ) -> int:
     """Train one model with NVIDIA's NeMo recipe and measure it.
 
-    The recipe comes from nemo.collections.llm, is run by NeMo-Run (with torchrun for several GPUs) together with the
-    benchmark callback, which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by
+    NeMo-Run runs the recipe of nemo.collections.llm, with torchrun for several GPUs, and adds the benchmark callback,
+    which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by
     its environment variable, else by the constants at the top of the script, else by the methodology. Under torchrun or
     srun each process trains as one rank.
 

@@ -19,7 +19,10 @@ def command(
         Path | None, argument("[CONFIG]", "A Primus experiment file.", show_default="those for this GPU")
     ] = None,
     model: Annotated[str | None, takes("MODEL", "llama or qwen.", show_default="by the file's name")] = None,
-    precision: Annotated[str | None, takes("FORMAT", "bf16 or fp8, without CONFIG.", show_default="bf16")] = None,
+    precision: Annotated[
+        str | None,
+        takes("FORMAT", "Precision of the configurations shown without CONFIG: bf16 or fp8.", show_default="bf16"),
+    ] = None,
     methodology: Annotated[
         str, takes("NAME", "Methodology of the NVIDIA configuration: max, identical or classic.")
     ] = "agreed",

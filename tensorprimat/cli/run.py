@@ -62,8 +62,8 @@ def command(
         float | None,
         takes(
             "MIN",
-            "Time limit for all runs: reduces batch and steps unless a flag sets them, and begins no run that "
-            "would end later. With --target-ci: time limit of each model, after which no run begins.",
+            "Time limit for all runs: reduces batch and steps unless a flag sets them, and starts no run that would "
+            "end after it. With --target-ci: time limit of each model, after which no run starts.",
         ),
     ] = None,
     append: Annotated[bool, switch("--append", "Add the runs to the latest result.")] = False,

@@ -381,7 +381,7 @@ class Result(Record):
 
     schema_version: int = SCHEMA_VERSION
     platform: Platform | None
-    """nvd, amd or cpu; None for a device that the log does not tell."""
+    """nvd, amd or cpu; None if the log does not state the device."""
     source: str | None = None
     """Origin of the result in words: "torch engine", "primus log" …"""
     timestamp: str | None = None
@@ -401,7 +401,7 @@ class Result(Record):
     audit: Audit | None = None
     """Outcome of the closing audit of a log; None where the log has no clock of its own."""
     warnings: tuple[str, ...] = ()
-    """One sentence each, led by what it is about: "memory_metrics: …"."""
+    """One sentence each, beginning with its subject: "memory_metrics: …"."""
     series_file: str | None = None
     """Sidecar file (npz, in the same folder) with the series of a result with very many steps."""
     series_sha256: str | None = None

@@ -33,7 +33,7 @@ class Budget:
     """Half-width of the interval of the figure, or of the ratio of two configurations, as a fraction."""
     max_runs: int = 30
     minutes: float | None = None
-    """Time limit of one model. Without a target no run begins that would exceed it, judged by the runs so far."""
+    """Time limit of one model. Without a target, no run starts that would exceed it, judged by the runs so far."""
 
     @property
     def most(self) -> int:
