@@ -74,6 +74,13 @@ def test_a_setting_that_neither_side_states_is_not_identical():
     assert judge(*(changed(result(side), recompute=None) for side in ("h100", "mi300x"))).verdict == "same_work"
 
 
+def test_packing_of_a_data_set_has_to_be_stated_and_mock_tokens_have_none():
+    sides = [result(machine, data="c4") for machine in ("h100", "mi300x")]
+    assert judge(*sides).verdict == "same_work"
+    assert judge(*(changed(side, packing=True) for side in sides)).verdict == "identical"
+    assert judge(*(changed(side, data="synthetic") for side in sides)).verdict == "identical"
+
+
 def test_what_follows_from_other_settings_counts_as_stated():
     stated = changed(result("h100"), data_parallel_size=8, gradient_accumulation_steps=16)
     assert judge(stated, result("mi300x")).verdict == "identical"

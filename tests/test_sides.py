@@ -278,3 +278,16 @@ def test_a_run_that_is_compared_with_itself_is_said_so(tmp_path, compare):
     (tmp_path / "copy.log").write_text(log(milliseconds=9991.0).replace(" 07:", " 09:"))
     _, _, said = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
     assert "the same run" not in said
+
+
+def test_runs_of_one_side_that_differ_as_two_machines_do_are_said_so(tmp_path, compare):
+    for name, seconds, hour in (("old/a", 2.0, 1), ("old/b", 1.5, 3), ("new/c", 1.5, 5), ("new/d", 1.52, 7)):
+        file = tmp_path / f"{name}.log"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n".join(job_logs.megatron(job_logs.Job(seconds=seconds, hour=hour))))
+    _, document, said = compare(tmp_path / "old", tmp_path / "new")
+    assert [side["runs"] for side in document["sides"]] == [2, 2]
+    of_old, of_new = (" ".join(side["warnings"]) for side in document["sides"])
+    assert "speeds differ by more than repetitions of one benchmark do (1.5 to 2 seconds a step)" in of_old
+    assert "speeds differ" not in of_new
+    assert "kept as two results" not in said, "they are one side here"

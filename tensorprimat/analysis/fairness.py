@@ -41,6 +41,7 @@ FLAGS = {"shape": "--shape"} | {
     name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
 }
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more
+MOCK_DATA = "mock"  # tokens without documents fill every sequence, so there is nothing to pack
 MOST_NAMED = 4  # settings that a sentence lists; the table has them all
 
 _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re.IGNORECASE)
@@ -272,6 +273,8 @@ def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
             return False
         if values[0] != values[1]:
             return False
+    if any(BY_KEY["packing"].read(one) is None and BY_KEY["data"].read(one) != MOCK_DATA for one in pair):
+        return False  # documents of a data set have lengths of their own
     unequal = [key for key in ("methodology", "peft", "packing") if len({BY_KEY[key].read(one) for one in pair}) > 1]
     return not unequal or (unequal == ["methodology"] and configurations.reconciled(pair) is not None)
 

@@ -21,6 +21,7 @@ from tensorprimat.core.identity import (
     signature,
     stated_by_some,
 )
+from tensorprimat.core.quantities import significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
@@ -244,11 +245,12 @@ def _rank(result: Result, by: str) -> tuple[int, str]:
 
 def _group(label: str, key: str, files: Sequence[Loaded]) -> Group:
     runs = [run for file in files for run in runs_of(file.result)]
+    result = files[0].result if len(files) == 1 else _pooled([file.result for file in files])
     return Group(
         label=label,
         key=key,
         files=tuple(str(file.path) for file in files),
-        result=files[0].result if len(files) == 1 else _pooled([file.result for file in files]),
+        result=_with_unlike_speeds(result, runs),
         runs=tuple(runs),
         hosts=tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs),
     )
@@ -261,6 +263,21 @@ def _pooled(results: Sequence[Result]) -> Result:
         return whole
     note = f"runs: pooled as one benchmark, although only some of the {len(results)} files state {', '.join(partly)}"
     return whole.model_copy(update={"warnings": (*whole.warnings, note)})
+
+
+def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
+    """Return the result with a warning where its runs differ by more than repetitions of one benchmark do."""
+    found = sorted((pair for run in runs if (pair := paces(run))), key=lambda pair: pair[0].value)
+    apart = other_speed(found[0], found[-1]) if len(found) > 1 else None
+    if apart is None:
+        return result
+    unit = "seconds a step" if apart[0].metric == "avg_step_time_seconds" else spelled_metric(apart[0].metric)
+    low, high = (significant(pace.value, 4) for pace in apart)
+    note = (
+        f"runs: speeds differ by more than repetitions of one benchmark do ({low} to {high} {unit}), so their "
+        "mean says little; if machines or settings differ, name one side for each: tprimat compare NAME=PATH NAME=PATH"
+    )
+    return result.model_copy(update={"warnings": (*result.warnings, note)})
 
 
 def alone(result: Result, label: str = "") -> Group:

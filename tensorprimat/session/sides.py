@@ -60,7 +60,7 @@ def load(
     refused: list[InputError] = []
     for argument, side in zip(arguments, sides, strict=True):
         try:
-            found, odd = _read(argument.path, one_side=argument.name is not None, read=read)
+            found, odd = _read(argument.path, one_side=side is not None, read=read)
         except InputError as error:
             refused.append(error)
             if (
