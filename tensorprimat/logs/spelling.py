@@ -337,7 +337,7 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
     seconds = steps.column("seconds")[2:]
     normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
-        if not steps.has(name):
+        if not steps.has(name) or steps.has("relative_work"):  # steps of different work may run at any rate
             continue
         rates, line = steps.column(name)[2:], steps.column("line")[2:]
         known = rates[np.isfinite(rates) & (rates > 0)]

@@ -69,7 +69,10 @@ def weighed(
         return steps, []
     if steps.has("seconds"):
         over_all = 1 if steps.has(RATES[0]) else gpus
-        return (steps.replace(tokens=rates * over_all * steps.column("seconds")) if varies and over_all else steps), []
+        if not varies:
+            return steps, []
+        work = rates * steps.column("seconds")
+        return (steps.replace(tokens=work * over_all) if over_all else steps.replace(relative_work=work)), []
     off = _difference(rates[1:])
     if off <= UNEVEN or (labels is not None and changes.level_of(labels) is not None):
         return steps, []

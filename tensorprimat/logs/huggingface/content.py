@@ -34,6 +34,8 @@ from tensorprimat.logs.text import Log
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
 FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
+HISTORY = '"log_history": ['
+"""In the last line of ms-swift's logging.jsonl, which holds the rows of all lines before it once more."""
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
@@ -134,7 +136,7 @@ def _is_evaluation(row: Mapping[str, str]) -> bool:
 
 def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
     """Flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
-    if "{" not in text or len(text) > LONGEST_DICTIONARY:
+    if "{" not in text or len(text) > LONGEST_DICTIONARY or (HISTORY in text and text.startswith("{")):
         return
     for match in _DICTIONARY.finditer(text):
         if match[0][1] == '"':

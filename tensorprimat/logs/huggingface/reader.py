@@ -28,7 +28,7 @@ import numpy as np
 
 from tensorprimat.core import devices
 from tensorprimat.core.quantities import fixed
-from tensorprimat.logs import fields
+from tensorprimat.logs import fields, work
 from tensorprimat.logs.dates import stamps_of
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (
@@ -57,8 +57,11 @@ def read(log: Log) -> Reading:
     config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
     evidence = evidence_of(content, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
+    steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
+    if not steps.has("relative_work") and steps.has("seconds"):
+        steps, _ = work.weighed(steps, None, None, config.get("num_gpus"), varies=True)
     reading = Reading(
-        steps=steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None),
+        steps=steps,
         evidence=evidence,
         timing="timestamps" if stamped else "reported",
         training_config={"framework": "transformers", **config},

@@ -18,6 +18,8 @@ class _Interval:
     """Of one step."""
     tokens: float | None = None
     trained_tokens: float | None = None
+    rate: float | None = None
+    """Mean of the rates of the rows in between."""
     steps: int = 1
     interrupted_by: str = ""
 
@@ -59,32 +61,51 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
     A row inside such a stretch covers no step: the row at its end measures all of its steps.
     """
     intervals = [_Interval() for _ in found]
-    start, inside = 0, ""
     for place in range(1, len(found)):
-        between, row, before = intervals[place], found[place], found[start]
+        between, row, last = intervals[place], found[place], found[place - 1]
         between.interrupted_by = row.interrupted_by
-        if index[place] <= index[place - 1]:
-            start, inside = place, ""
-            continue
-        between.steps = index[place] - index[place - 1]
-        last = found[place - 1]
-        between.tokens = _growth(last.tokens, row.tokens, between.steps)
-        between.trained_tokens = _growth(last.trained_tokens, row.trained_tokens, between.steps)
-        if before.clock is None or row.clock is None:
-            start, inside = place, ""
-            continue
-        inside = inside or row.interrupted_by
-        grown, resolution = row.clock[0] - before.clock[0], row.clock[1] + before.clock[1]
-        if grown <= 0 or resolution > fields.CLOCK_RESOLUTION * grown:
-            continue
-        steps = index[place] - index[start]
+        if index[place] > index[place - 1]:
+            between.steps = index[place] - index[place - 1]
+            between.tokens = _growth(last.tokens, row.tokens, between.steps)
+            between.trained_tokens = _growth(last.trained_tokens, row.trained_tokens, between.steps)
+    for start, end in _timed_stretches(found, index):
+        between, before, row = intervals[end], found[start], found[end]
+        between.steps = steps = index[end] - index[start]
         between.tokens = _growth(before.tokens, row.tokens, steps)
         between.trained_tokens = _growth(before.trained_tokens, row.trained_tokens, steps)
-        between.seconds, between.steps, between.interrupted_by = grown / steps, steps, inside
-        for merged in intervals[start + 1 : place]:
+        between.seconds = (row.clock[0] - before.clock[0]) / steps if row.clock and before.clock else None
+        inside = found[start + 1 : end + 1]
+        between.interrupted_by = next((one.interrupted_by for one in inside if one.interrupted_by), "")
+        for merged in intervals[start + 1 : end]:
             merged.steps = 0
-        start, inside = place, ""
+        rates = [one.rate for one in inside if one.rate is not None]
+        between.rate = sum(rates) / len(rates) if len(rates) == len(inside) else None
     return intervals
+
+
+def _timed_stretches(found: list[Row], index: list[int]) -> list[tuple[int, int]]:
+    """Return (place of the row before, place of the last row) of each stretch whose time the clock tells.
+
+    Rows at the end of a training that are too few for a stretch of their own belong to the last one.
+    """
+    stretches: list[tuple[int, int]] = []
+    start = 0
+    for place, row in enumerate(found):
+        clock, before = row.clock, found[start].clock
+        if not place or index[place] <= index[place - 1] or clock is None or before is None:
+            start = place
+            continue
+        grown, resolution = clock[0] - before[0], clock[1] + before[1]
+        if grown > 0 and resolution <= fields.CLOCK_RESOLUTION * grown:
+            stretches.append((start, place))
+            start = place
+            continue
+        ends = place + 1 == len(found) or index[place + 1] <= index[place]
+        if ends and stretches and stretches[-1][1] == start and grown >= 0:
+            if not any(one.interrupted_by for one in found[start + 1 : place + 1]):
+                stretches[-1] = (stretches[-1][0], place)
+            start = place
+    return stretches
 
 
 def _growth(before: float | None, after: float | None, steps: int) -> float | None:
@@ -105,7 +126,7 @@ def step_of(row: Row, index: int, between: _Interval) -> Step:
         gradient_norm=row.gradient_norm,
         memory_allocated_peak_bytes=row.allocated_peak,
         memory_reserved_peak_bytes=row.reserved_peak,
-        reported_tokens_per_second_per_gpu=row.rate,
+        reported_tokens_per_second_per_gpu=between.rate or row.rate,
         interrupted_by=between.interrupted_by or row.interrupted_by,
         line=row.line,
     )

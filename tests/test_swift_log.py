@@ -1,0 +1,53 @@
+"""Rows of ms-swift that state a rate of their own step: the work of a step follows from its rate and its time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+TOKENS = [4000, 36000, 1000, 8000, 120000, 20000, 3000]  # of a step, over all GPUs
+STEP, GPUS = 20.0, 8
+
+
+def rows(steps: int = 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "loss": round(2.37011719 - n / 100, 8), "grad_norm": 140.0, "learning_rate": 3.33e-06, "epoch": n / 1000,
+            "global_step/max_steps": f"{n}/{steps}", "elapsed_time": f"{int(n * STEP) // 60}m {int(n * STEP) % 60}s",
+            "tokens_per_gpu_per_sec": round(TOKENS[n % len(TOKENS)] / STEP / GPUS, 1), "memory(GiB)": 62.13,
+            "train_speed(s/it)": STEP,
+        }
+        for n in range(1, steps + 1)
+    ]  # fmt: skip
+
+
+def mean_rate(first: int, last: int) -> float:
+    """Return all tokens of the steps over all seconds and GPUs."""
+    return sum(TOKENS[n % len(TOKENS)] for n in range(first, last + 1)) / (last - first + 1) / STEP / GPUS
+
+
+def test_the_mean_rate_is_all_tokens_over_all_seconds(read_text: Any) -> None:
+    world = "rank: 0, local_rank: 0, world_size: 8, local_world_size: 8\n"
+    result = read_text(world + "".join(f"{row}\n" for row in rows()))
+    found = result.performance_metrics
+    assert found.tokens_per_second_per_gpu == pytest.approx(mean_rate(3, 40), rel=0.02)
+    assert found.tokens_per_second == pytest.approx(GPUS * mean_rate(3, 40), rel=0.02)
+    assert found.avg_step_time_seconds == pytest.approx(STEP)
+
+
+def test_steps_of_unequal_work_are_weighed_where_no_line_states_the_gpus(read_text: Any) -> None:
+    result = read_text("".join(f"{json.dumps(row)}\n" for row in rows()))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(mean_rate(3, 40), rel=0.02)
+    assert not [warning for warning in result.warnings if "times the median" in warning]
+
+
+def test_the_history_behind_the_rows_is_no_second_training(read_text: Any) -> None:
+    history = [{"loss": row["loss"], "grad_norm": 140.0, "epoch": row["epoch"], "step": n} for n, row in
+               enumerate(rows(), 1)]  # fmt: skip
+    state = {"last_model_checkpoint": None, "best_metric": None, "global_step": 40, "log_history": history}
+    result = read_text("".join(f"{json.dumps(row)}\n" for row in [*rows(), state]))
+    assert result.performance_metrics.total_steps == 40
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP)
+    assert not [warning for warning in result.warnings if "restarts" in warning or "spelled" in warning]
