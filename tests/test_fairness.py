@@ -9,8 +9,10 @@ from plausible import means_only, result
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.fairness import NORMALISED_BY, TIME_TO_TRAIN, judge
+from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import measure
+from tensorprimat.core import flops
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported
 from tensorprimat.core.store import Loaded
@@ -306,15 +308,21 @@ def test_two_shapeless_nameless_results_give_no_ratio():
 
 
 def test_a_figure_above_the_peak_of_the_card_is_an_error_and_no_verdict_stands_on_it():
-    impossible = result("mi300x", seconds=0.9, runs=3)
-    fairness = judge(result("h100", runs=3), impossible)
+    too_fast = result("mi300x", seconds=0.9, runs=3)
+    fairness = judge(result("h100", runs=3), too_fast)
     assert fairness.verdict == "not_comparable"
     assert len(fairness.errors) == 1
     assert "which is impossible" in fairness.errors[0]
-    pair_of = [Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate((result("h100", runs=3), impossible))]
+    pair_of = [Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate((result("h100", runs=3), too_fast))]
     comparison = compare(pair_of)
     assert comparison.errors == fairness.errors
     assert comparison.pairs[0].ratio.verdict == "not_comparable"
+
+
+def test_flops_that_a_result_states_in_place_of_a_shape_are_held_against_the_peak_too():
+    shaped = result("mi300x", seconds=0.9, runs=3)
+    stated = with_model(shaped, shape=None, training_flops_per_token=flops.charged_per_token(shaped))
+    assert impossible(stated) == impossible(shaped) != ()
 
 
 def test_a_reported_rate_above_the_peak_is_an_error_too():

@@ -57,10 +57,6 @@ def _limit(result: Result) -> tuple[float, str] | None:
 
 
 def _achieved_tflops(result: Result) -> float | None:
-    """Return the model's TFLOP/s per GPU as MFU counts them, or None without rate, shape or length."""
-    rate, shape = result.performance_metrics.tokens_per_second_per_gpu, result.model.shape
-    length = result.training_config.sequence_length
-    if not (rate and shape and length):
-        return None
-    per_token = flops.charged_per_token(result)
-    return None if per_token is None else rate * per_token / TERA
+    """Return the model's TFLOP/s per GPU as MFU counts them, or None without a rate or the FLOPs of a token."""
+    rate, per_token = result.performance_metrics.tokens_per_second_per_gpu, flops.charged_per_token(result)
+    return rate * per_token / TERA if rate and per_token else None
