@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
-from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.mlperf_library import Entry
@@ -45,13 +45,8 @@ class Scaling:
 
 def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:
     """Return the scaling of every GPU, benchmark and round that has two or more numbers of GPUs."""
-    groups: dict[tuple[str, str, str], list[Scored]] = {}
-    for one in map(Scored, entries):
-        entry = one.entry
-        if entry.is_closed and entry.gpu and one.num_gpus and one.minutes and one.samples_per_second:
-            groups.setdefault((str(entry.gpu), entry.benchmark, entry.round), []).append(one)
     found = []
-    for (gpu, benchmark, round), group in sorted(groups.items()):
+    for (gpu, benchmark, round), group in timed(entries, "gpu", "benchmark", "round").items():
         if len({one.num_gpus for one in group}) >= 2:
             found.append(_scaling(gpu, benchmark, round, group, confidence))
     return tuple(found)

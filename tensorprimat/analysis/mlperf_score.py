@@ -193,6 +193,16 @@ class Scored:
         return LogEstimate(log=math.log(minutes), variance=variance, degrees=len(self.succeeded) - 1)
 
 
+def timed(entries: Sequence[Entry], *fields: str) -> dict[tuple[str, ...], list[Scored]]:
+    """Return the closed entries with known GPUs, time and speed, grouped by fields, in the order of their values."""
+    found: dict[tuple[str, ...], list[Scored]] = {}
+    for one in map(Scored, entries):
+        entry = one.entry
+        if entry.is_closed and entry.gpu and one.num_gpus and one.minutes and one.samples_per_second:
+            found.setdefault(tuple(getattr(entry, field) for field in fields), []).append(one)
+    return dict(sorted(found.items()))
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
 from tensorprimat.core.errors import InputError, UsageError
@@ -136,13 +136,8 @@ class Projection:
 
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
-    found: dict[tuple[str, str, str, str], list[Scored]] = {}
-    for one in map(Scored, entries):
-        entry = one.entry
-        if entry.is_closed and entry.gpu and one.num_gpus and one.minutes and one.samples_per_second:
-            found.setdefault((entry.gpu, entry.benchmark, entry.round, entry.submitter), []).append(one)
     made = []
-    for (gpu, benchmark, round, submitter), several in sorted(found.items()):
+    for (gpu, benchmark, round, submitter), several in timed(entries, "gpu", "benchmark", "round", "submitter").items():
         ordered = itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2)
         pairs = tuple((fewer, more) for fewer, more in ordered if more.num_gpus > fewer.num_gpus)
         if pairs:

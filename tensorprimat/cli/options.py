@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tensorprimat.core import atomic
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.safe_text import one_line
 
@@ -44,12 +44,8 @@ def writable_folder(flag: str, folder: Path) -> Path:
     """Return the folder, made where it does not exist. Raises UsageError naming the flag where nothing
     can be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{flag} {folder}: {error.strerror or error}; choose another folder") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{flag} {folder}: not writable; choose another folder")
+    if why := atomic.unwritable(folder):
+        raise UsageError(f"{flag} {folder}: {why}; choose another folder")
     return folder
 
 

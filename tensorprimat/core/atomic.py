@@ -40,6 +40,15 @@ def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[I
         raise
 
 
+def unwritable(folder: Path) -> str | None:
+    """Return the reason why nothing can be written in a folder, or None. The folder is made where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if os.access(folder, os.W_OK | os.X_OK) else "no permission to write"
+
+
 def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
     if callable(content):
         content(file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,12 +186,8 @@ def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
 def check_writable(output_dir: str, result_file: str | None) -> None:
     """Raises RunError before the training rather than after it where the result could not be written."""
     folder = Path(output_dir) if result_file is None else Path(result_file).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: {error.strerror}; give another output folder") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise RunError(f"{folder}: no permission to write; give another output folder")
+    if why := atomic.unwritable(folder):
+        raise RunError(f"{folder}: {why}; give another output folder")
 
 
 def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:

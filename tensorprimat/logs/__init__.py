@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +92,18 @@ def _unchanged(log: Log) -> Iterator[Log]:
 
     A log is read several times; a training that appends to it in between does no harm.
     """
-    before = _state(log)
+    before = regular.state(log.path)
     error = None
     try:
         yield log
     except InputError as failure:
         error = failure
-    now = _state(log)
-    is_other = before is not None and (now is None or now[0] != before[0] or now[1] < before[1])
+    now = regular.state(log.path)
+    is_other = bool(before) and (now[:1] != before[:1] or now[1] < before[1])
     if is_other or (isinstance(error, InternalError) and now != before):
         raise InputError("changed while it was read", path=log.name, remedy="read it again, or a copy") from error
     if error is not None:
         raise error
-
-
-def _state(log: Log) -> tuple[int, int, int] | None:
-    """Return number, size and time of change of a file, zeros of a folder; None where there is none."""
-    with suppress(InputError):
-        found = files.status(log.path)
-        return (0, 0, 0) if log.is_folder else (found.st_ino, found.st_size, found.st_mtime_ns)
-    return None
 
 
 def _without_overridden(result: Result) -> Result:

@@ -13,12 +13,10 @@ from torch.nn import functional
 from tensorprimat.core.footprint import LARGEST_LOGITS
 from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
-from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.engines.torch.model import LanguageModel, adamw
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
 from tensorprimat.micro.matmul import DTYPES
-
-LEARNING_RATE, BETAS, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 0.1  # Llama 2 7B, arXiv:2307.09288; no cost depends on them
 
 TimingMark = Callable[[], None]
 
@@ -86,7 +84,7 @@ class Workload:
         self._optimizer: torch.optim.Optimizer | None = None
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=spec.autocast and spec.precision == "fp16")
         if spec.pass_name == "train":
-            self._optimizer = _adamw(self.network, fused=not self._scaler.is_enabled())
+            self._optimizer = adamw(self.network, fused=not self._scaler.is_enabled())
 
     def step(self, mark: TimingMark = lambda: None) -> None:
         """Run the pass once; mark is called at the start and after each part."""
@@ -124,15 +122,3 @@ class Workload:
             return nullcontext()
         context: AbstractContextManager[Any] = torch.autocast(self.device.type, DTYPES[self.spec.precision])
         return context
-
-
-def _adamw(network: Network, *, fused: bool) -> torch.optim.Optimizer:
-    """AdamW without decay of vectors, as the torch engine has it."""
-    decayed = [parameter for parameter in network.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in network.parameters() if parameter.ndim < 2]
-    return torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        betas=BETAS,
-        fused=fused,
-    )

@@ -32,6 +32,9 @@ OWN_MASKS = {"gemma2": "attention scores have a soft cap", "gpt_oss": "attention
 """Architectures whose attention `torch_attention.causal_attention` does not compute: transformers' own runs, with its
 masks, and what they have that needs it."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
+LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
+_BETAS = (0.9, 0.95)  # as there
+_WEIGHT_DECAY = 0.1
 
 
 def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
@@ -207,6 +210,14 @@ def _windows(preset: Preset | ConfiguredModel) -> int | dict[str, int | None] | 
     if not kinds:
         return layers[0].window
     return {kind: layer.window for kind, layer in zip(kinds, layers, strict=True)}
+
+
+def adamw(model: nn.Module, *, fused: bool, learning_rate: float = LEARNING_RATE) -> torch.optim.AdamW:
+    """Return AdamW without decay of vectors (norms, biases)."""
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": _WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=_BETAS, fused=fused)
 
 
 def has_fused_norm(device_type: str) -> bool:

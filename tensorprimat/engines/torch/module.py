@@ -20,13 +20,10 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import fp8
-from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+from tensorprimat.engines.torch.model import LEARNING_RATE, LanguageModel, adamw, has_fused_norm
 
 LEARNING_RATES = {"tiny": 3e-3}
 """By preset, where the usual one of a 7B model would take too long to be seen learning in a few dozen steps."""
-LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
-BETAS = (0.9, 0.95)  # as there
-WEIGHT_DECAY = 0.1
 GRADIENT_CLIP = 1.0
 OTHER_KERNELS = {"eager": "math", "flex_attention": "flex"}
 """transformers' name of an attention that SDPA does not compute → its kernel."""
@@ -78,15 +75,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             self.network.shard(self.device_mesh["data_parallel"], reshard=spec.reshard)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW without decay of vectors (norms, biases)."""
-        decayed = [parameter for parameter in self.parameters() if parameter.ndim >= 2]
-        others = [parameter for parameter in self.parameters() if parameter.ndim < 2]
-        return torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
-            lr=self.learning_rate,
-            betas=BETAS,
-            fused=self._has_fused_adamw,
-        )
+        return adamw(self, learning_rate=self.learning_rate, fused=self._has_fused_adamw)
 
     def on_fit_start(self) -> None:
         assert self.network is not None
