@@ -51,3 +51,19 @@ def test_the_history_behind_the_rows_is_no_second_training(read_text: Any) -> No
     assert result.performance_metrics.total_steps == 40
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP)
     assert not [warning for warning in result.warnings if "restarts" in warning or "spelled" in warning]
+
+
+def test_a_rate_that_transformers_rounded_to_three_decimals_counts_no_steps(read_text: Any) -> None:
+    slow = [{**row, "train_speed(s/it)": 86.17, "elapsed_time": f"{int(86.17 * n)}s"} for n, row in
+            enumerate(rows(), 1)]  # fmt: skip
+    summary = {"train_runtime": f"{40 * 86.17 + 2:.4g}", "train_samples_per_second": "1.49",
+               "train_steps_per_second": "0.012", "train_loss": "1.3", "global_step/max_steps": "40/40"}  # fmt: skip
+    result = read_text("".join(f"{row}\n" for row in [*slow, summary]))
+    assert result.audit.ratio == pytest.approx(1, abs=0.005)
+    assert not [warning for warning in result.warnings if "audit" in warning]
+
+
+def test_a_peak_that_grows_once_and_rows_of_unequal_tokens_are_not_suspected(read_text: Any) -> None:
+    found = [{**row, "memory(GiB)": 26.8 if n == 0 else 43.59} for n, row in enumerate(rows())]
+    result = read_text("".join(f"{json.dumps(row)}\n" for row in found))
+    assert not [warning for warning in result.warnings if "spelled" in warning or "median of all rows" in warning]

@@ -25,7 +25,9 @@ LONGEST_ROW = 2**14
 LEAST_ROWS = 6
 LEAST_SHARE, MOST_SHARE = 0.8, 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
 ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
-LIKELY_DROPPED_ZEROS = 44  # rows: so many without any last zero are not chance where zeros are dropped (0.9^44 = 1 %)
+LIKELY_DROPPED_ZEROS = (
+    44  # different numbers: so many without any last zero are not chance where zeros are dropped (0.9^44 = 1 %)
+)
 LABEL_CHARACTERS = 32
 MOST_DECIMALS = 8  # a number with more has all its digits, as many as it needs
 UNIT_CHARACTERS = 8
@@ -200,9 +202,12 @@ def _of_odd_shape(
         texts = {printed.text for printed in same if printed}
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         likely = 2 if lines[where][1].rstrip().endswith("}") else 1  # zeros that repr drops, as json and dict do
-        if not (is_fixed or count >= LIKELY_DROPPED_ZEROS or len(texts) == 1 or odd.decimals < usual.decimals - likely):
+        printed = _labelled(lines[where], label, odd)
+        is_cut = len(texts) == 1 and printed is not None and printed.text in next(iter(texts))
+        fewer = odd.decimals < usual.decimals - likely
+        if not (is_fixed or len(texts) >= LIKELY_DROPPED_ZEROS or is_cut or fewer):
             return None
-        if (printed := _labelled(lines[where], label, odd)) and _is_larger(printed.text, texts):
+        if printed and _is_larger(printed.text, texts):
             return None
     return _labelled(lines[where], label, odd)
 
@@ -213,14 +218,9 @@ def _is_larger(number: str, others: Collection[str]) -> bool:
     >>> _is_larger("loss= 11.33", {"loss= 3.674", "loss= 4.100"}), _is_larger("time 1.", {"time 1.250"})
     (True, False)
     """
-    (whole, digits), *rest = (_digits(text) for text in (number, *others))
+    parts = (re.sub(r"[^\d.]", "", text.split()[-1]).lstrip("0").partition(".") for text in (number, *others))
+    (whole, digits), *rest = ((len(before), len((before + behind).lstrip("0"))) for before, _, behind in parts)
     return all(fewer < whole and same == digits for fewer, same in rest)
-
-
-def _digits(text: str) -> tuple[int, int]:
-    """Return how many digits the last number of a text has before its point, and how many significant ones in all."""
-    whole, _, decimals = re.sub(r"[^\d.]", "", text.split()[-1]).partition(".")
-    return len(whole.lstrip("0")), len((whole + decimals).lstrip("0"))
 
 
 def _twice_in_a_line(
@@ -337,9 +337,12 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
     seconds = steps.column("seconds")[2:]
     normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
-        if not steps.has(name) or steps.has("relative_work"):  # steps of different work may run at any rate
+        if not steps.has(name):
             continue
         rates, line = steps.column(name)[2:], steps.column("line")[2:]
+        for work in ("relative_work", "tokens"):  # steps of different work run at different rates
+            if steps.has(work) and np.isfinite(of_step := steps.column(work)[2:]).any():
+                rates = rates / np.where(np.isfinite(of_step) & (of_step > 0), of_step / np.nanmedian(of_step), 1)
         known = rates[np.isfinite(rates) & (rates > 0)]
         if len(known) < LEAST_ROWS - 2:
             continue

@@ -14,6 +14,7 @@ from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit
 from tensorprimat.logs.huggingface.steps import steps_of_a_row
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
+ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 FEWEST_CLOCKED = 3  # rows with a clock; of fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
@@ -35,8 +36,11 @@ def total_steps(content: Content) -> float | None:
     if summary is not None:
         rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
         # a rate of 0.001 to three decimals says nothing; of four digits it tells hundreds of steps exactly
-        if rate and runtime and half_digit(summary["train_steps_per_second"]) <= COUNT_RESOLUTION * rate:
+        printed = half_digit(summary["train_steps_per_second"]) if rate else 0.0
+        if rate and runtime and max(printed, ROUNDED_RATE / 2) <= COUNT_RESOLUTION * rate:
             return float(round(rate * runtime))
+        if steps := position_of(summary):
+            return float(steps)
     planned = content.config.get("max_steps")
     return float(planned) if isinstance(planned, int) else None
 
