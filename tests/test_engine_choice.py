@@ -122,7 +122,7 @@ def test_what_was_said_wins_over_the_preset():
         ({"num_gpus": 0}, "--num-gpus 0"),
         ({"precision": "fp7"}, "--precision fp7"),
         ({"preset": "huge"}, "--preset huge: no preset 'huge' of llama; presets: full, tiny"),
-        ({"tensor_model_parallel_size": 2}, "--tensor-parallel-size 2: 1 devices cannot hold replicas of 2"),
+        ({"tensor_model_parallel_size": 2}, "--tensor-parallel-size 2: 1 device cannot hold replicas of 2"),
     ],
 )
 def test_a_spec_that_cannot_work_names_its_flag(said, complaint):
@@ -136,7 +136,7 @@ def test_more_gpus_than_there_are_is_refused():
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_built():
-    with pytest.raises(UsageError, match=r"needs at least 64\.2 GB on each of 1 devices"):
+    with pytest.raises(UsageError, match=r"needs at least 64\.2 GB on each of 1 device "):
         prepare.check_memory(spec(preset="full"), CPU)
     prepare.check_memory(spec(EIGHT_GPUS), EIGHT_GPUS)
 

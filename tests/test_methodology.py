@@ -132,6 +132,11 @@ def test_a_node_of_four_gpus_takes_the_configuration_that_fits_and_says_that_its
     assert spec(GB200_NODE, methodology="max", num_nodes=2).notes == ()
 
 
+def test_a_gpu_that_a_methodology_lacks_is_told_which_it_has_by_their_vendors_name():
+    with pytest.raises(UsageError, match="no entry for mistral on AMD Instinct MI300X; it knows every NVIDIA GPU"):
+        spec(MI300X, "mistral", engine="torch", methodology="max")
+
+
 def test_where_no_configuration_fits_the_remedy_says_which_flags_the_methodology_excludes():
     four = machine("NVIDIA H100 80GB HBM3", count=4)
     with pytest.raises(UsageError, match="--context-parallel-size 2 without --methodology"):

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Record
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
@@ -95,7 +96,7 @@ class RunSpec(Record):
                 f"{settings.flag(name)} {size}" for name in settings.MODEL_PARALLEL if (size := getattr(self, name)) > 1
             )
             raise UsageError(
-                f"{flags}: {devices} devices cannot hold replicas of {self.model_parallel_size} "
+                f"{flags}: {counted(devices, 'device')} cannot hold replicas of {self.model_parallel_size} "
                 "(tensor × pipeline × context parallel size); change --num-gpus or a parallel size"
             )
         per_micro_step = self.micro_batch_size * self.data_parallel_size

@@ -19,6 +19,8 @@ from tensorprimat.core.settings import OF_A_METHODOLOGY
 if TYPE_CHECKING:
     from tensorprimat.core.configurations import Configuration
 
+VENDORS = {"nvd": "NVIDIA", "amd": "AMD"}
+"""Platform → the name that a message has for its GPUs."""
 APPLIED_UNASKED = ("nemo", "bridge")
 """Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
 
@@ -120,7 +122,7 @@ def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
 
 def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
     rows = [row for row in configurations.methodologies() if (row.methodology, row.model) == (name, model)]
-    known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {row.platform} GPU",))
+    known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {VENDORS[row.platform]} GPU",))
     of_precision = f" in {precision}" if precision else ""
     return (
         f"--methodology {name} has no entry for {model or 'this model'}{of_precision} on "

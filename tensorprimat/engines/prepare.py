@@ -250,7 +250,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     if needed > memory * GB:
         raise UsageError(
             f"{model_of(spec).title} needs at least {size(needed)} on each "
-            f"of {spec.num_gpus * spec.num_nodes} devices for weights, gradients and optimizer, and one has "
+            f"of {counted(spec.num_gpus * spec.num_nodes, 'device')} for weights, gradients and optimizer, and one has "
             f"{size(GB * memory)}; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
         )
 
