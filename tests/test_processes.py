@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprimat.core import atomic, processes, store
+from tensorprimat.core import atomic, processes
 from tensorprimat.engines import launcher_output
 
 ROOT = Path(__file__).parents[1]
@@ -217,7 +217,7 @@ def test_a_file_without_a_name_gets_one_without_being_copied(tmp_path, monkeypat
     if (handle := atomic._nameless(tmp_path)) is None:
         pytest.skip("no files without a name here")
     handle.close()
-    monkeypatch.setattr(store.shutil, "copyfile", lambda *_: pytest.fail("copied after it was written to disk"))
+    monkeypatch.setattr(atomic.shutil, "copyfile", lambda *_: pytest.fail("copied after it was written to disk"))
     atomic.write_atomically(tmp_path / "a.json", "whole")
     assert (tmp_path / "a.json").read_text() == "whole"
 
@@ -227,7 +227,7 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device", source)
 
     monkeypatch.setattr(os, "link", full)
-    monkeypatch.setattr(store.shutil, "copyfile", full)
+    monkeypatch.setattr(atomic.shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left") as caught:
         atomic.write_atomically(tmp_path / "result.json", "whole")
     assert caught.value.filename == str(tmp_path / "result.json")
