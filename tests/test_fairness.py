@@ -158,6 +158,15 @@ def test_a_side_that_missed_the_target_more_often_has_no_time_to_train(runs, mis
     assert math.isfinite(pair.ratio.estimate.value)
 
 
+def test_the_seeds_of_a_task_are_in_the_table_but_not_in_the_sentence():
+    sides = trained_to(3.3, minutes=90, samples=1, seed=1), trained_to(3.3, minutes=99, samples=1, seed=2)
+    fairness = judge(
+        *(one.model_copy(update={"runs": (one.runs[0].model_copy(update={"seed": None}),)}) for one in sides)
+    )
+    assert "seed" in [difference.field for difference in fairness.differences]
+    assert "seed" not in fairness.sentence
+
+
 def test_another_quality_target_is_not_the_same_task():
     sides = trained_to(3.3, minutes=90, samples=1), trained_to(3.2, minutes=90, samples=1)
     assert judge(*sides).verdict != "same_task"

@@ -13,6 +13,7 @@ from test_extract import log
 from tensorprimat.analysis import sides
 from tensorprimat.cli import main
 from tensorprimat.core import store
+from tensorprimat.session import sides as by_argument
 
 
 @pytest.fixture
@@ -291,3 +292,8 @@ def test_runs_of_one_side_that_differ_as_two_machines_do_are_said_so(tmp_path, c
     assert "speeds differ by more than repetitions of one benchmark do (1.5 to 2 seconds a step)" in of_old
     assert "speeds differ" not in of_new
     assert "kept as two results" not in said, "they are one side here"
+
+
+def test_a_tensorboard_file_is_called_after_its_folder():
+    paths = [Path(f"runs/{name}/events.out.tfevents.1700000000.host.1.{number}") for number, name in enumerate("ab")]
+    assert by_argument._provisional([by_argument.Argument(path=path) for path in paths]) == ["a", "b"]

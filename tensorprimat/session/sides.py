@@ -16,6 +16,7 @@ from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
 
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission
+EVENTS = "events.out.tfevents."  # then a time, a host and numbers
 HISTORY = "history"  # of a folder of results: what was measured before
 LEAST_SIDES = 2  # with fewer sides that can be read there is nothing to compare
 
@@ -94,8 +95,10 @@ def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
 
 
 def _plain(path: Path) -> Path:
-    """Return a path without the endings of logs and results."""
+    """Return a path without the endings of logs and results; of a TensorBoard file its folder, which names the run."""
     path = path if path.name else path.absolute()
+    if path.name.startswith(EVENTS):
+        path = path.absolute().parent
     while path.suffix in (".json", ".log", ".txt", ".gz", ".xz", ".bz2", ".zst", ".out", ".jsonl"):
         path = path.with_suffix("")
     return path
