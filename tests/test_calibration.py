@@ -1,23 +1,17 @@
 """A small version of perf/calibration.py: the intervals hold, and the document can be written."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 SCRIPT = Path(__file__).parents[1] / "perf" / "calibration.py"
 
 
 @pytest.fixture(scope="module")
 def calibration():
-    spec = importlib.util.spec_from_file_location("calibration", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["calibration"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["calibration"]
+    return scripts.load("perf/calibration.py")
 
 
 @pytest.fixture

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import scripts
 
-SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "write_framework_logs.py"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("write_framework_logs", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = script()
+TOOL = scripts.load("tools/write_framework_logs.py")
 
 
 @pytest.mark.parametrize("framework", TOOL.WRITERS)

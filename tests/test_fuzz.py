@@ -6,9 +6,9 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import scripts
 
 from tensorprimat import logs
 
@@ -16,17 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "perf" / "fuzz_readers.py"
 SECONDS = 1  # of fuzzing; atheris takes as long again to instrument the readers
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz_readers", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-TARGETS = script().targets()
+TARGETS = scripts.load("perf/fuzz_readers.py").targets()
 
 
 def test_every_format_is_fuzzed() -> None:

@@ -1,22 +1,19 @@
 """The environment is built to fit the machine, and a vendor's stack is never installed over."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import scripts
 
 TOOL = Path(__file__).parents[1] / "tools" / "make_env.py"
 
 
 @pytest.fixture
 def make_env():
-    spec = importlib.util.spec_from_file_location("make_env", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("tools/make_env.py")
 
 
 def a_python(tmp_path, *, sees_gpu):

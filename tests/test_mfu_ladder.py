@@ -2,9 +2,9 @@
 
 import contextlib
 import importlib.util
-from pathlib import Path
 
 import pytest
+import scripts
 from plausible import result as plausible_result
 
 torch = pytest.importorskip("torch")
@@ -17,10 +17,7 @@ from tensorprimat.engines import ENGINES, prepare  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
 
-FILE = Path(__file__).resolve().parent.parent / "perf" / "mfu_ladder.py"
-_spec = importlib.util.spec_from_file_location("mfu_ladder", FILE)
-ladder = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ladder)
+ladder = scripts.load("perf/mfu_ladder.py")
 
 
 def lines(capsys):

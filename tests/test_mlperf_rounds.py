@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from pathlib import Path
 
+import mlperf_score_by_hand
 import pytest
 
 from tensorprimat.analysis.mlperf_score import Scored
@@ -232,7 +232,7 @@ def test_the_package_s_library_is_small_and_names_its_sources_and_their_licence(
 def test_every_score_of_a_round_agrees_with_an_independent_script(name):
     if not (ROUNDS / name).is_dir():
         pytest.skip(f"no round {name} in {ROUNDS}; MLPERF_ROUNDS names the folder that holds it")
-    by_hand = _by_hand().scores(ROUNDS / name)
+    by_hand = mlperf_score_by_hand.scores(ROUNDS / name)
     bundled = [Scored(entry) for entry in mlperf_library.bundled().entries if entry.round == name]
     assert {one.entry.name.partition("/")[2] for one in bundled} == set(by_hand)
     for one in bundled:
@@ -245,15 +245,8 @@ def test_every_score_of_a_round_agrees_with_an_independent_script(name):
 def test_the_independent_script_and_the_package_agree_on_a_small_round(tmp_path, kind):
     logs = {"whole": TEN, "failed": [*TEN[:9], log(50, "aborted")], "missing": TEN[:9]}[kind]
     root = write(tmp_path, logs, scaling='{"scaling_factor": 1.02}')
-    [(minutes, _, _)] = _by_hand().scores(root).values()
+    [(minutes, _, _)] = mlperf_score_by_hand.scores(root).values()
     assert scored(root).minutes == pytest.approx(minutes)
-
-
-def _by_hand():
-    spec = importlib.util.spec_from_file_location("by_hand", Path(__file__).with_name("mlperf_score_by_hand.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 V6 = Path(__file__).parents[2] / "shared" / "logs" / "mlperf" / "v6.0_amd_mi355x_llama31_8b.txt"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import scripts
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
@@ -37,10 +38,7 @@ def trained(monkeypatch, tmp_path):
 
 def script(model):
     """The script's own constants, as its call hands them over."""
-    spec = importlib.util.spec_from_file_location(f"pretrain_{model}", ROOT / f"pretrain_{model}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.DEFAULTS
+    return scripts.load(f"pretrain_{model}.py").DEFAULTS
 
 
 @pytest.mark.parametrize("model", MODELS)

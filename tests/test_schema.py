@@ -1,10 +1,10 @@
 """Tests of docs/result.schema.json: generated from the records, and valid for written files."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+import scripts
 
 from tensorprimat.core import store
 from tensorprimat.core.result import (
@@ -28,10 +28,8 @@ SCHEMA = json.loads((ROOT / "docs" / "result.schema.json").read_text())
 
 
 def test_the_committed_schema_is_the_one_of_the_records():
-    spec = importlib.util.spec_from_file_location("write_docs", ROOT / "tools" / "write_docs.py")
-    write_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(write_docs)
-    assert (ROOT / "docs" / "result.schema.json").read_text() == write_docs.schema(), "run python3 tools/write_docs.py"
+    expected = scripts.load("tools/write_docs.py").schema()
+    assert (ROOT / "docs" / "result.schema.json").read_text() == expected, "run python3 tools/write_docs.py"
 
 
 FULL = summarise(

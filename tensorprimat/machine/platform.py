@@ -8,12 +8,14 @@ import platform as host_platform
 import socket
 import warnings
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
+from tensorprimat.core.version import __version__
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,6 +50,19 @@ class Machine:
     def label(self) -> str:
         """CUDA, ROCm or CPU."""
         return LABELS[self.platform]
+
+    def facts_of_a_measurement(self) -> dict[str, Any]:
+        """Return the machine, the versions and the time, as keys of the file of a measurement."""
+        return {
+            "platform": self.platform,
+            "device_name": self.gpu_info.device_name,
+            "total_memory_gb": self.gpu_info.total_memory_gb,
+            "host": self.host,
+            "gpu_ids": self.gpu_ids,
+            "torch_version": self.gpu_info.pytorch_version,
+            "tool_version": __version__,
+            "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
 
 
 def detect(*, cpu: bool = False) -> Machine:

@@ -13,12 +13,10 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
-from tensorprimat.core.version import __version__
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
 from tensorprimat.machine.platform import Machine, detect
@@ -165,18 +163,10 @@ def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
 
 
 def _cell(spec: CellSpec, machine: Machine, times: Times) -> MicroResult:
-    gpu = machine.gpu_info
     return MicroResult(
         **{name: getattr(spec, name) for name in CellSpec.model_fields},
         trial_times_ms=tuple(times.trials),
         warmup_times_ms=tuple(times.warmups),
-        platform=machine.platform,
-        device_name=gpu.device_name,
-        total_memory_gb=gpu.total_memory_gb,
-        host=machine.host,
-        gpu_ids=machine.gpu_ids,
-        torch_version=gpu.pytorch_version,
-        tool_version=__version__,
-        timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **machine.facts_of_a_measurement(),
         loss=times.loss,
     )

@@ -11,7 +11,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 
 import torch
 
@@ -20,7 +19,6 @@ from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.quantities import percent, watts
 from tensorprimat.core.units import TERA
-from tensorprimat.core.version import __version__
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
@@ -67,16 +65,9 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no siblings
         checks = device_checks(machine, device, processes) if is_checked else []
     found = Preflight(
-        platform=machine.platform,
+        **machine.facts_of_a_measurement(),
         device=device.type,
-        device_name=here.device_name,
         device_count=here.device_count,
-        total_memory_gb=here.total_memory_gb,
-        host=machine.host,
-        gpu_ids=machine.gpu_ids,
-        torch_version=torch.__version__,
-        tool_version=__version__,
-        timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         matmul=tuple(rates),
         bandwidth=tuple(moved),
         collectives=tuple(exchanged),
