@@ -12,34 +12,11 @@ from hypothesis import given as property_given
 from hypothesis import settings
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
+from mlperf_journal import START, Journal
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.result import Result
 from tensorprimat.logs.format import UserFacts
-
-START = 1_700_000_000.0
-
-
-class Journal:
-    """Writes an MLLOG with a clock of its own."""
-
-    def __init__(self, **settings: object) -> None:
-        self.now, self.lines = START, []
-        for key, value in settings.items():
-            self.say(key, value)
-
-    def say(self, key: str, value: object = None, after: float = 0.0, **metadata: object) -> None:
-        self.now += after
-        event = {"namespace": "", "time_ms": round(self.now * 1000), "event_type": "POINT_IN_TIME", "key": key}
-        self.lines.append(":::MLLOG " + json.dumps({**event, "value": value, "metadata": {"file": "x.py", **metadata}}))
-
-    def track(self, value: dict[str, float], after: float, **metadata: object) -> None:
-        self.say("tracked_stats", value, after, **metadata)
-
-    def read(self, path: Path, given: UserFacts | None = None) -> Result:
-        path.write_text("\n".join(self.lines) + "\n")
-        return logs.read(path, facts=given)
 
 
 def step_times(journal: Journal, seconds: float = 0.5, rows: int = 6, interval: int = 4, batch: int = 16) -> None:
@@ -378,71 +355,6 @@ def test_blocks_that_count_tokens_as_epochs_are_rows_too(tmp_path):
         journal.say("block_stop", None, 5.0, first_epoch_num=block * 20480)
     result = journal.read(tmp_path / "run.txt")
     assert [(step.covers, step.seconds) for step in result.steps] == [(10, 0.5)] * 4
-
-
-def rows_that_count_samples(journal: Journal, *, blocks: int = 2, rows: int = 6, interval: int = 4) -> None:
-    """NVIDIA in v6.0: no step beside a row, and a row counter that starts anew with each block."""
-    journal.say("run_start")
-    size = rows * interval
-    for block in range(blocks):
-        done = block * size
-        journal.say("block_start", samples_count=size * 16, step=done)
-        journal.track({"train_step_time": 0.02, "reduced_train_loss": 9.0}, 0.5, samples_count=done * 16)
-        for row in range(1, rows):
-            samples = (done + row * interval) * 16
-            journal.track({"train_step_time": 0.5, "reduced_train_loss": 8.0}, 0.5 * interval, samples_count=samples)
-        journal.track({"train_step_time": 0.5}, 0.5 * (interval - 1), samples_count=size * 16)
-        journal.say("block_stop", samples_count=size * 16, step=done + size)
-        journal.say("eval_start", samples_count=(done + size) * 16, step=done + size)
-        journal.track({"validation_time": 7.0}, 7.0, step=done + size)
-        journal.say("eval_stop", samples_count=(done + size) * 16, step=done + size)
-    journal.say("run_stop", None, 0.0, status="success")
-
-
-def test_rows_without_a_step_advance_by_samples_and_the_partial_first_row_of_a_block_is_left_out(tmp_path):
-    journal = Journal(global_batch_size=16)
-    rows_that_count_samples(journal)
-    result = journal.read(tmp_path / "run.txt")
-    assert 0.02 not in result.steps.column("seconds")
-    assert [step.covers for step in result.steps] == [4] * 12
-    assert [step.index for step in result.steps] == list(range(4, 49, 4))
-    assert result.performance_metrics.total_time_seconds == pytest.approx(24.0)
-    assert result.performance_metrics.samples_per_second == pytest.approx(32.0)
-
-
-def test_blocks_of_one_step_whose_loss_row_another_rank_writes_after_the_block_count_once(tmp_path):
-    """An evaluation after every step, as in deepseekv3_671b of v6.0; the last pipeline stage logs the loss late."""
-    journal = Journal(global_batch_size=15360, max_sequence_length=4096, submission_platform="256xGB200")
-    journal.say("run_start")
-    for step in range(6):
-        done = 15360 * (step + 1)
-        journal.say("block_start", samples_count=15360, step=step)
-        journal.track({"train_step_time": 60.0}, 60.0, samples_count=15360)
-        journal.say("block_stop", samples_count=15360, step=step + 1)
-        journal.say("eval_start", samples_count=done, step=step + 1)
-        journal.track({"train_step_time": 59.9, "reduced_train_loss": 5.0 - step / 10}, 0.4, samples_count=done)
-        journal.track({"validation_time": 2.0}, 1.6, step=step + 1)
-        journal.say("eval_accuracy", 5.0 - step / 10, samples_count=done)
-        journal.say("eval_stop", samples_count=done, step=step + 1)
-    journal.say("run_stop", None, 0.0, samples_count=done, status="success")
-    result = journal.read(tmp_path / "run.txt")
-    assert sum(step.covers for step in result.steps) == 6
-    assert result.performance_metrics.samples_per_second == pytest.approx(15360 / 60, rel=3e-3)
-
-
-def test_rows_that_go_on_over_a_block_are_not_counted_twice_by_its_mean(tmp_path):
-    journal = Journal(global_batch_size=8)
-    journal.say("run_start")
-    journal.say("block_start", samples_count=96, step=0)
-    for row in range(1, 3):
-        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
-    journal.track({"train_step_time": 0.7}, 1.4, samples_count=96)
-    journal.say("block_stop", samples_count=96, step=12)
-    journal.say("block_start", samples_count=96, step=12)
-    for row in range(3, 5):
-        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
-    result = journal.read(tmp_path / "run.txt")
-    assert [step.covers for step in result.steps] == [5, 5, 0, 5, 5]
 
 
 def test_every_row_counts_after_run_start_because_warm_up_is_over_there(tmp_path):

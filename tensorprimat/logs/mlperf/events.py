@@ -16,7 +16,7 @@ from typing import Any
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, number_in
-from tensorprimat.logs.mlperf.rows import COUNTING, Block, MlperfEvents, MlperfRow
+from tensorprimat.logs.mlperf.run import COUNTING, Block, MlperfEvents, MlperfRow
 
 MARK = ":::MLLOG"
 _EVENT_BEGINS = re.compile(rf"{MARK}\s{{0,9}}{{")

@@ -18,7 +18,7 @@ from tensorprimat.core.mlperf_library import LibraryRun
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.files import MAX_LINE_BYTES
 from tensorprimat.logs.mlperf.events import CONFIGURATION, LINEAR_PRECISION, MARK, Event, collect, events_in
-from tensorprimat.logs.mlperf.rows import COUNTING, MlperfEvents
+from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 
 MARKS = ("run_start", "block_start", *COUNTING)
 SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")

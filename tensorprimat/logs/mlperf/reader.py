@@ -32,7 +32,8 @@ from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
 from tensorprimat.logs.mlperf.events import MARK, Event, collect, configuration_of, events_in
-from tensorprimat.logs.mlperf.rows import MlperfEvents, evidence_of, steps_of
+from tensorprimat.logs.mlperf.rows import evidence_of, steps_of
+from tensorprimat.logs.mlperf.run import MlperfEvents
 from tensorprimat.logs.text import Log
 
 SAME_RATE = 3.0  # two rates of one run differ by evaluation and stalls, in other units by a sequence length

@@ -1,8 +1,7 @@
 """Rows of an MLPerf run as optimizer steps: what each row covers, what it restates, and blocks that are rows.
 
-- NVIDIA's rows state their progress as `step` or `samples_count` up to v5.1, and as `samples_count` alone in v6.0. If
-  rows are counted from the start of each block, the first row of a block times a part of an interval (0.0185 s where a
-  step takes 0.34 s) and is left out. The row with the block's mean then measures the steps that no other row covers.
+- NVIDIA's rows state their progress as `step` or `samples_count`, from v6.0 on as `samples_count` alone; there
+  `blocks` divides the time of each block among its rows.
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
 - gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`).
 """
@@ -11,113 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
+from tensorprimat.logs.mlperf.blocks import Share, partial_rows, share_blocks
+from tensorprimat.logs.mlperf.run import MlperfEvents, MlperfRow
 
-COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
-"""Marks whose count may be how far training is, the surest first; those of blocks may be the size of a block."""
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
-SAME_STEP = 0.5  # relative; the time that a block's mean leaves for steps without a row must be that of a step
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class MlperfRow:
-    """One tracked_stats row about training, or a block that has none."""
-
-    line: int
-    time: float
-    position: float | None
-    """Progress in whatever the submitter counts."""
-    of_block: bool
-    """It covers the whole block between two evaluations."""
-    step_seconds: float | None
-    rate: float | None
-    loss: float | None
-    counts_samples_only: bool = False
-    """Its progress is samples_count alone, so it may be the partial first row of a block."""
-    learning_rate: float | None = None
-    peak_memory_bytes: float | None = None
-
-
-@dataclass(kw_only=True)
-class Block:
-    """The events between block_start and block_stop; counts are those that the marks state."""
-
-    started: float
-    first: dict[str, float]
-    """Numbers that block_start carries: samples_count, step, first_epoch_num, epoch_count."""
-    stopped: float | None = None
-    last: dict[str, float] = field(default_factory=dict)
-    line: int = 0
-    """Line of block_stop."""
-
-
-@dataclass(kw_only=True)
-class MlperfEvents:
-    """The events between run_start and run_stop; times in seconds since the epoch."""
-
-    batch: int | None = None
-    """Samples of an optimizer step, as the log sets it."""
-    length: int | None = None
-    """Tokens of a sequence."""
-    started: float | None = None
-    stopped: float | None = None
-    status: str | None = None
-    counts: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Mark of COUNTING → the last numbers that such a mark carries."""
-    """Sequences trained on by the last event that counts them."""
-    rows: list[MlperfRow] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    evaluations: list[tuple[float, float | None]] = field(default_factory=list)
-    """(start, stop) of each, None for a stop that the log does not mark."""
-    evaluation_lines: list[int] = field(default_factory=list)
-
-    @property
-    def samples(self) -> float | None:
-        """Return the samples that were trained, by the last mark that counts all of them so far."""
-        counted = (self.counts.get(key, {}).get("samples_count") for key in COUNTING[:2])
-        return next((count for count in counted if count), None)
-
-    def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
-        """Return the time at which the steps of a row began: the start of its block, or the time of the row before."""
-        if before is not None and not row.of_block:
-            return before.time
-        earlier = [block.started for block in self.blocks if block.started < row.time]
-        return earlier[-1] if earlier else before.time if before else self.started
-
-    def samples_in(self, block: Block) -> float | None:
-        """Return the samples trained in a block, or None if the marks do not tell.
-
-        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
-        """
-        first, last = block.first, block.last
-        if "step" in first and "step" in last and self.batch:
-            return _positive((last["step"] - first["step"]) * self.batch)
-        if "samples_count" in last:
-            return _positive(last["samples_count"] - first.get("samples_count", 0.0))
-        tokens = first.get("epoch_count")
-        return _positive(tokens / self.length) if tokens and self.length else None
-
-    def pace(self, row: MlperfRow) -> float | None:
-        """Return the seconds of a step, as logged or as the rate has it."""
-        return row.step_seconds or (self.batch / row.rate if self.batch and row.rate else None)
-
-    def evaluated_seconds(self, start: float, stop: float) -> float:
-        """Return the seconds of evaluation between two moments."""
-        closed = ((began, ended) for began, ended in self.evaluations if ended is not None)
-        return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in closed)
-
-
-@dataclass(kw_only=True)
-class _Share:
-    """The steps and the time that one row adds to its run."""
-
-    covers: int
-    seconds: float | None
 
 
 def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
@@ -127,21 +28,21 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
     """
     shown = run.rows or list(_block_rows(run))
     rows = _measured_rows(shown)
-    partial = _partial_rows(run)
+    partial = partial_rows(run)
     covers, index = _covers(run, rows, partial)
     shares = {
-        row.line: _Share(covers=covered, seconds=row.step_seconds) for row, covered in zip(rows, covers, strict=True)
+        row.line: Share(covers=covered, seconds=row.step_seconds) for row, covered in zip(rows, covers, strict=True)
     }
-    if partial:
-        _share_the_rest(run, partial, shares)
+    settled = share_blocks(run, shares)
     before: MlperfRow | None = None
     for row in shown:
         if row.line in partial:
             continue
-        share = shares.get(row.line) or _Share(covers=0, seconds=row.step_seconds)
+        share = shares.get(row.line) or Share(covers=0, seconds=row.step_seconds)
         if not share.covers and row.step_seconds is None:
             continue  # a rate beside step times is a second measurement of the same steps
         index += share.covers
+        evaluated = row.line not in settled and _holds_evaluation(run, row, before, share.covers)
         yield Step(
             index=index,
             seconds=share.seconds,
@@ -152,7 +53,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             learning_rate=row.learning_rate,
             memory_allocated_peak_bytes=row.peak_memory_bytes,
             reported_samples_per_second=row.rate,
-            interrupted_by="validation" if _holds_evaluation(run, row, before, share.covers) else "",
+            interrupted_by="validation" if evaluated else "",
             run=number,
             line=row.line,
         )
@@ -181,48 +82,6 @@ def _block_rows(run: MlperfEvents) -> Iterator[MlperfRow]:
             rate=None,
             loss=None,
         )
-
-
-def _partial_rows(run: MlperfEvents) -> set[int]:
-    """Return the lines of rows that end where their block began: such a row times an unknown part of an interval."""
-    partial: set[int] = set()
-    starts = _samples_before(run)
-    last = 0.0
-    for row in run.rows:
-        if row.of_block or not row.counts_samples_only or row.position is None:
-            continue
-        earlier = [samples for started, samples in starts if started <= row.time]
-        if row.position <= max(last, earlier[-1] if earlier else 0.0):
-            partial.add(row.line)
-        last = row.position
-    return partial
-
-
-def _samples_before(run: MlperfEvents) -> list[tuple[float, float]]:
-    """Return (start, samples trained before it) of each block, by its step or by the blocks before it."""
-    starts, done = [], 0.0
-    for block in run.blocks:
-        if "step" in block.first and run.batch:
-            done = block.first["step"] * run.batch
-        starts.append((block.started, done))
-        done += run.samples_in(block) or 0.0
-    return starts
-
-
-def _share_the_rest(run: MlperfEvents, partial: set[int], shares: dict[int, _Share]) -> None:
-    """Let the row with the mean of a block cover those of its steps that no other row covers."""
-    for block in run.blocks:
-        inside = [row for row in run.rows if block.started <= row.time <= (block.stopped or -math.inf)]
-        means = [row for row in inside if row.of_block and row.step_seconds]
-        samples = run.samples_in(block)
-        if not (means and samples and run.batch) or not any(row.line in partial for row in inside):
-            continue
-        mean, steps = means[-1], round(samples / run.batch)
-        counted = [shares[row.line] for row in inside if row.line in shares]
-        rest = steps - sum(share.covers for share in counted)
-        spent = (mean.step_seconds or 0.0) * steps - sum(share.covers * (share.seconds or 0.0) for share in counted)
-        if rest > 0 and mean.step_seconds and abs(spent / rest / mean.step_seconds - 1) < SAME_STEP:
-            shares[mean.line] = _Share(covers=rest, seconds=spent / rest)
 
 
 def _holds_evaluation(run: MlperfEvents, row: MlperfRow, before: MlperfRow | None, covered: int) -> bool:
@@ -312,7 +171,3 @@ def _plausible(uncounted: float, inside: float) -> float:
     0 where they are so many that the rows' step times cannot be right.
     """
     return uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0
-
-
-def _positive(value: float | None) -> float | None:
-    return value if value is not None and 0 < value < math.inf else None

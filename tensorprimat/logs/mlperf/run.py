@@ -1,0 +1,101 @@
+"""Content of one MLPerf run: its rows, blocks and evaluations, as the events state them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
+"""Marks whose count may be how far training is, the surest first; those of blocks may be the size of a block."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MlperfRow:
+    """One tracked_stats row about training, or a block that has none."""
+
+    line: int
+    time: float
+    position: float | None
+    """Progress in whatever the submitter counts."""
+    of_block: bool
+    """It covers the whole block between two evaluations."""
+    step_seconds: float | None
+    rate: float | None
+    loss: float | None
+    counts_samples_only: bool = False
+    """Its progress is samples_count alone, so it may be the partial first row of a block."""
+    learning_rate: float | None = None
+    peak_memory_bytes: float | None = None
+
+
+@dataclass(kw_only=True)
+class Block:
+    """The events between block_start and block_stop; counts are those that the marks state."""
+
+    started: float
+    first: dict[str, float]
+    """Numbers that block_start carries: samples_count, step, first_epoch_num, epoch_count."""
+    stopped: float | None = None
+    last: dict[str, float] = field(default_factory=dict)
+    line: int = 0
+    """Line of block_stop."""
+
+
+@dataclass(kw_only=True)
+class MlperfEvents:
+    """The events between run_start and run_stop; times in seconds since the epoch."""
+
+    batch: int | None = None
+    """Samples of an optimizer step, as the log sets it."""
+    length: int | None = None
+    """Tokens of a sequence."""
+    started: float | None = None
+    stopped: float | None = None
+    status: str | None = None
+    counts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Mark of COUNTING → the last numbers that such a mark carries."""
+    """Sequences trained on by the last event that counts them."""
+    rows: list[MlperfRow] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    evaluations: list[tuple[float, float | None]] = field(default_factory=list)
+    """(start, stop) of each, None for a stop that the log does not mark."""
+    evaluation_lines: list[int] = field(default_factory=list)
+
+    @property
+    def samples(self) -> float | None:
+        """Return the samples that were trained, by the last mark that counts all of them so far."""
+        counted = (self.counts.get(key, {}).get("samples_count") for key in COUNTING[:2])
+        return next((count for count in counted if count), None)
+
+    def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
+        """Return the time at which the steps of a row began: the start of its block, or the time of the row before."""
+        if before is not None and not row.of_block:
+            return before.time
+        earlier = [block.started for block in self.blocks if block.started < row.time]
+        return earlier[-1] if earlier else before.time if before else self.started
+
+    def samples_in(self, block: Block) -> float | None:
+        """Return the samples trained in a block, or None if the marks do not tell.
+
+        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
+        """
+        first, last = block.first, block.last
+        if "step" in first and "step" in last and self.batch:
+            return _positive((last["step"] - first["step"]) * self.batch)
+        if "samples_count" in last:
+            return _positive(last["samples_count"] - first.get("samples_count", 0.0))
+        tokens = first.get("epoch_count")
+        return _positive(tokens / self.length) if tokens and self.length else None
+
+    def pace(self, row: MlperfRow) -> float | None:
+        """Return the seconds of a step, as logged or as the rate has it."""
+        return row.step_seconds or (self.batch / row.rate if self.batch and row.rate else None)
+
+    def evaluated_seconds(self, start: float, stop: float) -> float:
+        """Return the seconds of evaluation between two moments."""
+        closed = ((began, ended) for began, ended in self.evaluations if ended is not None)
+        return sum(max(0.0, min(stop, ended) - max(start, began)) for began, ended in closed)
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and 0 < value < math.inf else None

@@ -1,0 +1,155 @@
+"""MLPerf result files of v6.0, whose rows count samples alone: each block is measured by its mean."""
+
+from __future__ import annotations
+
+import pytest
+from mlperf_journal import Journal
+
+
+def rows_that_count_samples(journal: Journal, *, blocks: int = 2, rows: int = 6, interval: int = 4) -> None:
+    """NVIDIA in v6.0: no step beside a row, and a row counter that starts anew with each block."""
+    journal.say("run_start")
+    size = rows * interval
+    for block in range(blocks):
+        done = block * size
+        journal.say("block_start", samples_count=size * 16, step=done)
+        journal.track({"train_step_time": 0.02, "reduced_train_loss": 9.0}, 0.5, samples_count=done * 16)
+        for row in range(1, rows):
+            samples = (done + row * interval) * 16
+            journal.track({"train_step_time": 0.5, "reduced_train_loss": 8.0}, 0.5 * interval, samples_count=samples)
+        journal.track({"train_step_time": 0.5}, 0.5 * (interval - 1), samples_count=size * 16)
+        journal.say("block_stop", samples_count=size * 16, step=done + size)
+        journal.say("eval_start", samples_count=(done + size) * 16, step=done + size)
+        journal.track({"validation_time": 7.0}, 7.0, step=done + size)
+        journal.say("eval_stop", samples_count=(done + size) * 16, step=done + size)
+    journal.say("run_stop", None, 0.0, status="success")
+
+
+def test_rows_without_a_step_advance_by_samples_and_the_partial_first_row_of_a_block_is_left_out(tmp_path):
+    journal = Journal(global_batch_size=16)
+    rows_that_count_samples(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert 0.02 not in result.steps.column("seconds")
+    assert [step.covers for step in result.steps] == [4] * 12
+    assert [step.index for step in result.steps] == list(range(4, 49, 4))
+    assert result.performance_metrics.total_time_seconds == pytest.approx(24.0)
+    assert result.performance_metrics.samples_per_second == pytest.approx(32.0)
+
+
+def test_blocks_of_one_step_whose_loss_row_another_rank_writes_after_the_block_count_once(tmp_path):
+    """An evaluation after every step, as in deepseekv3_671b of v6.0; the last pipeline stage logs the loss late."""
+    journal = Journal(global_batch_size=15360, max_sequence_length=4096, submission_platform="256xGB200")
+    journal.say("run_start")
+    for step in range(6):
+        done = 15360 * (step + 1)
+        journal.say("block_start", samples_count=15360, step=step)
+        journal.track({"train_step_time": 60.0}, 60.0, samples_count=15360)
+        journal.say("block_stop", samples_count=15360, step=step + 1)
+        journal.say("eval_start", samples_count=done, step=step + 1)
+        journal.track({"train_step_time": 59.9, "reduced_train_loss": 5.0 - step / 10}, 0.4, samples_count=done)
+        journal.track({"validation_time": 2.0}, 1.6, step=step + 1)
+        journal.say("eval_accuracy", 5.0 - step / 10, samples_count=done)
+        journal.say("eval_stop", samples_count=done, step=step + 1)
+    journal.say("run_stop", None, 0.0, samples_count=done, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 6
+    assert result.performance_metrics.samples_per_second == pytest.approx(15360 / 60, rel=3e-3)
+
+
+def close(journal: Journal, *, steps: int, done: int, mean: float, batch: int, after: float, evaluated: float) -> None:
+    """The end of one of NVIDIA's blocks in v6.0: its mean, block_stop, and an evaluation."""
+    journal.track({"train_step_time": mean}, after, samples_count=steps * batch)
+    journal.say("block_stop", samples_count=steps * batch, step=done)
+    journal.say("eval_start", samples_count=done * batch, step=done)
+    journal.say("eval_stop", None, evaluated, samples_count=done * batch, step=done)
+
+
+def test_rows_that_go_on_over_a_block_are_not_counted_twice_by_its_mean(tmp_path):
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    journal.say("block_start", samples_count=96, step=0)
+    for row in range(1, 3):
+        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
+    journal.track({"train_step_time": 0.7}, 1.4, samples_count=96)
+    journal.say("block_stop", samples_count=96, step=12)
+    journal.say("block_start", samples_count=96, step=12)
+    for row in range(3, 5):
+        journal.track({"train_step_time": 0.7, "reduced_train_loss": 2.0}, 3.5, samples_count=40 * row)
+    result = journal.read(tmp_path / "run.txt")
+    assert [step.covers for step in result.steps] == [0, 5, 7, 3, 5]
+    assert result.performance_metrics.total_time_seconds == pytest.approx(20 * 0.7)
+
+
+def test_blocks_shorter_than_the_interval_of_rows_are_measured_by_their_means(tmp_path):
+    """As llama2_70b_lora on 512 GPUs: an evaluation every 6 steps, a row every 10, which says 0.175 s for 0.153 s."""
+    journal = Journal(global_batch_size=64)
+    journal.say("run_start")
+    for block in range(20):
+        done = 6 * block
+        journal.say("block_start", samples_count=384, step=done)
+        row = next((step for step in range(done + 1, done + 7) if step % 10 == 0), None)
+        if row:
+            spent = (row - done) * 0.153
+            journal.track({"train_step_time": 0.175, "reduced_train_loss": 9.0}, spent, samples_count=row * 64)
+        left = done + 6 - (row or done)
+        close(journal, steps=6, done=done + 6, mean=0.153, batch=64, after=left * 0.153, evaluated=0.41)
+    journal.say("run_stop", None, 0.0, samples_count=7680, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 120
+    assert result.performance_metrics.samples_per_second == pytest.approx(64 / 0.153, rel=1e-3)
+    assert 9.0 in result.steps.column("loss")
+
+
+def test_rows_that_claim_more_time_than_their_block_took_leave_it_to_the_mean(tmp_path):
+    """As llama2_70b_lora on 8 GPUs: a row of 10 steps says 3.19 s a step, and 8.8 s pass by the clock."""
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    for block in range(4):
+        done = 48 * block
+        journal.say("block_start", samples_count=384, step=done)
+        for row in range(1, 5):
+            claimed = 3.19 if (block, row) == (3, 2) else 0.725
+            values = {"train_step_time": claimed, "reduced_train_loss": 1.4}
+            journal.track(values, 7.25, samples_count=(done + 10 * row) * 8)
+        close(journal, steps=48, done=done + 48, mean=0.72, batch=8, after=48 * 0.72 - 29.0, evaluated=7.3)
+    journal.say("run_stop", None, 0.0, samples_count=4 * 384, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 4 * 48
+    assert result.performance_metrics.samples_per_second == pytest.approx(8 / 0.72, rel=1e-3)
+    assert result.performance_metrics.total_time_seconds == pytest.approx(4 * 48 * 0.72, rel=1e-3)
+    assert all(0.6 < (step.seconds or 0.0) < 0.8 for step in result.steps if step.covers)
+
+
+def late_rows(journal: Journal, *, blocks: int, steps: int) -> None:
+    """As llama31_405b on 2048 GPUs: a row a step, half a second late, that counts the samples before its step."""
+    journal.say("run_start")
+    for block in range(blocks):
+        done = steps * block
+        journal.say("block_start", samples_count=steps * 1024, step=done)
+        for row in range(steps):
+            if row == steps - 1:
+                close(journal, steps=steps, done=done + steps, mean=3.1, batch=1024, after=2.5, evaluated=0.0)
+            values = {"train_step_time": 3.12, "reduced_train_loss": 7.0 - done / 100}
+            journal.track(values, 3.1 if row < steps - 1 else 0.6, samples_count=(done + row) * 1024)
+
+
+def test_the_row_of_a_step_that_is_written_after_its_block_counts_that_step_once(tmp_path):
+    journal = Journal(global_batch_size=1024, max_sequence_length=8192)
+    late_rows(journal, blocks=5, steps=18)
+    journal.say("run_stop", None, 0.0, samples_count=5 * 18 * 1024, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 5 * 18
+    assert result.performance_metrics.measured_steps == 5 * 18
+    assert result.performance_metrics.samples_per_second == pytest.approx(1024 / 3.1, rel=1e-3)
+    assert not any(result.steps.column("interrupted_by"))
+
+
+def test_a_block_that_a_crash_leaves_open_is_measured_by_its_rows(tmp_path):
+    journal = Journal(global_batch_size=1024, max_sequence_length=8192)
+    late_rows(journal, blocks=2, steps=18)
+    journal.say("block_start", samples_count=18 * 1024, step=36)
+    for row in range(4):
+        journal.track({"train_step_time": 3.1, "reduced_train_loss": 6.0}, 3.1, samples_count=(36 + row) * 1024)
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 36 + 3
+    assert result.performance_metrics.samples_per_second == pytest.approx(1024 / 3.1, rel=1e-3)
