@@ -174,11 +174,12 @@ def test_long_names_that_differ_at_their_ends_differ_in_every_picture():
         assert all(len(line) <= width for label in labels for line in label.splitlines())
 
 
-def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
+def of_one_task(**config):
+    """H100 and MI300X with times and samples to one quality target; config: of the second."""
     task = Reported(benchmark="llama31_8b", quality_target=3.3)
     sides = []
     for machine, times, samples in (("h100", (5000, 5100, 5200), 1000), ("mi300x", (3900, 4000, 4100), 1200)):
-        one = plausible.result(machine, runs=3)
+        one = plausible.result(machine, runs=3, **(config if sides else {}))
         runs = tuple(
             run.model_copy(update={"time_to_train_seconds": float(time), "samples_to_train": float(samples)})
             for run, time in zip(one.runs, times, strict=True)
@@ -186,7 +187,23 @@ def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
         metrics = one.performance_metrics.model_copy(update={"reported": task})
         sides.append(one.model_copy(update={"performance_metrics": metrics, "runs": runs}))
     (pair,) = comparison_of(*sides).pairs
-    sentence = formatting.headline(pair)
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({}, "MI300X takes 0.784x the time of H100 to"),
+        ({"num_gpus": 64, "num_nodes": 8}, "MI300X (64 GPUs) takes 0.784x the time of H100 (8 GPUs) to"),
+        ({"num_gpus": None, "num_nodes": 8}, "MI300X (8 nodes) takes 0.784x the time of H100 (1 node) to"),
+    ],
+)
+def test_a_time_to_train_names_the_sizes_of_unlike_systems(config, named):
+    assert formatting.headline(of_one_task(**config)).startswith(named)
+
+
+def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
+    sentence = formatting.headline(of_one_task())
     time = (3900 * 4000 * 4100) ** (1 / 3) / (5000 * 5100 * 5200) ** (1 / 3)
     assert sentence.startswith(
         f"MI300X takes {time:.3f}x the time of H100 to the quality target: it runs at {1.2 / time:.3f}x the rate and "

@@ -16,6 +16,7 @@ from tensorprimat.core.quantities import (
     Form,
     change,
     confidence_level,
+    counted,
     decimals_of_ratio,
     fixed,
     percent,
@@ -173,12 +174,11 @@ def _headline(pair: Pair) -> str:
 
 def _time_to_train(pair: Pair, ratio: Ratio) -> str:
     """Return the times to one quality target: their ratio first, then the rate and the samples that it comes from."""
-    candidate, estimate, task = pair.candidate.label, ratio.estimate, ratio.task
+    estimate, task = ratio.estimate, ratio.task
+    candidate, baseline = _with_size(pair.candidate, pair.baseline), _with_size(pair.baseline, pair.candidate)
     if estimate.value is None:
-        return f"No ratio of {candidate} to {pair.baseline.label}: at least one side has no time to train"
-    sentence = (
-        f"{candidate} takes {times(1 / estimate.value, 3)} the time of {pair.baseline.label} to the quality target"
-    )
+        return f"No ratio of {candidate} to {baseline}: at least one side has no time to train"
+    sentence = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {baseline} to the quality target"
     if task is not None:
         sentence += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
     if estimate.low and estimate.high:
@@ -187,6 +187,15 @@ def _time_to_train(pair: Pair, ratio: Ratio) -> str:
         return f"~ No difference detected: {sentence}" if ratio.verdict == "no_difference_shown" else sentence
     few = _few_runs(pair)
     return (f"{sentence}, but {few}" if few else sentence) + in_brackets(ratio.scope)
+
+
+def _with_size(side: Side, other: Side) -> str:
+    """Return the label of a side, with its GPUs or nodes where the other side has another number of them."""
+    for field, noun in (("num_gpus", "GPU"), ("num_nodes", "node")):
+        ours, theirs = (getattr(one.result.training_config, field) for one in (side, other))
+        if ours and theirs:
+            return side.label if ours == theirs else f"{side.label} ({counted(ours, noun)})"
+    return side.label
 
 
 def in_brackets(*limits: str | None) -> str:
