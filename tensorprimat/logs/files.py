@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import envelopes, packed
+from tensorprimat.logs import envelopes, notebooks, packed
 
 BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
@@ -100,13 +100,16 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Whole lines in UTF-8, one block after the other.
 
     The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
-    a log service are taken out of it (`envelopes`). Raises InputError for packed data that is broken or expands without
-    bound.
+    a log service or a notebook are taken out of it (`envelopes`, `notebooks`). Raises InputError for packed data that
+    is broken or expands without bound.
     """
     chunks = _text_chunks(path, size)
     first = next(chunks, b"")
     whole = _whole_lines(chain((first,), chunks))
-    return envelopes.unwrapped(whole) if envelopes.is_enveloped(first[:SNIFF_BYTES]) else whole
+    head = first[:SNIFF_BYTES]
+    if notebooks.is_notebook(head):
+        return notebooks.unwrapped(whole)
+    return envelopes.unwrapped(whole) if envelopes.is_enveloped(head) else whole
 
 
 def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
@@ -128,8 +131,7 @@ def blocks_of_spans(
     A log whose rows take several lines may have a hundred thousand spans.
     """
     if not _has_its_own_bytes(path):
-        for place, span in enumerate(spans):
-            yield from ((place, block) for block in _unpacked_between(path, *span, size))
+        yield from _unpacked_spans(path, spans, size)
         return
     with _opened(path) as file:
         for place, (start, stop) in enumerate(spans):
@@ -137,14 +139,22 @@ def blocks_of_spans(
                 yield place, block
 
 
-def _unpacked_between(path: Path, start: int, stop: int, size: int) -> Iterator[bytes]:
-    at = 0
-    for block in blocks(path, size):
-        if at + len(block) > start:
-            yield block[max(0, start - at) : stop - at]
-        at += len(block)
-        if at >= stop:
-            return
+def _unpacked_spans(path: Path, spans: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (position of the span, block), unpacking the text once for all spans that follow one another."""
+    back = [place for place in range(1, len(spans)) if spans[place][0] < spans[place - 1][1]]
+    for first, end in pairwise([0, *back, len(spans)]):
+        at, place = 0, first
+        for block in blocks(path, size):
+            while place < end and spans[place][0] < at + len(block):
+                start, stop = spans[place]
+                if inside := block[max(0, start - at) : max(0, stop - at)]:
+                    yield place, inside
+                if stop > at + len(block):
+                    break
+                place += 1
+            at += len(block)
+            if place == end:
+                break
 
 
 def _has_its_own_bytes(path: Path) -> bool:
@@ -273,6 +283,7 @@ def _is_transformed(head: bytes) -> bool:
         or _unmarked_utf16(head) is not None
         or _ends_lines_with_cr(head)
         or envelopes.is_enveloped(head)
+        or notebooks.is_notebook(head)
     )
 
 
