@@ -109,9 +109,7 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
 
 
 def _same_seeds(ours: Sequence[_Curve], theirs: Sequence[_Curve]) -> list[tuple[_Curve, _Curve]]:
-    """Return runs of equal seed, each seed once: repeating it says nothing about what a seed does. No seed equals
-    nothing.
-    """
+    """Return pairs of runs of equal seed, each seed once: a repeated one does not show the effect of the seed."""
     first_ours, first_theirs = (
         {curve.seed: curve for curve in reversed(side) if curve.seed is not None} for side in (ours, theirs)
     )

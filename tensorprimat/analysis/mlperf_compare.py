@@ -205,7 +205,7 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
 
 
 def _precisions(first: TaskSide, second: TaskSide) -> str | None:
-    """Return what is known of the sides' precision, or None where all entries state the same one."""
+    """Return a note on the sides' precision, or None where all entries state the same one."""
     precisions = [{one.precision for one in each.scored} for each in (first, second)]
     if precisions[0] == precisions[1] and len(precisions[0]) == 1 and None not in precisions[0]:
         return None

@@ -130,7 +130,7 @@ class Scored:
 
     @property
     def precision_source(self) -> str | None:
-        """Return where the precision is stated, or None where it is not."""
+        """Return the place that states the precision, or None."""
         if self.entry.precision:
             return "the logs"
         return self._configured.source if self._configured else None

@@ -170,7 +170,7 @@ def validate(found: Sequence[ScalingGroup]) -> Validation:
 
 
 def verdict(validation: Validation) -> str:
-    """Return what the left-out points show, in a clause."""
+    """Return a clause that says how well the left-out points are predicted."""
     if not validation.points:
         return "no point can be predicted from other GPUs"
     few = f"; at least {FEWEST_POINTS} points are needed" if len(validation.points) < FEWEST_POINTS else ""

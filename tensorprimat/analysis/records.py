@@ -31,7 +31,7 @@ class Estimate:
     joint: float | None = None
     """Confidence with which this interval holds together with the others of the report; None for one on its own."""
     within_run: bool = False
-    """The interval is of the steps of one run: it says nothing of run-to-run variation."""
+    """The interval is of the steps of one run: it does not include run-to-run variation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class _Logs:
     are_given: bool
     """True if the user named the folders with --logs."""
     digest: Callable[[Path], str | None] = field(default_factory=lambda: cache(_digest))
-    """Returns the hash of a file, which several results may ask for; None for one that cannot be read."""
+    """Returns the hash of a file, computed once for all results that name it; None for a file that cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,7 +178,7 @@ def _lines() -> Iterator[str]:
 
 
 def _options_of(command: Any, name: str) -> Callable[[str], str]:
-    """Return what makes today's option of a typed one: underscores, old names, and --output as --output-dir."""
+    """Return the current spelling of a typed option: underscores, old names, and --output as --output-dir."""
     taken = {parameter.replace("_", "-") for parameter in inspect.signature(command).parameters}
 
     def normalise(typed: str) -> str:

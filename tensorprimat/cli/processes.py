@@ -110,7 +110,7 @@ def _end(
 def _listed(console: Any, idle: float | None) -> list[Holder]:
     """Return the processes on GPUs and show them; those that may be leftovers are watched first.
 
-    idle: seconds to watch; None shows them without a word about leftovers.
+    idle: seconds to watch; None: do not look for leftovers.
     """
     from rich.table import Table
 

@@ -178,7 +178,7 @@ class Progress:
         self._bar.stop()
 
     def advance(self, cell: MicroResult, *, resumed: bool) -> None:
-        """One cell is done. resumed: by an earlier call, so it says nothing about how long the others take."""
+        """One cell is done. resumed: by an earlier call, so its duration does not predict that of the others."""
         from tensorprimat.reports.micro_tables import fits, milliseconds
 
         weight = self._weights[self._done]

@@ -311,7 +311,7 @@ def _slow_rates(result: Result, selection: Selection) -> list[str]:
 
 
 def _called(result: Result, row: int) -> str:
-    """Return what to call a row: its step, or its place in a file that does not number its steps."""
+    """Return the name of a row in messages: its step, or its place in a file that does not number its steps."""
     if "index" not in result.steps.seen:
         return f"row {row + 1}"
     word = "row" if "index" in result.provenance.assumed else "step"

@@ -44,7 +44,7 @@ class LogClock:
     after_step: int | None = None
     """Number of the step at whose end the clock begins, where it leaves out the rows before."""
     in_rows: bool = False
-    """The times of interrupted rows hold the seconds of `spent`, too."""
+    """The times of interrupted rows include the seconds of `spent`."""
     tells_all: bool = False
     """`spent` holds every pause of the run, so the dates of rows add nothing."""
     resolution: float = 0.0

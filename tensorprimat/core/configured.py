@@ -86,7 +86,7 @@ class ConfiguredModel:
 
 
 def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
-    """Return what a spec trains: a built-in preset, or the model of its configuration. Raises UsageError."""
+    """Return the model that a spec trains: a built-in preset, or that of its configuration. Raises UsageError."""
     return (
         models.find(spec.model, spec.preset)
         if spec.config is None

@@ -28,7 +28,7 @@ class Cause:
     proof_once_failed: str = "(?!)"
     """Regular expression; by default nothing more."""
     advice: str = ""
-    """Message of a launcher: what happened and what to do. Empty: the last line of the output says more."""
+    """Message of a launcher: the failure and its remedy. Empty: the last line of the output is more precise."""
 
 
 CAUSES = (

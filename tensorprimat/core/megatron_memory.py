@@ -83,7 +83,7 @@ def of_layout(
     state_bytes: int = STATE_BYTES + COPIED_GRADIENT_BYTES,
     logit_bytes: int = WIDTH,
 ) -> MemoryEstimate:
-    """Return what the fullest rank needs when backward of its first micro-batch begins.
+    """Return the memory of the fullest rank when backward of its first micro-batch begins.
 
     recomputed_layers: of each stage, those of which only the input is kept. state_bytes: optimizer state of one
     parameter over all ranks that share it. logit_bytes: of one logit; the fused loss overwrites the BF16 logits.
@@ -100,7 +100,7 @@ def of_layout(
     one_layer = tokens * token_bytes if again else 0.0
 
     def stage(*, held: float, is_last: bool) -> MemoryEstimate:
-        """Return what a rank of one pipeline stage needs. held: micro-batches in flight."""
+        """Return the memory of a rank of one pipeline stage. held: micro-batches in flight."""
         logits = logit_bytes * tokens * shape.vocab_size / layout.tensor if is_last else 0.0
         return MemoryEstimate(
             weights=WEIGHT_BYTES * parameters,
@@ -134,7 +134,7 @@ def is_windowed(spec: RunSpec) -> bool:
 
 
 def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
-    """Return what one device needs for a spec of NeMo or Megatron-Bridge with NVIDIA's performance settings."""
+    """Return the memory of one device for a spec of NeMo or Megatron-Bridge with NVIDIA's performance settings."""
     shape = models.find(spec.model, spec.preset).shape
     aware = spec.engine == "nemo" and spec.precision == "bf16"  # the optimizer steps with the BF16 gradients
     return of_layout(

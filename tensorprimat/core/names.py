@@ -88,7 +88,7 @@ def resolve(spelled: str) -> str:
 
 
 def key(name: str) -> str:
-    """Return what two spellings of one model share, known or not: for pairing results.
+    """Return a key that two spellings of one model share, for pairing results. The model need not be known.
 
     >>> key("Llama-3.1-8B-Instruct") == key("llama31_8b"), key("Meta-Llama-3.1-70B") == key("llama31_70b")
     (True, True)

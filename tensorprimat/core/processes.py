@@ -159,14 +159,14 @@ def _has_a_program(pid: int | str) -> bool:
 
 
 def _starts_a_program(pid: int) -> bool:
-    """Return True if a process has no place for an environment yet: it is inside exec."""
+    """Return True if a process has no environment yet, because it is inside exec."""
     with contextlib.suppress(OSError):
         return int(_stat_of(pid)[47]) == 0  # proc(5): field 50, counted from 1
     return False
 
 
 def _stat_of(pid: int | str) -> list[str]:
-    """Return what proc(5) says of a process, from its third field on. Raises OSError where it is gone."""
+    """Return the fields of /proc/PID/stat from the third on (proc(5)). Raises OSError if the process has ended."""
     return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
@@ -181,7 +181,7 @@ def started(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Lend a temporary folder; it goes with the context, with the guard, or at the next call on this machine."""
+    """Yield a temporary folder; it is deleted after the context, by the guard, or at the next call on this machine."""
     above = Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
     if not above.is_dir():
         above = Path(tempfile.gettempdir())

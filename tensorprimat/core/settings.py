@@ -39,7 +39,7 @@ class Option:
     type: type = int
     default: Any = None
     shown_default: str | None = None
-    """The default in words, where the value depends on the machine or the model."""
+    """Description of a default that depends on the machine or the model."""
     engine: str | None = None
     """The engines that have it, where not all do."""
     least: int | None = None

@@ -198,7 +198,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 """`model_type` of a config.json → what its architecture always has, or has where the file does not say."""
 
 WINDOWED = {"mistral": 4096, "phi3": None}
-"""Architectures that use a sliding window wherever their config.json has one, with the window where it is silent."""
+"""Architectures that use a sliding window if their config.json has one → the window if it has none."""
 
 _KEYS = {
     "num_layers": ("num_hidden_layers", "n_layer"),

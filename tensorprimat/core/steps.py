@@ -191,7 +191,7 @@ class Steps(Sequence[Step]):
         self._derived: dict[Hashable, object] = {}
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
-        """Return what a copy in another process needs: the stored columns, without the caches."""
+        """Return the stored columns, without the caches, for a copy in another process."""
         kept = {name: getattr(self, name) for name in self.__slots__}
         return None, {**kept, "_unseen": {}}
 
@@ -325,7 +325,7 @@ def _cell(name: str, value: float, *, printed_nan: bool) -> object:
 _UNSEEN: Mapping[str, object] = {
     **dict.fromkeys(FLOAT_COLUMNS, None), **INTEGER_COLUMNS, "interrupted_by": "", "skipped": False,
 }  # fmt: skip
-"""Value of each field that is not stored: a column is filled with it where a row says nothing."""
+"""Value of each field that is not stored: a column is filled with it for rows without a value."""
 _FILLS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(FLOAT_COLUMNS, ("d", math.nan)),
     **{name: ("q", unseen) for name, unseen in INTEGER_COLUMNS.items()},

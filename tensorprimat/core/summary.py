@@ -195,7 +195,7 @@ def pace_of(steps: Steps) -> FloatArray:
 
 
 def summarise(result: Result) -> Result:
-    """Return the same result with every figure computed anew from its steps; idempotent.
+    """Return the result with every figure computed again from its steps; idempotent.
 
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).

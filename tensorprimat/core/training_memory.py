@@ -54,7 +54,7 @@ def _scores(shape: ModelShape, width: int, whole: int) -> int:
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool = True) -> MemoryEstimate:
-    """Return what the torch engine needs on one device at its peak, when backward of the first micro-batch begins."""
+    """Return the peak memory of the torch engine on one device, when backward of the first micro-batch begins."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
     width = NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]  # only products are in FP8

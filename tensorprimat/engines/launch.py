@@ -154,7 +154,7 @@ def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) ->
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Ask as Ctrl-C would, then insist; a second Ctrl-C shortens the wait."""
+    """Send SIGINT, then stronger signals; a second Ctrl-C shortens the wait."""
     for request, patience in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGTERM, TERMINATE_SECONDS)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, request)

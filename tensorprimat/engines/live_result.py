@@ -108,7 +108,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
 
 
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
-    """Return the declared name of the model's shape, unless the model at hand contradicts it: then none, and why."""
+    """Return the declared name of the model's shape, or None and the reason if the trained model contradicts it."""
     try:
         preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or a name of the user's own: nothing to hold it against

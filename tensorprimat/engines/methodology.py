@@ -47,11 +47,11 @@ def values(
     gpu: GpuInfo,
     obstacle: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
 ) -> Chosen:
-    """Return the values that hold: those of the methodology's best configuration that can run here.
+    """Return the values of the methodology's best configuration that can run here.
 
-    name: the value of --methodology; flags: values that flags set, None where they are silent. obstacle: returns why a
-    configuration cannot run here, or None. Where none can, the best one is returned, whose check fails. Raises
-    UsageError for a name that does not exist, says nothing about this GPU, or contradicts a flag.
+    name: the value of --methodology; flags: values that flags set, None for flags that were not given. obstacle:
+    returns why a configuration cannot run here, or None. If none can, the best one is returned, whose check fails.
+    Raises UsageError for a name that does not exist, has no configuration for this GPU, or contradicts a flag.
     """
     mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
     if name is None and (engine not in APPLIED_UNASKED or preset != "full"):

@@ -119,7 +119,7 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
 
 
 def _notes(chosen: methodology.Chosen, devices: int) -> tuple[str, ...]:
-    """Return what a reader has to know of the methodology: what was skipped, and that its values are for 8 GPUs."""
+    """Return notes on the methodology: skipped configurations, and that its values are for 8 GPUs."""
     name = chosen.values["methodology"]
     if name is None:
         return ()
@@ -145,7 +145,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
-    """Return what is trained. Raises UsageError where only the torch engine could."""
+    """Return the model to train. Raises UsageError if only the torch engine could train it."""
     if settings.config is None:
         try:
             return models.find(model, name)
@@ -256,7 +256,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
 
 
 def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
-    """Return what one GPU needs by the engine's own settings; None on a CPU and where that is not estimated."""
+    """Return the memory of one GPU by the engine's own settings; None on a CPU and where there is no estimate."""
     module = ENGINES[spec.engine].memory
     if spec.platform == "cpu" or module is None:
         return None

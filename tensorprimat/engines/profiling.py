@@ -13,7 +13,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.engines import Engine
 
 STEM = "profile"
-"""Option of a RunSpec: where PyTorch's own profile goes, as a path without ending."""
+"""Option of a RunSpec: path of PyTorch's own profile, without suffix."""
 
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
 """Value of --profile → the program that it needs; None for PyTorch's own profiler, inside the engine."""

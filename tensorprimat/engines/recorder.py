@@ -152,7 +152,7 @@ class Recorder:
         return self._rows[row]
 
     def abandon(self, patience_seconds: float = ABANDON_SECONDS) -> None:
-        """Read what the device still finishes in a moment: after a failure it may never answer again."""
+        """Read the marks that the device finishes within a moment: after a failure it may never finish the others."""
         deadline = time.perf_counter() + patience_seconds
         try:
             self.drain()

@@ -33,7 +33,7 @@ class Dialect:
 
     name: str
     source: str
-    """Program that wrote the log, in words."""
+    """Program that wrote the log, as reports name it."""
     reads: str
     looks_for: str
     row: str

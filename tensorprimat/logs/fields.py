@@ -237,7 +237,7 @@ class _Printed:
         self.numbers, self.values = array("q"), array("q")
 
     def value(self, number: int) -> int | None:
-        """Return what was added for a number, or None."""
+        """Return the value added for a number, or None."""
         if not self.numbers or number > self.numbers[-1]:
             return None
         place = bisect_left(self.numbers, number)

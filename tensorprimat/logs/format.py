@@ -39,7 +39,7 @@ class Reading:
     """Fields of core.result.Run that the log states of each run, in their order."""
     platform: Platform | None = None
     source: str | None = None
-    """Program that wrote the log, in words: "Primus (Megatron backend)", "NeMo 2" …"""
+    """Program that wrote the log, as reports name it: "Primus (Megatron backend)", "NeMo 2" …"""
     timestamp: str | None = None
     """The log's own date, ISO 8601."""
     host: str | None = None

@@ -33,7 +33,7 @@ _WORDS = re.compile(r"[A-Za-z0-9]+")
 
 
 def parts_of(path: str | Path) -> tuple[str, ...]:
-    """Return the names in a path that may tell something: those that the user typed, of an absolute path its end.
+    """Return the names in a path that may state facts: those that the user typed, of an absolute path its end.
 
     Far above a log lie homes and mounts: /home/amd says nothing. The parent counts where it is a folder of logs.
     """
@@ -71,7 +71,7 @@ def with_facts(result: Result, parts: Sequence[str]) -> Result:
 
 
 def named_by_path(result: Result) -> list[str]:
-    """Return the fields of a result that only its path told."""
+    """Return the fields of a result that only its path states."""
     return [name for name, origin in result.provenance.assumed.items() if origin.startswith(ORIGIN)]
 
 

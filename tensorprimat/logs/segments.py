@@ -272,7 +272,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
 
 
 def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tuple[Segment | None, tuple[Part, ...]]:
-    """Return the training whose settings a segment goes on with, and the lines that state them."""
+    """Return the training whose settings a segment continues with, and the lines that state them."""
     if not headers:
         return None, ()
     known = [found for found in headers if cut.goes_on is None or found[0].first_line <= cut.goes_on]

@@ -61,7 +61,7 @@ class Cut(NamedTuple):
     line: int
     reason: str
     goes_on: int | None = None
-    """A line of the training that it goes on with, where that is not the one before it."""
+    """A line of the training that this one continues, if that is not the one before it."""
 
 
 def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:

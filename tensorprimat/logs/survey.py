@@ -55,7 +55,7 @@ class SurveyedFile:
         return self.item.path
 
     def without_steps(self) -> SurveyedFile:
-        """Return the same without its series, to keep while thousands of others are read."""
+        """Return a copy without series, small enough to keep while thousands of others are read."""
         slim = self.result and self.result.model_copy(update={"steps": Steps({})})
         return replace(self, result=slim)
 

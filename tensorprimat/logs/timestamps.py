@@ -84,7 +84,7 @@ def detect(log: Log) -> int:
 
 
 def _row(text: str, known: _Known) -> _Row | None:
-    """Return what a row of a training tells of its step, and when it was written."""
+    """Return the facts that a row states of its step, and the time at which it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
     text = text[:LONGEST_ROW]
@@ -131,7 +131,7 @@ def _places(text: str) -> _Places | None:
 
 
 def _surely_of_optimizer(step: re.Match[str]) -> int:
-    """Return how surely a number counts optimizer steps: frameworks also print the number of the micro batch."""
+    """Return a higher number for one that more likely counts optimizer steps: frameworks also count micro batches."""
     if step["kind"]:
         return -1 if step["kind"].startswith("micro") else 2
     return {"update": 2, "step": 1}.get(step["unit"], 0)

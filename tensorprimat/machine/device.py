@@ -27,7 +27,7 @@ class DeviceReading:
     max_clock_hertz: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
-    """Reasons for a reduced clock, in words; empty if the clock is not reduced, or if the device reports no reason."""
+    """Reasons for a reduced clock, as text; empty if the clock is not reduced, or if the device reports no reason."""
     processes: tuple[Process, ...] = ()
 
 
@@ -38,7 +38,7 @@ class Device(Protocol):
     """Its identity, as the driver spells it."""
     name: str
     boundary: str | None
-    """The hardware that its power and energy include, in words."""
+    """Description of the hardware that its power and energy include."""
 
     def read(self) -> DeviceReading:
         """Return all figures, now."""

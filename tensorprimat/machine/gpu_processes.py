@@ -305,9 +305,7 @@ def _signalled(
 
 
 def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:
-    """Return those that have not ended after a time. One that has, and whose parent has not looked yet,
-    holds nothing.
-    """
+    """Return those that still run after a time; a zombie has ended and holds no memory."""
     until = time.monotonic() + patience_seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)

@@ -44,7 +44,7 @@ class NoiseReading:
     load: float | None
     """Average number of runnable processes over the last minute; None where the system does not say."""
     busy_share: float
-    """Of all cores, in use over LOOK_SECONDS while nothing of ours works."""
+    """Share of all cores in use over LOOK_SECONDS, while this program is idle."""
     cpu_cap_hertz: float | None
     """Highest frequency that the system allows now, mean over the cores."""
     gpus: tuple[GpuLook, ...] = ()

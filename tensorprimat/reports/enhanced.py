@@ -53,11 +53,11 @@ def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -
 
 
 OF_MEMORY = ("memory_utilization", "memory_headroom_gb")
-"""Metrics that mean something else for each kind of memory: each kind has a row of its own."""
+"""Metrics whose meaning depends on the kind of memory: each kind has a row."""
 
 
 def memory_kind(metric: Metric) -> str | None:
-    """Return the kind of memory that a metric of OF_MEMORY is of; None where it is not known."""
+    """Return the kind of memory of a metric of OF_MEMORY; None if it is not known."""
     return metric.inputs[0].source if metric.value is not None else None
 
 

@@ -86,7 +86,7 @@ FORMS: dict[Kind, Callable[[Any], str]] = {
     "text": quantities.plain,
 }
 ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
-"""Settings that stand in the tables of hardware and performance."""
+"""Settings that the tables of hardware and performance show."""
 
 
 def _row_of(setting: Setting) -> SideRow:
@@ -200,7 +200,7 @@ def performance(sides: Sequence[Side]) -> Table:
 
 
 def _how_combined(sides: Sequence[Side]) -> str | None:
-    """Return how rows and runs became one figure, where a reader could take it for something else."""
+    """Return a note on how rows and runs became one figure, where it could be misread."""
     notes = []
     most = {side.label: int(side.result.steps.column("covers").max(initial=1)) for side in sides}
     means = [f"up to {quantities.count(steps)} steps in {label}" for label, steps in most.items() if steps > 1]

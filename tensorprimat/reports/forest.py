@@ -35,7 +35,7 @@ class ForestMark:
     text: str
     """The ratio as people read it."""
     ends: str
-    """Its interval in words, or why there is none."""
+    """Its interval as text, or the reason why there is none."""
     verdict: str
     """The verdict in two or three words."""
     level: Level | None = None

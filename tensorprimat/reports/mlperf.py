@@ -24,7 +24,7 @@ _OF_ENTRY = ("name", "round", "benchmark", "submitter", "system", "division", "g
 
 
 def row(entry: Entry) -> dict[str, Any]:
-    """Return what `list --json` prints of one entry."""
+    """Return the JSON object of one entry for `list --json`."""
     scored = Scored(entry)
     return {
         **{key: getattr(entry, key) for key in _OF_ENTRY},
@@ -234,5 +234,5 @@ def _marks(entries: Sequence[Entry]) -> list[str]:
 
 
 def as_document(content: Any) -> str:
-    """Return what --json prints."""
+    """Return the JSON object for --json."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

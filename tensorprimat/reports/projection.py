@@ -13,7 +13,7 @@ _COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
 
 
 def document(found: Projection) -> dict[str, Any]:
-    """Return what --json prints of a projection."""
+    """Return the JSON object of a projection."""
     return {
         "benchmark": found.benchmark, "gpu": found.gpu, "measured_gpus": found.measured_gpus, "gpus": found.gpus,
         "measured": found.measured, "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu, "low": found.low,
@@ -38,7 +38,7 @@ def sentence(found: Projection) -> str:
 
 
 def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
-    """Return what --json prints of the left-out points of a benchmark."""
+    """Return the JSON object of the left-out points of a benchmark."""
     return {
         "benchmark": benchmark, "shown_to_work": found.works, "left_out_points": len(found.points),
         "coverage": rounded(found.coverage), "median_error": rounded(found.median_error),

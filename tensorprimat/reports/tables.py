@@ -28,7 +28,7 @@ class Cell:
     value: TableValue = None
     """Unrounded, for sorting and CSV; None where unmeasured."""
     source: str | None = None
-    """Origin of a figure in words; shown on demand."""
+    """Origin of a figure as text; shown on demand."""
 
 
 @dataclass(frozen=True, kw_only=True)

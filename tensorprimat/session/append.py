@@ -29,7 +29,7 @@ def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Resu
 def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -> None:
     """Raise UsageError that names every field which keeps two results from being runs of one benchmark.
 
-    known_only: the later one is a plan: pass over what it does not know yet, and what the earlier one does not say.
+    known_only: the later one is a plan: skip the fields that one of the two does not state.
     """
     differences = [
         f"{field.label} ({field.read(earlier)} there, {field.read(later)} here)"

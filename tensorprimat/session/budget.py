@@ -75,7 +75,7 @@ def half_width(results: Sequence[Result], look: int) -> float | None:
 
 
 def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
-    """Return whether to stop after so many runs of each configuration.
+    """Return True to stop after so many runs of each configuration.
 
     results: everything measured so far, one per configuration. began: time.monotonic() before the first run.
     """
@@ -102,7 +102,7 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
 
 
 def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
-    """Return whether to stop a fixed number of runs after so many, of which each took an equal part of the time."""
+    """Return True to stop a fixed number of runs after so many, each of which took an equal part of the time."""
     if runs >= budget.runs or budget.minutes is None or spent + spent / runs <= 60 * budget.minutes:
         return Decision(done=runs >= budget.runs)
     return Decision(

@@ -69,7 +69,7 @@ def read_each(
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return what a folder holds as paths to read: itself if it is one log (TensorBoard), else its files by name."""
+    """Return the paths to read in a folder: itself if it is one log (TensorBoard), else its files by name."""
     if logs.detect(Log(folder)) is not None:
         return [str(folder)]
     return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())
@@ -133,7 +133,7 @@ def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[
 
 
 def _to_separate(*two: Extracted) -> str:
-    """Return what the user can do about two logs of equal settings and other speed."""
+    """Return the remedy for two logs of equal settings and different speed."""
     if any(one.result.gpu_info.device_name is None for one in two):
         return "If the devices differ, name each with --gpu"
     return "Neither log states the reason; to compare them: tprimat compare " + " ".join(

@@ -26,4 +26,4 @@ class Observer(Protocol):
         """Return the function that takes the engine's lines during one run of so many steps."""
 
     def cooling(self, seconds: float) -> AbstractContextManager[Callable[[float], None]]:
-        """Return the function that is told the seconds left of a pause."""
+        """Return the function that gets the seconds left of a pause."""

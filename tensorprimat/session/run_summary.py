@@ -41,7 +41,7 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
 
 
 def memory(spec: RunSpec, machine: Machine) -> str | None:
-    """Return what one GPU is estimated to need, with what makes up the sum; None for an engine without an estimate."""
+    """Return the estimated memory of one GPU, with its parts; None for an engine without an estimate."""
     device_name = machine.gpu_info.device_name
     needed = prepare.memory_estimate(spec, device_name)
     if needed is None:

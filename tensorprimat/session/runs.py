@@ -121,7 +121,7 @@ def cool_down_after_run(request: Request, machine: Machine, observer: Observer) 
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
-    """Return where the steps of a failed run are, or why they are not stored; the run's error is reported anyway."""
+    """Return the place of a failed run's steps, or why they are not stored; the run's error is reported anyway."""
     if ending.result is None:
         return None
     try:

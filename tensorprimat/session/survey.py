@@ -1,4 +1,4 @@
-"""The work of `analyze`: read what folders of old training data hold, and save it as results."""
+"""The work of `analyze`: read folders of old training data, and save what they hold as results."""
 
 from __future__ import annotations
 

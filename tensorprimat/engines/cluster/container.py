@@ -1,4 +1,4 @@
-"""The container of `--executor docker`: what the daemon refuses, in words, and whether it is gone without a word."""
+"""The container of `--executor docker`: refusals of the daemon, and detection of a container that has disappeared."""
 
 from __future__ import annotations
 

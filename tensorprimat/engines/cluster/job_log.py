@@ -83,7 +83,7 @@ class Tail:
         self._read: dict[Path, int] = {}
 
     def show(self, console: Console, *, last: bool = False) -> None:
-        """Show every new line. last: what was begun and has no end yet, too."""
+        """Show every new line. last: show an unfinished last line too."""
         for path in sorted(self._folder.glob(self._pattern)):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))

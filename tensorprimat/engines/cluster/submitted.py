@@ -65,13 +65,13 @@ class Submission:
     named: Path
     """Folder of all files of this job, as the user typed it."""
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the user wants no more of it."""
+    """Set when the user stops it."""
     lost: threading.Event = field(default_factory=threading.Event)
-    """Set if its container is gone, so that its exit code stays unknown."""
+    """Set if its container has disappeared, so that its exit code stays unknown."""
 
     @property
     def folder(self) -> Path:
-        """Return the same wherever one stands."""
+        """Return the absolute path, which stays valid if the working directory changes."""
         return regular.resolved(self.named)
 
     @property
@@ -170,7 +170,7 @@ def _run_on_slurm(submission: Submission, console: Console) -> str | None:
 
 
 def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console) -> slurm.JobState | None:
-    """Show the job's log until it ends, Slurm stays silent, or the user has had enough; returns how it stood then."""
+    """Show the job's log until it ends, Slurm gives no answer, or the user interrupts; return the last state."""
     began = answered = time.monotonic()
     ask_at, shown = began, ""
     while not stop.is_set():
@@ -248,7 +248,7 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
 
 
 def _written_cause(folder: Path) -> str | None:
-    """Return why the ranks ended, from their log files: NeMo-Run shows nothing of a job that ends at once."""
+    """Return the reason why the ranks ended, from their log files: NeMo-Run shows no log of a job that ends at once."""
     unseen = Console(out=io.StringIO(), err=io.StringIO())
     Tail(folder, "*.out").show(unseen, last=True)
     return unseen.cause()

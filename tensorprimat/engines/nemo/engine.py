@@ -2,7 +2,7 @@
 
     python -m tensorprimat.engines.nemo.engine --spec spec.json --result result.json
 
-Needs NeMo 2.1 to 2.7 (nemo.collections.llm; it is gone from 3.0, whose successor is Megatron-Bridge). Several GPUs are
+Needs NeMo 2.1 to 2.7 (nemo.collections.llm; in 3.0 Megatron-Bridge replaces it). Several GPUs are
 started by NeMo-Run's local executor with torchrun; under an existing torchrun or srun the process trains as the rank it
 is. Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
 """
@@ -127,7 +127,7 @@ def _device_name(spec: RunSpec) -> str | None:
 
 
 def _run_here(recipe: Any, spec: RunSpec) -> None:
-    """Train one rank in this process; the callback was told of an error before it comes here."""
+    """Train one rank in this process. If an error arrives here, the callback has already recorded it."""
     import nemo_run as run
 
     with failures.of_training(spec, ValueError, AssertionError):  # Megatron asserts its arguments

@@ -123,7 +123,7 @@ def _write_config(spec: RunSpec, path: Path) -> None:
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
-    """Of Primus: ours, without what Python was told for our sake."""
+    """Environment of Primus: this process's, without the one that it set for its own Python."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
 

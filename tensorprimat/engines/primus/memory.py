@@ -29,7 +29,7 @@ LOSS_WITHOUT_FUSION = 2 + 4
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate | None:
-    """Return what one GPU needs by the configuration that will run.
+    """Return the memory of one GPU by the configuration that will run.
 
     None where a file that the configuration builds on is missing, where its shape is not the model's, or where it sets
     what is not modelled (FSDP, offloading, experts).

@@ -87,7 +87,7 @@ def uses_flex(device_type: str) -> bool:
 
 
 def mask_of(window: int | None, length: int, device: torch.device) -> Any:
-    """Return what `causal_attention` needs for a sliding window: a mask, built once per length, or None without one.
+    """Return the mask of `causal_attention` for a sliding window, built once per length; None without a window.
 
     A query sees the last `window` tokens, itself included. On a GPU the mask is FlexAttention's BlockMask, elsewhere a
     boolean tensor, (1, 1, length, length), True where a query sees a key.

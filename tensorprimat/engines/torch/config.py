@@ -60,7 +60,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _name(entries: dict[str, Any], path: Path) -> str:
-    """Return what to call the model: the file's own word for it, else its folder, else its file."""
+    """Return the name of the model: as the file states it, else that of its folder, else that of the file."""
     title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     name = (
         title

@@ -224,7 +224,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
 
 
 def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
-    """Train; the callback was told of an error before it comes here."""
+    """Train. If an error arrives here, the callback has already recorded it."""
     try:
         with failures.of_training(spec):
             trainer.fit(module)

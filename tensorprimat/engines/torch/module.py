@@ -82,7 +82,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self.network.restore_rotary()
 
     def benchmark_config(self) -> dict[str, str | None]:
-        """Return what only the built model knows of its configuration, as fields of TrainingConfig."""
+        """Return the settings that only the built model knows, as fields of TrainingConfig."""
         spec = self._spec
         fused = [
             *(["RMS norm"] if has_fused_norm(self.device.type) else []),
@@ -93,7 +93,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
 
     def _fused_by_compiling(self) -> list[str]:
-        """Return what torch.compile makes one kernel of; on a CPU it leaves RoPE, which joins two halves, at three."""
+        """Return the operations that torch.compile fuses into one kernel; on a CPU, RoPE stays three kernels."""
         shape = self.preset.shape
         if shape is None or not shape.gated_mlp:
             return []

@@ -229,7 +229,7 @@ class Columns:
         return self._length
 
     def reserve(self, lines: int) -> None:
-        """Make room, before the first part comes."""
+        """Allocate the columns, before the first part is added."""
         self._capacity = lines
 
     def extend(self, part: dict[str, FloatArray]) -> None:

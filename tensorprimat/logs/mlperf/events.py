@@ -106,7 +106,7 @@ def _event(document: Mapping[str, Any], line: int) -> Event | None:
 
 
 def collect(events: Iterable[Event]) -> MlperfContent:
-    """Return what events in the order of the log state."""
+    """Return the statements of events, given in the order of the log."""
     content = MlperfContent()
     known: set[tuple[object, ...]] = set()
     starts: Counter[tuple[object, ...]] = Counter()

@@ -95,7 +95,7 @@ def described(name: str, stated: Mapping[str, Any]) -> System:
 
 
 def fact(value: object) -> str | None:
-    """Return a fact in words on one line; None for what says nothing."""
+    """Return a text fact on one line; None for an empty one."""
     return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
 
 

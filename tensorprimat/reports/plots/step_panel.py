@@ -63,7 +63,7 @@ class Course:
 
 
 def course_of(side: Side, look: BarStyle, all_curves: Sequence[StepCurve]) -> Course:
-    """Return what the panel draws of a side. all_curves: every run of the side."""
+    """Return the curves that the panel draws for a side. all_curves: every run of the side."""
     timed = [curve for curve in all_curves if np.isfinite(curve.seconds).any()]
     measured = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in timed]
     every = np.concatenate(measured) if measured else np.array([])
