@@ -12,7 +12,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import Audit, Model, Reported
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import console, formatting, html, money, notices, sections
+from tensorprimat.reports import console, forest, formatting, html, money, notices, sections
 from tensorprimat.reports.plots import canvas
 
 
@@ -261,3 +261,17 @@ def test_no_note_contradicts_the_direction_of_a_time_to_train():
     note = sections.verdicts(comparison.pairs).note
     assert "more work" not in note
     assert "1 / the ratio of times" in note
+
+
+def test_labels_name_parallel_sizes_by_their_symbols_and_ratios_to_unlike_baselines_are_not_ranked():
+    sides = [
+        plausible.result("h100", runs=3, precision=how, tensor_model_parallel_size=size, seconds=12.8 - 0.4 * number)
+        for number, (how, size) in enumerate((("bf16", 1), ("fp8", 1), ("bf16", 4), ("fp8", 4)))
+    ]
+    one_baseline, several = comparison_of(*sides), comparison_of(*sides, by="precision")
+    assert [side.label for side in one_baseline.sides] == [
+        "H100 · BF16 (TP 1)", "H100 · FP8 (TP 1)", "H100 · BF16 (TP 4)", "H100 · FP8 (TP 4)"
+    ]  # fmt: skip
+    assert forest.answers(one_baseline)[0].startswith("Best of 4 sides as measured: H100 · FP8 (TP 4) is faster")
+    [answer] = forest.answers(several)
+    assert answer.startswith("Largest of 2 ratios, each to its own baseline: FP8 (TP ")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprimat.core import names
+from tensorprimat.core import names, settings
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.identity import (
     BY_KEY,
@@ -36,6 +36,11 @@ def device_label(result: Result) -> str:
     return short_device(name) if name else PLATFORM_NAMES.get(result.platform or "", "unknown device")
 
 
+SHORT = {name: one.symbol for name, one in settings.BY_NAME.items() if one.symbol} | {
+    "sequence_length": "sequence", "global_batch_size": "batch", "micro_batch_size": "micro batch",
+    "gradient_accumulation_steps": "accumulation",
+}  # fmt: skip
+"""Setting → its word in a label, where that is shorter than its name in a sentence."""
 BY: dict[str, Callable[[Result], str]] = {
     "platform": device_label,
     "engine": lambda result: result.provenance.engine or "unknown engine",
@@ -330,5 +335,5 @@ def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
     parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
         if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:
-            parts.append(f"{field.label} {field.read(result) or 'not stated'}")
+            parts.append(f"{SHORT.get(field.key, field.label)} {field.read(result) or 'not stated'}")
     return ", ".join(parts[:3])

@@ -179,7 +179,10 @@ def _of_several(pairs: Sequence[Pair]) -> str:
     if not known:
         return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"
     value, best = max(known, key=lambda item: item[0])
-    sides = len(known) + len({pair.baseline.label for _, pair in known})
+    baselines = {pair.baseline.label for _, pair in known}
+    if len(baselines) > 1:  # ratios to unlike sides do not rank their candidates
+        return f"Largest of {len(known)} ratios, each to its own baseline: {formatting.headline(best)}"
+    sides = len(known) + len(baselines)
     if value <= 1:
         named = f"the baseline, {best.baseline.label}"
         return f"Best of {sides} sides as measured is {named}; next: {formatting.headline(best)}"
